@@ -1,0 +1,205 @@
+"""What a backend is, and the program that it compiles a bundle to."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    import numpy as np
+    import onnx_ir as ir
+
+    from narrowpass.bundle import Bundle
+    from narrowpass.classify import OpClassifier, OpDtypes
+    from narrowpass.context import Context
+
+Feeds = Mapping[str, "np.ndarray[Any, Any]"]
+Outputs = dict[str, "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class Accept:
+    """The backend runs the node itself."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """The backend leaves the node to a fallback.
+
+    Attributes:
+        reason: why, as a sentence with the value that decided.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How a program is compiled.
+
+    Attributes:
+        threads: number of threads that a run may use; None for the size of the affinity mask.
+        keep: values, by name, that must stay readable through ``run(outputs=...)``.
+    """
+
+    threads: int | None = None
+    keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """Where one node runs; a row of `Program.explain`.
+
+    Attributes:
+        method: the method that the node belongs to.
+        node: its name.
+        op_type: its operator, with the domain in front where that is not the default one.
+        dtype: the element type of its first output, as ONNX names it in lower case.
+        partition: the partition that it is part of; None where it runs alone.
+        kernel: what computes it.
+        reason: why it did not go to the backend's own kernels; empty where it did.
+    """
+
+    method: str
+    node: str
+    op_type: str
+    dtype: str
+    partition: int | None
+    kernel: str
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all fields, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """Time that one node or kernel took; a row of `Program.profile`.
+
+    Attributes:
+        node: the node's name.
+        op_type: its operator.
+        kernel: what computed it.
+        seconds: median time of one run.
+    """
+
+    node: str
+    op_type: str
+    kernel: str
+    seconds: float
+
+
+class Program(abc.ABC):
+    """A compiled bundle: named methods that run. Also a context manager that closes it."""
+
+    @property
+    @abc.abstractmethod
+    def methods(self) -> Sequence[str]:
+        """The names of the methods, in the order of the bundle."""
+
+    @abc.abstractmethod
+    def run(
+        self,
+        feeds: Feeds,
+        method: str = "main",
+        outputs: Sequence[str] | None = None,
+        out: Outputs | None = None,
+    ) -> Outputs:
+        """Run a method.
+
+        Args:
+            feeds: arrays by input name, each of the input's dtype and shape. An input with an
+                initializer (a default) may be left out.
+            method: which method; a bundle with one method runs that one for ``main``.
+            outputs: names of the values to give back; None for the method's outputs. Values
+                other than outputs must have been named in ``compile(keep=...)``.
+            out: arrays to write results into, by output name, each of the result's dtype and
+                shape; the rest are fresh arrays.
+
+        Returns:
+            The results by name. A sequence output is a list of arrays.
+
+        Raises:
+            DataError: feeds that do not fit the method's inputs.
+            UsageError: an unknown method or output.
+            BackendError: the computation failed.
+        """
+
+    @abc.abstractmethod
+    def explain(self) -> list[NodePlan]:
+        """Tell for each node of each method where it runs, or why not natively."""
+
+    @abc.abstractmethod
+    def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
+        """Run a method `runs` times and tell the median time of each node."""
+
+    @abc.abstractmethod
+    def stats(self) -> dict[str, int]:
+        """Give counts and bytes that the backend keeps, by name."""
+
+    def close(self) -> None:
+        """Free what the program holds. A second call does nothing."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Backend(abc.ABC):
+    """Compiles bundles to programs.
+
+    Attributes:
+        name: what ``--target NAME`` and ``--backend NAME`` say.
+        priority: the available backend of highest priority is the default target.
+        classifier: an op classifier that knows what the backend gains; None for none.
+    """
+
+    name: ClassVar[str]
+    priority: ClassVar[int] = 0
+    classifier: ClassVar[OpClassifier | None] = None
+
+    def available(self) -> str | None:
+        """Give None where the backend can run here, else the reason why it cannot."""
+        return None
+
+    def default_pipeline(self, passes: Collection[str]) -> str:
+        """Give the pipeline text that a build for this target uses when the caller names none.
+
+        Args:
+            passes: names of the passes and named pipelines that are installed.
+        """
+        return ""
+
+    @abc.abstractmethod
+    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+        """Tell whether the backend runs `node` itself, or why not."""
+
+    def quantization_constraints(self) -> Mapping[str, Any]:
+        """Give the limits that quantized operators must keep, by name; empty for none."""
+        return {}
+
+    def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
+        """Give the seconds (estimated) that computing `node` with `dtypes` saves over fp32."""
+        return 0.0
+
+    @abc.abstractmethod
+    def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
+        """Compile all methods of `bundle`.
+
+        Raises:
+            BackendError: a method that cannot be compiled, with the node and the reason.
+        """

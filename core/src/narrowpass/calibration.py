@@ -1,0 +1,117 @@
+"""Calibration and comparison data: feeds, one sample after the other, as often as asked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from narrowpass.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from narrowpass.backend import Feeds
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples that can be gone through several times. None of them is kept in memory.
+
+    Attributes:
+        source: where they come from, for messages and reports.
+        open: starts a new round: gives an iterable of feeds (arrays by input name).
+    """
+
+    source: str
+    open: Callable[[], Iterable[Feeds]]
+
+    def __iter__(self) -> Iterator[Feeds]:
+        """Give the samples from the first on.
+
+        Raises:
+            DataError: there is none, or one that cannot be read.
+        """
+        count = 0
+        for count, feeds in enumerate(self.open(), start=1):
+            if not isinstance(feeds, dict):
+                raise DataError(
+                    f"sample {count} of {self.source} is {type(feeds).__name__}, "
+                    "not a dict of arrays by input name"
+                )
+            yield feeds
+        if count == 0:
+            raise DataError(f"{self.source} holds no samples")
+
+    @classmethod
+    def parse(cls, text: str) -> Samples:
+        """Read what ``--calibration`` and ``--data`` take.
+
+        Args:
+            text: a folder of ``.npz`` files, one sample each, taken in the order of their names;
+                or one ``.npz`` file, one sample (keys are input names); or ``module:function``,
+                a function without arguments that yields feeds.
+
+        Raises:
+            UsageError: it is none of these.
+            DataError: a folder without ``.npz`` files.
+        """
+        path = Path(text)
+        if path.is_dir():
+            files = sorted(path.glob("*.npz"))
+            if not files:
+                raise DataError(f"{path} has no .npz files; each is one sample, keys input names")
+            return cls(text, lambda: map(_read, files))
+        if path.is_file():
+            return cls(text, lambda: iter([_read(path)]))
+        module, colon, function = text.partition(":")
+        if not colon or os.sep in text:
+            raise UsageError(
+                f"no data at {text!r}: give a folder of .npz files, one .npz file, "
+                "or module:function"
+            )
+        return cls(text, _import(module, function))
+
+    @classmethod
+    def of(
+        cls, samples: Samples | Iterable[Feeds] | str | os.PathLike[str] | None
+    ) -> Samples | None:
+        """Give samples from whatever the Python interface was given."""
+        if samples is None or isinstance(samples, Samples):
+            return samples
+        if isinstance(samples, (str, os.PathLike)):
+            return cls.parse(os.fspath(samples))
+        kept = list(samples)
+        return cls(f"{len(kept)} samples in memory", lambda: kept)
+
+
+def _read(path: Path) -> Feeds:
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} is not an .npz file, but a single array")
+            with archive:
+                return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as an .npz file: {error}") from error
+
+
+def _import(module: str, function: str) -> Callable[[], Iterable[Feeds]]:
+    # The command line is started as a script: modules beside the caller must be found, too.
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{module}:{function} cannot be imported: {error}") from error
+    if not callable(found):
+        raise UsageError(f"{module}:{function} is not a function")
+    result: Callable[[], Iterable[Feeds]] = found
+    return result

@@ -1,0 +1,203 @@
+"""What the loaded plugins register, by name, and who registered it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from narrowpass.backend import Backend
+from narrowpass.classify import OpClassifier
+from narrowpass.errors import PluginError
+from narrowpass.instruments import Instrument
+from narrowpass.options import suggest
+from narrowpass.passes import Pass
+
+if TYPE_CHECKING:
+    import click
+
+    from narrowpass.plugins.loading import PluginInfo
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one plugin registers: objects by kind and name."""
+
+    plugin: str
+    distribution: str
+    items: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, plugin: str, distribution: str, results: Mapping[str, Any]) -> Contribution:
+        """Check what the hooks of one plugin gave back.
+
+        Args:
+            plugin: the entry point's name.
+            distribution: name and version of the distribution.
+            results: what each hook gave, by the hook's name.
+
+        Raises:
+            PluginError: something that is not of the kind that the hook gives.
+        """
+        items: dict[str, Mapping[str, Any]] = {}
+        for hook, result in results.items():
+            kind = hook.removeprefix("narrowpass_")
+            items[kind] = _named(hook, result)
+        return cls(plugin, distribution, items)
+
+
+def _named(hook: str, result: Any) -> Mapping[str, Any]:
+    """Give what a hook returned by name, each thing checked."""
+    if hook == "narrowpass_pipelines":
+        if not isinstance(result, Mapping):
+            raise PluginError(f"{hook} must give a mapping of names to pipeline text")
+        return dict(result)
+    if isinstance(result, str) or not hasattr(result, "__iter__"):
+        raise PluginError(f"{hook} must give a list, not {result!r}")
+    named: dict[str, Any] = {}
+    for item in result:
+        _CHECKS[hook](item)
+        if item.name in named:
+            raise PluginError(f"{hook} gives two things called {item.name!r}")
+        named[item.name] = item
+    return named
+
+
+def _check_type(base: type) -> Callable[[Any], None]:
+    def check(item: Any) -> None:
+        if not (isinstance(item, type) and issubclass(item, base)):
+            raise PluginError(f"{item!r} is not a subclass of narrowpass.{base.__name__}")
+        if not dataclasses.is_dataclass(item):
+            raise PluginError(f"{item.__name__} must be a dataclass")
+        _check_name(item)
+
+    return check
+
+
+def _check_instance(base: type) -> Callable[[Any], None]:
+    def check(item: Any) -> None:
+        if not isinstance(item, base):
+            raise PluginError(f"{item!r} is not an instance of narrowpass.{base.__name__}")
+        _check_name(item)
+
+    return check
+
+
+def _check_name(item: Any) -> None:
+    name = getattr(item, "name", None)
+    if not isinstance(name, str) or not name:
+        raise PluginError(f"{item!r} has no name")
+
+
+_CHECKS: Mapping[str, Callable[[Any], None]] = MappingProxyType(
+    {
+        "narrowpass_passes": _check_type(Pass),
+        "narrowpass_instruments": _check_type(Instrument),
+        "narrowpass_classifiers": _check_instance(OpClassifier),
+        "narrowpass_backends": _check_instance(Backend),
+        "narrowpass_commands": _check_name,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Everything that is installed, by name.
+
+    Attributes:
+        passes: pass types.
+        classifiers: op classifiers.
+        backends: backends, those that cannot run here included.
+        instruments: instrument types.
+        pipelines: text of named pipelines.
+        commands: commands that plugins add to the command line.
+        owners: the distribution, with its version, that registered a thing, by (kind, name);
+            kinds are the names of the attributes above.
+        failed: plugins that could not be used, by name.
+    """
+
+    passes: Mapping[str, type[Pass]] = field(default_factory=dict)
+    classifiers: Mapping[str, OpClassifier] = field(default_factory=dict)
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+    instruments: Mapping[str, type[Instrument]] = field(default_factory=dict)
+    pipelines: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, click.Command] = field(default_factory=dict)
+    owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    failed: Mapping[str, PluginInfo] = field(default_factory=dict)
+
+    def owner(self, kind: str, name: str) -> str:
+        """Give the distribution and version that registered a thing; empty for none."""
+        return self.owners.get((kind, name), "")
+
+    def unknown(self, kind: str, name: str, known: Mapping[str, object]) -> str:
+        """Give the sentence that says that `name` is not installed, and what is."""
+        listing = ", ".join(sorted(known)) or "none"
+        text = f"no {kind} {name!r} is installed{suggest(name, known)}; installed: {listing}"
+        if self.failed:
+            broken = "; ".join(f"{info.name}: {info.error}" for info in self.failed.values())
+            text += f" (plugins that failed to load: {broken})"
+        return text
+
+    def backend(self, name: str | None = None) -> Backend:
+        """Give the backend called `name`; None for the available one of highest priority.
+
+        Raises:
+            PluginError: it is not installed, or not available on this machine.
+        """
+        if name is None:
+            usable = [b for b in self.backends.values() if b.available() is None]
+            if not usable:
+                raise PluginError("no backend is available; `narrowpass backends` tells why")
+            return max(usable, key=lambda b: (b.priority, b.name))
+        if name not in self.backends:
+            raise PluginError(self.unknown("backend", name, self.backends))
+        reason = self.backends[name].available()
+        if reason is not None:
+            raise PluginError(f"backend {name!r} is not available here: {reason}")
+        return self.backends[name]
+
+    def with_pipelines(self, texts: Mapping[str, str], owner: str) -> Registry:
+        """Give a registry with more named pipelines, such as those of a configuration file.
+
+        Raises:
+            PluginError: a name that is taken.
+        """
+        more = Contribution(owner, owner, {"pipelines": dict(texts)})
+        return _add(self, more)
+
+
+def build_registry(
+    contributions: Sequence[Contribution], failed: Mapping[str, PluginInfo]
+) -> Registry:
+    """Merge what the plugins register.
+
+    Raises:
+        PluginError: a name given twice to things of one kind; both distributions are named.
+    """
+    registry = Registry(failed=dict(failed))
+    for contribution in contributions:
+        registry = _add(registry, contribution)
+    return registry
+
+
+def _add(registry: Registry, contribution: Contribution) -> Registry:
+    owners = dict(registry.owners)
+    merged: dict[str, dict[str, Any]] = {}
+    for kind, items in contribution.items.items():
+        for name in items:
+            # A pass and a named pipeline share one name space: either may stand in the text.
+            kinds = ("passes", "pipelines") if kind in ("passes", "pipelines") else (kind,)
+            for other in kinds:
+                if (other, name) in owners:
+                    raise PluginError(
+                        f"{name!r} ({kind}) comes from both {owners[other, name]} and "
+                        f"{contribution.distribution}; leave one out with --disable-plugin "
+                        f"or uninstall it"
+                    )
+            owners[kind, name] = contribution.distribution
+        merged[kind] = {**getattr(registry, kind), **items}
+    return dataclasses.replace(registry, owners=owners, **merged)
