@@ -1,0 +1,21 @@
+"""Reading and writing ONNX files, with weights left in their files until they are needed."""
+
+from __future__ import annotations
+
+from narrowpass.io._checker import check_file
+from narrowpass.io._serialize import external_reference, serialize
+from narrowpass.io._shape_operands import shape_operands
+from narrowpass.io.load import load_model
+from narrowpass.io.mapped import MappedFile, MappedTensor
+from narrowpass.io.save import save_model
+
+__all__ = [
+    "MappedFile",
+    "MappedTensor",
+    "check_file",
+    "external_reference",
+    "load_model",
+    "save_model",
+    "serialize",
+    "shape_operands",
+]
