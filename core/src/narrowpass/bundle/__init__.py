@@ -1,0 +1,32 @@
+"""Bundles: methods over one named data map, in memory or as a ``.narrow`` folder."""
+
+from __future__ import annotations
+
+from narrowpass.bundle._verify import verify
+from narrowpass.bundle.bundle import Bundle, NamedData, is_bundle
+from narrowpass.bundle.manifest import (
+    FileInfo,
+    InitializerInfo,
+    Manifest,
+    MethodInfo,
+    TensorInfo,
+    ValueInfo,
+    WeightsInfo,
+)
+from narrowpass.bundle.report import MethodReport, Report
+
+__all__ = [
+    "Bundle",
+    "FileInfo",
+    "InitializerInfo",
+    "Manifest",
+    "MethodInfo",
+    "NamedData",
+    "MethodReport",
+    "Report",
+    "TensorInfo",
+    "ValueInfo",
+    "WeightsInfo",
+    "is_bundle",
+    "verify",
+]

@@ -1,0 +1,78 @@
+"""Which of many tensors hold the same bytes, reading as little of them as possible."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import onnx_ir as ir
+
+from narrowpass.bundle._stream import SAMPLED, digest, sample
+from narrowpass.io import MappedTensor
+
+
+def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]:
+    """Give, for each tensor, the index of the first one of the same dtype, shape and bytes.
+
+    Tensors of different dtype or shape are never read; those that differ in a few sampled bytes
+    are not read whole. What cannot be sampled (`ir.LazyTensor`) is read whole where another
+    tensor has its dtype and shape.
+
+    Raises:
+        ModelError: a tensor's source cannot be read.
+    """
+    seen: dict[Hashable, int] = {}
+    same = [seen.setdefault(_identity(tensor), index) for index, tensor in enumerate(tensors)]
+    by_type: dict[Hashable, list[int]] = defaultdict(list)
+    for index in sorted(set(same)):
+        tensor = tensors[index]
+        by_type[tensor.dtype, tuple(tensor.shape.numpy())].append(index)
+
+    materialize = threading.Lock()
+    with ThreadPoolExecutor(threads) as pool:
+
+        def look(index: int) -> tuple[bytes, str | None]:
+            looked = sample(tensors[index])
+            if looked is not None:
+                return looked, None
+            whole = digest(tensors[index], materialize)
+            return whole.sample, whole.sha256
+
+        candidates = _shared(by_type.values())
+        looks = dict(zip(candidates, pool.map(look, candidates), strict=True))
+        by_sample: dict[Hashable, list[int]] = defaultdict(list)
+        for group in by_type.values():
+            for index in group:
+                if index in looks:
+                    by_sample[group[0], looks[index][0]].append(index)
+
+        def content(index: int) -> Hashable:
+            looked, sha256 = looks[index]
+            if tensors[index].nbytes <= SAMPLED:
+                return looked
+            return sha256 or digest(tensors[index], materialize).sha256
+
+        candidates = _shared(by_sample.values())
+        contents = dict(zip(candidates, pool.map(content, candidates), strict=True))
+
+    for group in by_sample.values():
+        firsts: dict[Hashable, int] = {}
+        for index in group:
+            if index in contents:
+                same[index] = firsts.setdefault(contents[index], index)
+    return [same[index] for index in same]
+
+
+def _identity(tensor: ir.TensorProtocol) -> Hashable:
+    """Give what two tensors share only where they are the same bytes in the same place."""
+    if isinstance(tensor, MappedTensor):
+        dims = tuple(tensor.shape.numpy())
+        return id(tensor.file), tensor.offset, tensor.dtype, dims
+    return id(tensor)
+
+
+def _shared(groups: Iterable[list[int]]) -> list[int]:
+    """Give the members of the groups that have more than one."""
+    return [index for group in groups if len(group) > 1 for index in group]

@@ -1,0 +1,149 @@
+"""Folders beside a bundle: temporary, moved aside, left by killed builds; and the lock on them.
+
+Beside ``model.narrow`` there may be, for a while:
+
+``.model.narrow.lock``
+    held while folders change their names, and removed by who holds it;
+``.model.narrow.tmp-XXXXXXXX``
+    what a build writes, or an old bundle on its way out. Its ``manifest.json`` is the first
+    file made and the last one deleted. The build keeps that file locked, so that nobody takes
+    the folder of a live build for a leftover;
+``.model.narrow.old-XXXXXXXX``
+    the old bundle, moved aside where the file system cannot exchange two folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from narrowpass.bundle.manifest import MANIFEST
+
+TEMPORARY = "tmp"
+ASIDE = "old"
+
+
+def beside(target: Path, kind: str) -> list[Path]:
+    """Give the folders of one kind beside `target`, in the order of their names."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-[0-9a-f]{{8}}")
+    with os.scandir(target.parent) as entries:
+        found = [entry.name for entry in entries if pattern.fullmatch(entry.name)]
+    return [target.parent / name for name in sorted(found)]
+
+
+def fresh_name(target: Path, kind: str) -> Path:
+    """Give a name beside `target` that nothing has yet."""
+    while True:
+        path = target.parent / f".{target.name}.{kind}-{secrets.token_hex(4)}"
+        if not os.path.lexists(path):
+            return path
+
+
+@contextlib.contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Hold the lock on the names beside `target`; no lock file stays behind.
+
+    Removing a lock file is safe only in this order: its holder unlinks it, then releases it; and
+    who gets the lock looks whether the file still has its name, and begins anew if not.
+    """
+    path = target.parent / f".{target.name}.lock"
+    fd = _acquire(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        os.close(fd)
+
+
+def _acquire(path: Path) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            # Without locks nothing is mixed either, since the exchange is one step; only the
+            # leftovers of killed builds stay.
+            if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
+                return fd
+            os.close(fd)
+            raise
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def make_temporary(target: Path) -> tuple[Path, int]:
+    """Make a folder to build in. Call it with the lock held.
+
+    Returns:
+        The folder, and the descriptor that keeps it alive, to be closed by the caller.
+    """
+    folder = fresh_name(target, TEMPORARY)
+    folder.mkdir()
+    try:
+        fd = os.open(folder / MANIFEST, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError:
+        folder.rmdir()
+        raise
+    # A file system without locks: then no build can tell whether this one is alive, and
+    # `sweep` leaves it alone.
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, fd
+
+
+def sweep(target: Path) -> None:
+    """Remove what killed builds left beside `target`. Call it with the lock held."""
+    for folder in beside(target, ASIDE):
+        remove(folder)
+    for folder in beside(target, TEMPORARY):
+        if not _alive(folder):
+            remove(folder)
+
+
+def _alive(folder: Path) -> bool:
+    try:
+        fd = os.open(folder / MANIFEST, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        # Made or deleted half, and empty then; a folder of any other origin stays.
+        return any(folder.iterdir()) if folder.is_dir() else True
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder as far as that is possible, its manifest last.
+
+    What cannot be deleted stays for a later `sweep`, since what a build has published must not
+    be reported as failed.
+    """
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            if path.name == MANIFEST:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        (folder / MANIFEST).unlink(missing_ok=True)
+        folder.rmdir()

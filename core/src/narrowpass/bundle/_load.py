@@ -1,0 +1,301 @@
+"""Opening a bundle folder, so that a build that replaces it meanwhile never mixes two."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import onnx
+import onnx_ir as ir
+
+from narrowpass.bundle import publish, safetensors
+from narrowpass.bundle.manifest import (
+    MANIFEST,
+    WEIGHTS,
+    FileInfo,
+    Manifest,
+    MethodInfo,
+    is_manifest,
+)
+from narrowpass.bundle.report import Report
+from narrowpass.errors import BundleError, UsageError
+from narrowpass.io import MappedFile, MappedTensor
+from narrowpass.io._checker import remember
+from narrowpass.io._inline import element_type
+from narrowpass.io._refusals import refuse
+from narrowpass.io._walk import initializers, proto_tensors
+from narrowpass.io.load import _build, _parse, _replace_tensors
+
+_ATTEMPTS = 1000
+_T = TypeVar("_T")
+
+
+class Folder:
+    """A bundle folder, opened once; every file is opened relative to the descriptor.
+
+    Attributes:
+        path: what messages call it.
+    """
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def open(self, name: str) -> int:
+        """Open a file of the folder for reading.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            BundleError: it is not a regular file, or cannot be opened.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            fd = os.open(name, flags, dir_fd=self._fd)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise BundleError(f"{self.path}: {name} cannot be opened: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise BundleError(f"{self.path}: {name} is not a regular file; build the bundle again")
+        return fd
+
+    def read(self, name: str) -> bytes:
+        """Read a whole file of the folder. Raises as `open` does."""
+        with os.fdopen(self.open(name), "rb") as file:
+            return file.read()
+
+    def manifest(self) -> tuple[Manifest, bytes]:
+        """Read the manifest, and give its bytes too.
+
+        Raises:
+            FileNotFoundError: there is none.
+            BundleError: it is not ours, of an unknown version, or damaged.
+        """
+        data = self.read(MANIFEST)
+        try:
+            return Manifest.from_json(data), data
+        except BundleError as error:
+            raise BundleError(f"{self.path}: {MANIFEST}: {error}") from error
+
+    def weights(self, manifest: Manifest) -> tuple[MappedFile, dict[str, safetensors.Entry]]:
+        """Open the weights file and compare its header with the manifest.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            BundleError: it is cut short, or its header is not the manifest's.
+        """
+        what = f"{self.path}: {WEIGHTS}"
+        info = manifest.weights
+        if info.path != WEIGHTS:
+            raise BundleError(f"{self.path}: {MANIFEST} names an unknown file {info.path!r}")
+        file = MappedFile(self.open(WEIGHTS), f"{self.path}/{WEIGHTS}")
+        if file.size != info.bytes:
+            raise BundleError(
+                f"{what} has {file.size} bytes where the manifest says {info.bytes}; it is cut "
+                "short or damaged, build the bundle again"
+            )
+        try:
+            start = file.read(0, min(8, file.size))
+            header = file.read(0, safetensors.header_size(start, file.size))
+            if hashlib.sha256(header).hexdigest() != info.header_sha256:
+                raise BundleError("its header is not the one that the manifest says")
+            entries = safetensors.parse_header(header, file.size)
+            _compare(manifest, entries)
+        except BundleError as error:
+            raise BundleError(f"{what}: {error}; build the bundle again") from error
+        return file, entries
+
+    def checked(self, info: FileInfo) -> bytes:
+        """Read a small file whose hash the manifest has.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            BundleError: it is not the one that the manifest says.
+        """
+        data = self.read(info.path)
+        if len(data) != info.bytes or hashlib.sha256(data).hexdigest() != info.sha256:
+            raise BundleError(
+                f"{self.path}: {info.path} was changed after the bundle was built (its SHA-256 "
+                "is not the manifest's); build the bundle again"
+            )
+        return data
+
+
+def _compare(manifest: Manifest, entries: dict[str, safetensors.Entry]) -> None:
+    if entries.keys() != manifest.tensors.keys():
+        key = min(entries.keys() ^ manifest.tensors.keys())
+        raise BundleError(f"tensor {key!r} is only in the manifest or only in the weights file")
+    for key, entry in entries.items():
+        info = manifest.tensors[key]
+        code, shape = safetensors.stored_form(_data_type(info.dtype), info.shape, info.bytes)
+        expected = safetensors.Entry(code, tuple(shape), info.offset, info.bytes)
+        if entry != expected:
+            raise BundleError(f"tensor {key!r} is not where and what the manifest says")
+
+
+def _data_type(name: str) -> ir.DataType:
+    """Give the element type that the manifest calls `name`.
+
+    Raises:
+        BundleError: there is none.
+    """
+    try:
+        return ir.DataType[name.upper()]
+    except KeyError:
+        raise BundleError(f"unknown element type {name!r}") from None
+
+
+def is_bundle(path: str | os.PathLike[str]) -> bool:
+    """Tell whether `path` is a folder with our manifest."""
+    try:
+        return attempt(path, lambda folder: is_manifest(folder.read(MANIFEST)))
+    except (BundleError, UsageError):
+        return False
+
+
+def load(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, ir.Model], list[Report]]:
+    """Read the manifest, the models and the reports of a bundle.
+
+    Raises:
+        UsageError: nothing is at `path`, or not a folder.
+        BundleError: the bundle is damaged or of an unknown version.
+    """
+    return attempt(path, _load)
+
+
+def _load(folder: Folder) -> tuple[Manifest, dict[str, ir.Model], list[Report]]:
+    manifest, _ = folder.manifest()
+    file, _ = folder.weights(manifest)
+    models = {
+        method.name: read_method(folder, manifest, method, file) for method in manifest.methods
+    }
+    if len(models) != len(manifest.methods):
+        raise BundleError(f"{folder.path}: {MANIFEST} has two methods of the same name")
+    return manifest, models, read_reports(folder, manifest)
+
+
+def read_reports(folder: Folder, manifest: Manifest) -> list[Report]:
+    """Read the reports. Raises as `Folder.checked` does."""
+    reports = []
+    for info in manifest.reports:
+        _check_inside(folder, info, "reports/")
+        try:
+            reports.append(Report.from_json(folder.checked(info)))
+        except ValueError as error:
+            raise BundleError(f"{folder.path}: {info.path}: {error}") from error
+    return reports
+
+
+def _check_inside(folder: Folder, info: FileInfo, prefix: str) -> None:
+    """Refuse a path that leads out of the folder."""
+    name = info.path.removeprefix(prefix)
+    if not info.path.startswith(prefix) or "/" in name or "\0" in name or name in ("", ".", ".."):
+        raise BundleError(f"{folder.path}: {MANIFEST} names an unknown file {info.path!r}")
+
+
+def read_method(
+    folder: Folder, manifest: Manifest, method: MethodInfo, file: MappedFile
+) -> ir.Model:
+    """Read a method's model, its stored initializers being parts of `file`.
+
+    Raises:
+        FileNotFoundError: its file is not there.
+        BundleError: the file is not the manifest's, or does not fit the weights.
+        ModelError: this narrowpass does not support the model.
+    """
+    if method.file.path != f"{method.name}.onnx":
+        raise BundleError(f"{folder.path}: {MANIFEST} names an unknown file {method.file.path!r}")
+    _check_inside(folder, method.file, "")
+    what = f"{folder.path}/{method.file.path}"
+    proto = _parse(folder.checked(method.file), what)
+    # A newer narrowpass may have written opsets that this one's onnx does not know.
+    refuse(proto, what)
+    for owner, tensor in proto_tensors(proto):
+        element_type(tensor, f"{what}: {owner}")
+        location = {entry.value for entry in tensor.external_data if entry.key == "location"}
+        if tensor.data_location == onnx.TensorProto.EXTERNAL and location != {WEIGHTS}:
+            raise BundleError(f"{what}: {owner} is in {location}, which is not of the bundle")
+    model = _build(proto, what)
+    _replace_tensors(model, {WEIGHTS: file}, what)
+    _compare_initializers(manifest, method, model, what)
+    if method.checker is not None:
+        remember(model, method.checker)
+    return model
+
+
+def _compare_initializers(
+    manifest: Manifest, method: MethodInfo, model: ir.Model, what: str
+) -> None:
+    keys = {(info.scope, info.name): info.key for info in method.initializers}
+    found = 0
+    for scope, value in initializers(model):
+        tensor = value.const_value
+        if not isinstance(tensor, MappedTensor):
+            continue
+        found += 1
+        info = manifest.tensors.get(keys.get((scope, value.name or ""), ""))
+        where = (tensor.dtype.name.lower(), tuple(tensor.shape.numpy()), tensor.offset)
+        if info is None or where != (info.dtype, info.shape, info.offset):
+            raise BundleError(
+                f"{what}: initializer {value.name!r} is not the tensor that the manifest says; "
+                "build the bundle again"
+            )
+    if found != len(method.initializers):
+        raise BundleError(f"{what}: the manifest names initializers that it does not have")
+
+
+def attempt(path: str | os.PathLike[str], work: Callable[[Folder], _T]) -> _T:
+    """Open a bundle folder and run `work` on it, again where the folder is replaced meanwhile.
+
+    Raises:
+        UsageError: nothing is at `path`, or not a folder.
+        BundleError: a file is missing, and the folder was not replaced.
+    """
+    shown = os.fspath(path)
+    missing: str | None = None
+    for _ in range(_ATTEMPTS):
+        fd = _open(path)
+        try:
+            return work(Folder(fd, shown))
+        except FileNotFoundError as error:
+            missing = str(error.filename)
+            if _same(fd, path):
+                break
+        finally:
+            os.close(fd)
+    if missing == MANIFEST:
+        raise BundleError(f"{shown}: has no {MANIFEST}, so it is not a bundle, or not a whole one")
+    raise BundleError(f"{shown}: {missing} is missing; build the bundle again")
+
+
+def _open(path: str | os.PathLike[str]) -> int:
+    shown = os.fspath(path)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            if not publish.repair(path):
+                raise
+            return os.open(path, flags)
+    except FileNotFoundError:
+        raise UsageError(f"{shown}: no such bundle; give the path of a .narrow folder") from None
+    except NotADirectoryError:
+        raise UsageError(f"{shown}: is a file; a bundle is a folder") from None
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be opened: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{shown!r}: is not a path: {error}") from error
+
+
+def _same(fd: int, path: str | os.PathLike[str]) -> bool:
+    """Tell whether the folder that is open is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(fd), Path(path).stat())
+    except OSError:
+        return False

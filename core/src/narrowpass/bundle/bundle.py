@@ -1,0 +1,200 @@
+"""A bundle: methods over one named data map, in memory or as a ``.narrow`` folder."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from narrowpass.bundle import _load, _save, publish, safetensors
+from narrowpass.bundle._plan import Plan, make_plan
+from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
+from narrowpass.bundle.report import Report
+from narrowpass.errors import NarrowpassError, UsageError
+from narrowpass.io import check_file
+
+_METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+
+@dataclass(frozen=True)
+class NamedData:
+    """A tensor of the data map.
+
+    Attributes:
+        dtype: its ONNX element type.
+        shape: as in ONNX.
+        nbytes: its length, packed where elements are smaller than a byte.
+        sha256: of its bytes, as the manifest says; None where the bundle is only in memory.
+        tensor: the tensor itself.
+    """
+
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+    nbytes: int
+    sha256: str | None
+    tensor: ir.TensorProtocol
+
+
+class Bundle:
+    """Methods over one named data map.
+
+    The models are not copied: who changes one must make a new bundle for `data` and `key` to
+    know of it. `save` looks at the models anew.
+
+    Args:
+        methods: a model for each method, in the order that the bundle keeps.
+        pipeline: the text of the pipeline that made them.
+        plugins: version by distribution, of the plugins that ran.
+        reports: what the passes decided, in their order.
+
+    Raises:
+        UsageError: no method, or a method name that cannot be a file name everywhere.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, ir.Model],
+        *,
+        pipeline: str = "",
+        plugins: Mapping[str, str] = MappingProxyType({}),
+        reports: Sequence[Report] = (),
+    ) -> None:
+        _check_names(methods)
+        self.methods: Mapping[str, ir.Model] = MappingProxyType(dict(methods))
+        self.pipeline = pipeline
+        self.plugins: Mapping[str, str] = MappingProxyType(dict(plugins))
+        self.reports = tuple(reports)
+        self.manifest: Manifest | None = None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Bundle:
+        """Open a bundle folder. Weights stay in their file until somebody reads them.
+
+        A build that replaces the folder meanwhile changes nothing: the bundle is the old one
+        whole, or the new one whole. Tensors are not hashed here; `verify` does that.
+
+        Raises:
+            UsageError: nothing is at `path`, or not a folder.
+            BundleError: it is damaged, incomplete, or of an unknown format version.
+        """
+        manifest, models, reports = _load.load(path)
+        bundle = cls(
+            models,
+            pipeline=manifest.pipeline,
+            plugins=manifest.plugins,
+            reports=reports,
+        )
+        bundle.manifest = manifest
+        return bundle
+
+    @functools.cached_property
+    def _plan(self) -> Plan:
+        return make_plan(self.methods)
+
+    @functools.cached_property
+    def data(self) -> Mapping[str, NamedData]:
+        """The named data map, in the order of the weights file.
+
+        Raises:
+            ModelError: a tensor that must be compared with another cannot be read.
+        """
+        hashes = self.manifest.tensors if self.manifest is not None else {}
+        return MappingProxyType(
+            {
+                key: NamedData(
+                    tensor.dtype,
+                    tuple(tensor.shape.numpy()),
+                    tensor.nbytes,
+                    hashes[key].sha256 if key in hashes else None,
+                    tensor,
+                )
+                for key, tensor in self._plan.tensors.items()
+            }
+        )
+
+    def key(self, method: str, value: ir.Value) -> str:
+        """Give the data key of an initializer.
+
+        Raises:
+            KeyError: it is not in the data map, since it stays inside the ONNX file.
+        """
+        return self._plan.keys[method, value]
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        progress: safetensors.Progress | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Write the bundle as a folder, in one step: a reader sees what was there, or all of it.
+
+        The same methods give the same bytes, however many threads write them.
+
+        Args:
+            path: absent, an empty folder, or a bundle, which is replaced.
+            progress: told of the bytes of weights written and the bytes in all.
+            threads: how many tensors are written at once; None for up to four.
+
+        Raises:
+            UsageError: something else is at `path`.
+            OutputError: the folder cannot be written; what was there before is as it was.
+            ModelError: a tensor cannot be read, or a model cannot be written as ONNX.
+            NarrowpassError: ``onnx.checker`` refuses what was written but not what it was made
+                from, which is a bug of ours.
+        """
+        plan = make_plan(self.methods, threads)
+        layout = safetensors.Layout.of(plan.tensors)
+        with publish.replacing(path) as folder:
+            with (folder / WEIGHTS).open("xb") as file:
+                hashes = safetensors.write(
+                    file.fileno(), layout, plan.tensors, threads=threads, progress=progress
+                )
+            methods = tuple(
+                _save.write_method(folder, name, model, plan, layout)
+                for name, model in self.methods.items()
+            )
+            for method in methods:
+                problem = check_file(folder / method.file.path) if not method.checker else None
+                if problem is not None:
+                    raise NarrowpassError(
+                        f"{os.fspath(path)}: method {method.name!r} as narrowpass writes it is not "
+                        f"valid ONNX; this is a bug in narrowpass or in a pass: {problem}"
+                    )
+            manifest = Manifest(
+                self.pipeline,
+                dict(self.plugins),
+                methods,
+                _save.weights_info(layout),
+                _save.tensor_infos(plan, layout, hashes),
+                tuple(_save.write_reports(folder, self.reports)),
+            )
+            publish.write_file(folder / MANIFEST, manifest.to_json().encode())
+
+
+def is_bundle(path: str | os.PathLike[str]) -> bool:
+    """Tell whether `path` is a folder with our manifest, of whatever version, whole or not."""
+    return _load.is_bundle(path)
+
+
+def _check_names(methods: Mapping[str, ir.Model]) -> None:
+    if not methods:
+        raise UsageError("a bundle needs at least one method")
+    seen: dict[str, str] = {}
+    for name in methods:
+        if not _METHOD_NAME.fullmatch(name) or name.endswith("."):
+            raise UsageError(
+                f"method name {name!r}: use letters, digits, '_', '.' and '-' only, not '.' or "
+                "'-' first nor '.' last, and at most 200 of them"
+            )
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise UsageError(
+                f"method names {other!r} and {name!r} differ in upper and lower case only, which "
+                "some file systems do not tell apart; rename one"
+            )

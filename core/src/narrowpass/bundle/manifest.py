@@ -1,0 +1,235 @@
+"""``manifest.json``: what a bundle holds, as frozen dataclasses, strictly read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from narrowpass.errors import BundleError
+
+FORMAT = "narrowpass bundle"
+"""What the field ``format`` says: it tells our manifest from any other ``manifest.json``."""
+
+VERSION = 1
+"""The format version that this module writes, and the only one that it reads."""
+
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+REPORTS = "reports"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """An input or output of a method.
+
+    Attributes:
+        name: as in the model.
+        dtype: as ONNX names it in lower case: ``float``, ``int64``, ``sequence(float)``; None
+            where the model does not say.
+        shape: a number, a name, or None (unknown) for each dimension; None for unknown rank.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class InitializerInfo:
+    """Which tensor of the data map an initializer is.
+
+    Attributes:
+        scope: the graph that it belongs to: empty for the main one, else the way to it, such as
+            ``y.then_branch/`` in the node that computes ``y``. Graphs may use a name again.
+        name: as in the model.
+        key: its data key.
+    """
+
+    scope: str
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file of the bundle: its path inside the folder, length and SHA-256."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A method and its ONNX file.
+
+    Attributes:
+        name: the method's name.
+        file: its ONNX file.
+        checker: what ``onnx.checker`` says against the model that the method was made from, and
+            so may say against the file too; None where it says nothing.
+        inputs: of the model, also those that have a default.
+        outputs: of the model.
+        initializers: those that are in the data map.
+    """
+
+    name: str
+    file: FileInfo
+    checker: str | None
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    initializers: tuple[InitializerInfo, ...]
+
+
+@dataclass(frozen=True)
+class WeightsInfo:
+    """The weights file: its length, and its header (with the length field), which is hashed."""
+
+    path: str
+    bytes: int
+    header_bytes: int
+    header_sha256: str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of the data map.
+
+    Attributes:
+        dtype: the ONNX element type in lower case, also where the weights file says ``U8``.
+        shape: as in ONNX.
+        bytes: its length in the weights file.
+        offset: of its first byte, from the start of the weights file.
+        sha256: of its bytes: the content hash that deduplication and caches stand on.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    offset: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that a bundle holds.
+
+    Attributes:
+        pipeline: the text of the pipeline that built it.
+        plugins: version by distribution, of the plugins that ran.
+        methods: in the order of the bundle.
+        weights: the weights file.
+        tensors: by data key.
+        reports: the files of reports, in the order of the passes.
+    """
+
+    pipeline: str
+    plugins: Mapping[str, str]
+    methods: tuple[MethodInfo, ...]
+    weights: WeightsInfo
+    tensors: Mapping[str, TensorInfo]
+    reports: tuple[FileInfo, ...]
+
+    def to_json(self) -> str:
+        """Give the text of ``manifest.json``: the same manifest gives the same text.
+
+        Its own SHA-256, taken without that field, is in the field ``sha256``.
+        """
+        fields = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        fields["sha256"] = hashlib.sha256(_dump(fields).encode()).hexdigest()
+        return _dump(fields)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Read ``manifest.json``.
+
+        Raises:
+            BundleError: not ours, of an unknown version, or damaged. The message names the
+                field, not the file.
+        """
+        raw = _parse(data)
+        if raw is None:
+            raise BundleError("it is not the manifest of a bundle")
+        version = raw.pop("version", None)
+        if version != VERSION:
+            raise BundleError(
+                f"it is of format version {version!r}, and this narrowpass reads only {VERSION}; "
+                "build the bundle again, or use the narrowpass that wrote it"
+            )
+        del raw["format"]
+        # Not compared: a manifest that somebody edited is for `verify` to find.
+        raw.pop("sha256", None)
+        manifest: Manifest = _convert(raw, cls, "the manifest")
+        return manifest
+
+
+def is_manifest(data: bytes) -> bool:
+    """Tell whether a ``manifest.json`` was written by narrowpass, of whatever version."""
+    return _parse(data) is not None
+
+
+def _dump(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    try:
+        raw = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return raw if isinstance(raw, dict) and raw.get("format") == FORMAT else None
+
+
+def _convert(raw: Any, hint: Any, where: str) -> Any:
+    """Turn JSON into a value of type `hint`; `where` names the place in messages."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _convert_fields(raw, hint, where)
+    origin, arms = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and isinstance(raw, list):
+        return tuple(_convert(item, arms[0], f"{where}[{i}]") for i, item in enumerate(raw))
+    if origin is Mapping and isinstance(raw, dict):
+        return {key: _convert(item, arms[1], f"{where}[{key!r}]") for key, item in raw.items()}
+    if origin in (types.UnionType, typing.Union):
+        return _convert_union(raw, arms, where)
+    if hint in (str, int) and type(raw) is hint and (hint is not int or raw >= 0):
+        return raw
+    raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
+
+
+def _convert_fields(raw: Any, cls: type[_T], where: str) -> _T:
+    if not isinstance(raw, dict):
+        raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
+    hints = typing.get_type_hints(cls)
+    for name in sorted(hints.keys() - raw.keys()):
+        raise BundleError(f"{where} lacks the field {name!r}")
+    for name in sorted(raw.keys() - hints.keys()):
+        raise BundleError(f"{where} has an unknown field {name!r}")
+    values = {name: _convert(raw[name], hint, f"{where}.{name}") for name, hint in hints.items()}
+    for name in values.keys() & {"sha256", "header_sha256"}:
+        if not _SHA256.fullmatch(values[name]):
+            raise BundleError(f"{where}.{name} is not a SHA-256: {_shown(values[name])}")
+    return cls(**values)
+
+
+def _convert_union(raw: Any, arms: tuple[Any, ...], where: str) -> Any:
+    if raw is None and type(None) in arms:
+        return None
+    fitting = [arm for arm in arms if arm is type(raw) or typing.get_origin(arm) is tuple]
+    if not fitting:
+        raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
+    return _convert(raw, fitting[0], where)
+
+
+def _shown(raw: Any) -> str:
+    text = repr(raw)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,213 @@
+"""Atomic publishing of a folder: a reader sees the old one whole, or the new one whole."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from narrowpass.bundle import _folders
+from narrowpass.bundle.manifest import MANIFEST, is_manifest
+from narrowpass.errors import OutputError, UsageError
+
+_AT_FDCWD = -100
+_EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
+
+_ADVICE = {
+    errno.ENOSPC: "free space on that disk, or write to another",
+    errno.EDQUOT: "your quota on that disk is used up: free space, or write to another",
+    errno.EFBIG: "a limit on the size of files is in force: raise it (ulimit -f)",
+    errno.EROFS: "write to a folder that is not read-only",
+    errno.EACCES: "write to a folder that you may write to",
+    errno.EPERM: "write to a folder that you may write to",
+}
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a folder to write a bundle into; it takes the place of `path` where the block ends.
+
+    Where the block raises, the folder is deleted and what was at `path` stays. The files that
+    the block writes must be synced (`write_file` does); the folders are synced here. The block
+    must write ``manifest.json`` into the file that is there, not replace that file.
+
+    Args:
+        path: absent, an empty folder, or a folder with our manifest. Links are followed.
+
+    Raises:
+        UsageError: something else is at `path`, or the folder around it does not exist.
+        OutputError: the file system refuses to write.
+    """
+    target = _resolve(path)
+    try:
+        with _folders.locked(target):
+            _repair(target)
+            _check_replaceable(target, path)
+            _folders.sweep(target)
+            folder, alive = _folders.make_temporary(target)
+        try:
+            yield folder
+            for inner in folder.rglob("*"):
+                if inner.is_dir():
+                    sync_folder(inner)
+            sync_folder(folder)
+            with _folders.locked(target):
+                _repair(target)
+                _check_replaceable(target, path)
+                _take_place(folder, target)
+        except BaseException:
+            _folders.remove(folder)
+            raise
+        finally:
+            os.close(alive)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        advice = _ADVICE.get(error.errno or 0, "write to another place")
+        raise OutputError(
+            f"{os.fspath(path)}: cannot be written: {reason}; {advice}. "
+            "What was there before is as it was"
+        ) from error
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file and sync it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable, where the file system can."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def repair(path: str | os.PathLike[str]) -> bool:
+    """Bring back a bundle that a killed build had moved aside.
+
+    Returns:
+        Whether it is worth opening `path` again.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if not target.parent.is_dir() or not _folders.beside(target, _folders.ASIDE):
+            return False
+        with _folders.locked(target):
+            _repair(target)
+    except OSError:
+        return False
+    return target.is_dir()
+
+
+def _repair(target: Path) -> None:
+    if os.path.lexists(target):
+        return
+    for folder in _folders.beside(target, _folders.ASIDE):
+        if _is_ours(folder):
+            folder.rename(target)
+            sync_folder(target.parent)
+            return
+
+
+def _resolve(path: str | os.PathLike[str]) -> Path:
+    shown = os.fspath(path)
+    if not shown:
+        raise UsageError("the path of the bundle is empty; give the folder to write")
+    try:
+        target = Path(os.path.realpath(path))
+    except ValueError as error:
+        raise UsageError(f"{shown!r} is not a path: {error}") from error
+    if not target.name:
+        raise UsageError(f"{shown}: is the root folder; give another folder to write")
+    if not target.parent.is_dir():
+        raise UsageError(f"{shown}: the folder {target.parent} does not exist; make it first")
+    return target
+
+
+def _check_replaceable(target: Path, path: str | os.PathLike[str]) -> None:
+    shown = os.fspath(path)
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise UsageError(f"{shown}: exists and is not a folder; give another path for the bundle")
+    if any(target.iterdir()) and not _is_ours(target):
+        raise UsageError(
+            f"{shown}: this folder is not a bundle and is not empty, so it is not replaced; "
+            "give another path, or delete it yourself"
+        )
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return is_manifest((folder / MANIFEST).read_bytes())
+    except OSError:
+        return False
+
+
+def _take_place(folder: Path, target: Path) -> None:
+    """Put `folder` where `target` is. Call it with the lock held."""
+    old = None
+    if not target.is_dir() or not any(target.iterdir()):
+        folder.rename(target)
+    elif exchange(folder, target):
+        old = folder
+    else:
+        old = _move_in(folder, target)
+    # The new names must be durable before the old files go.
+    try:
+        sync_folder(target.parent)
+    except OSError as error:
+        raise OutputError(
+            f"{target}: was written, but the disk does not confirm it: {error.strerror}; "
+            "check the disk"
+        ) from error
+    if old is not None:
+        _folders.remove(old)
+
+
+def _move_in(folder: Path, target: Path) -> Path:
+    """Put `folder` where `target` is, in two steps; between them only `repair` helps."""
+    old = _folders.fresh_name(target, _folders.ASIDE)
+    target.rename(old)
+    try:
+        folder.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    return old
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step.
+
+    Returns:
+        False where the system or the file system cannot.
+
+    Raises:
+        OSError: it can, but refuses these two.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    one, two = os.fsencode(first), os.fsencode(second)
+    if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        failed = libc.renamex_np(one, two, ctypes.c_uint(_EXCHANGE))
+    elif sys.platform == "linux" and hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, two, ctypes.c_uint(_EXCHANGE))
+    else:
+        return False
+    if not failed:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), os.fspath(second))

@@ -1,0 +1,70 @@
+"""What a pass decided, as the bundle keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class MethodReport:
+    """What one pass decided and counted in one method.
+
+    Attributes:
+        decisions: one JSON object a node or value, as `narrowpass.Decision.to_json` gives it.
+        counters: counts by name.
+    """
+
+    decisions: Sequence[Mapping[str, Any]] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one pass of the pipeline decided and counted; ``reports/NN-pass.json``.
+
+    Attributes:
+        text: the pass in pipeline text, with its options.
+        methods: what it did in each method, by the method's name.
+    """
+
+    text: str
+    methods: Mapping[str, MethodReport] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The pass's name, without its options."""
+        return self.text.partition("{")[0]
+
+    def to_json(self) -> str:
+        """Give the text of the file: the same report gives the same text."""
+        fields = {
+            "pass": self.text,
+            "methods": {
+                name: {
+                    "counters": dict(part.counters),
+                    "decisions": [dict(decision) for decision in part.decisions],
+                }
+                for name, part in self.methods.items()
+            },
+        }
+        return json.dumps(fields, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Report:
+        """Read such a file.
+
+        Raises:
+            ValueError: it is not one.
+        """
+        try:
+            raw = json.loads(data)
+            methods = {
+                name: MethodReport(tuple(part["decisions"]), dict(part["counters"]))
+                for name, part in raw["methods"].items()
+            }
+            return cls(str(raw["pass"]), methods)
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"not a report: {error}") from error
