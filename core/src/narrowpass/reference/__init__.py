@@ -1,0 +1,9 @@
+"""The `reference` backend: onnx's evaluator as the oracle, and as every backend's fallback."""
+
+from __future__ import annotations
+
+from narrowpass.reference.backend import ReferenceBackend
+from narrowpass.reference.nodes import NodeEvaluator
+from narrowpass.reference.program import ReferenceProgram
+
+__all__ = ["NodeEvaluator", "ReferenceBackend", "ReferenceProgram"]

@@ -1,0 +1,269 @@
+"""A bundle compiled for the reference evaluator."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
+from narrowpass.errors import BackendError, DataError, UsageError
+from narrowpass.feeds import FeedChecker
+from narrowpass.options import suggest
+from narrowpass.reference._evaluator import Evaluator, Value
+from narrowpass.reference._graph import constant_array, make_evaluator
+from narrowpass.reference._values import conform, fresh
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class _Method:
+    """One method, ready to run.
+
+    Attributes:
+        evaluator: runs the nodes.
+        constants: initializers by name, most of them views of mapped weights.
+        checker: what may be fed.
+        outputs: names of the outputs, in order.
+        readable: types of the outputs and of the values that were kept, by name.
+        known: names of all values of the graph, for messages.
+        plans: where the nodes run, those of subgraphs included.
+    """
+
+    evaluator: Evaluator
+    constants: Mapping[str, Value]
+    checker: FeedChecker
+    outputs: tuple[str, ...]
+    readable: Mapping[str, ir.TypeProtocol | None]
+    known: frozenset[str]
+    plans: tuple[NodePlan, ...]
+
+    def evaluate(
+        self, feeds: Mapping[str, Value], wanted: Sequence[str], seconds: list[float] | None = None
+    ) -> dict[str, Value]:
+        """Run the nodes on feeds that were checked."""
+        # Division by zero, overflow and NaN give what IEEE 754 says: no reason to warn.
+        with np.errstate(all="ignore"):
+            return self.evaluator.evaluate(
+                {**self.constants, **feeds}, frozenset(wanted), seconds=seconds
+            )
+
+
+class ReferenceProgram(Program):
+    """Runs methods with onnx's reference evaluator. Several threads may run it at once.
+
+    Slow by design: it is the oracle for other backends. `CompileOptions.threads` has no effect.
+    """
+
+    def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
+        self._methods = {
+            name: _compile(name, model, options.keep) for name, model in bundle.methods.items()
+        }
+        self._closed = False
+        known = frozenset().union(*(method.known for method in self._methods.values()))
+        for name in options.keep:
+            if name not in known:
+                raise UsageError(
+                    f"no method has a value {name!r} to keep{suggest(name, known)}; "
+                    "`narrowpass explain` lists the nodes"
+                )
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """The names of the methods, in the order of the bundle."""
+        return tuple(self._methods)
+
+    def run(
+        self,
+        feeds: Feeds,
+        method: str = "main",
+        outputs: Sequence[str] | None = None,
+        out: Outputs | None = None,
+    ) -> Outputs:
+        """Run a method; see `Program.run`.
+
+        Results have exactly the dtypes that the model declares and share memory with nothing.
+        Sequences are lists, strings are object arrays of `str`, an empty optional is None.
+        """
+        name, chosen = self._choose(method)
+        wanted = _wanted(name, chosen, outputs)
+        stray = [target for target in out or () if target not in wanted]
+        if stray:
+            raise UsageError(
+                f"`out` has {stray[0]!r}, which this run of method {name!r} does not give; "
+                f"it gives {', '.join(wanted)}"
+            )
+        chosen.checker.check(feeds)
+        results = self._evaluate(name, chosen, feeds, wanted)
+        given: Outputs = {}
+        for output in wanted:
+            value = conform(results[output], chosen.readable[output], output)
+            target = (out or {}).get(output)
+            given[output] = fresh(value) if target is None else _written(output, value, target)
+        return given
+
+    def explain(self) -> list[NodePlan]:
+        """Tell of each node, those of subgraphs included, what runs it."""
+        self._check_open()
+        return [plan for method in self._methods.values() for plan in method.plans]
+
+    def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
+        """Run a method `runs` times and tell the median time of each node of its graph.
+
+        A node with subgraphs, or that calls a function, stands for what runs in it.
+
+        Raises:
+            UsageError: an unknown method, or `runs` below 1.
+            DataError: feeds that do not fit the method's inputs.
+            BackendError: the computation failed.
+        """
+        name, chosen = self._choose(method)
+        if runs < 1:
+            raise UsageError(f"`runs` must be at least 1, not {runs}")
+        chosen.checker.check(feeds)
+        rows: list[list[float]] = []
+        for _ in range(runs):
+            seconds: list[float] = []
+            self._evaluate(name, chosen, feeds, chosen.outputs, seconds)
+            rows.append(seconds)
+        return [
+            NodeTime(
+                node=proto.name or next(iter(proto.output), ""),
+                op_type=f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type,
+                kernel="onnx.reference",
+                seconds=statistics.median(times),
+            )
+            for proto, times in zip(chosen.evaluator.nodes_, zip(*rows, strict=True), strict=True)
+        ]
+
+    def stats(self) -> dict[str, int]:
+        """Give the counts of methods, nodes and initializers, and the bytes of the latter.
+
+        The bytes are those of arrays, of which most are views of mapped files: an initializer
+        that several methods share is counted once for each.
+        """
+        self._check_open()
+        arrays = [array for method in self._methods.values() for array in method.constants.values()]
+        return {
+            "methods": len(self._methods),
+            "nodes": sum(len(method.plans) for method in self._methods.values()),
+            "initializers": len(arrays),
+            "initializer_bytes": sum(int(array.nbytes) for array in arrays),
+        }
+
+    def close(self) -> None:
+        """Free the evaluators and the views of the weights. A second call does nothing."""
+        self._closed = True
+        self._methods = {}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the program is closed; compile the bundle again to run it")
+
+    def _choose(self, method: str) -> tuple[str, _Method]:
+        self._check_open()
+        methods = self._methods
+        if method == "main" and method not in methods and len(methods) == 1:
+            method = next(iter(methods))
+        if method not in methods:
+            raise UsageError(
+                f"no method {method!r}{suggest(method, methods)}; methods: {', '.join(methods)}"
+            )
+        return method, methods[method]
+
+    def _evaluate(
+        self,
+        name: str,
+        method: _Method,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        seconds: list[float] | None = None,
+    ) -> dict[str, Value]:
+        try:
+            return method.evaluate(feeds, wanted, seconds)
+        except BackendError as error:
+            raise BackendError(f"method {name!r}: {error}") from error
+
+
+def _compile(name: str, model: ir.Model, keep: Sequence[str]) -> _Method:
+    graph = model.graph
+    values = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    values.update((value.name, value) for node in graph for value in node.outputs)
+    outputs = tuple(value.name or "" for value in graph.outputs)
+    kept = [value for value in keep if value in values]
+    readable = {value: values[value].type for value in kept}
+    readable.update((value.name or "", value.type) for value in graph.outputs)
+    try:
+        evaluator = make_evaluator(
+            graph,
+            [value.name or "" for value in graph.inputs],
+            outputs,
+            model.opset_imports,
+            model.functions,
+        )
+        constants = {key: constant_array(value) for key, value in graph.initializers.items()}
+    except BackendError as error:
+        raise BackendError(f"method {name!r}: {error}") from error
+    return _Method(
+        evaluator=evaluator,
+        constants=constants,
+        checker=FeedChecker.of(graph, name),
+        outputs=outputs,
+        readable=readable,
+        known=frozenset(value for value in values if value),
+        plans=tuple(_plan(name, node, model) for node in graph.all_nodes()),
+    )
+
+
+def _plan(method: str, node: ir.Node, model: ir.Model) -> NodePlan:
+    dtype = node.outputs[0].dtype if node.outputs else None
+    return NodePlan(
+        method=method,
+        node=node.name or next((value.name for value in node.outputs if value.name), ""),
+        op_type=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+        dtype="" if dtype is None else dtype.name.lower(),
+        partition=None,
+        kernel="function body" if node.op_identifier() in model.functions else "onnx.reference",
+    )
+
+
+def _wanted(name: str, method: _Method, outputs: Sequence[str] | None) -> tuple[str, ...]:
+    if outputs is None:
+        return method.outputs
+    for output in outputs:
+        if output in method.readable:
+            continue
+        if output in method.known:
+            raise UsageError(
+                f"value {output!r} of method {name!r} was not kept; "
+                f"name it when compiling: keep=[{output!r}]"
+            )
+        raise UsageError(
+            f"method {name!r} has no value {output!r}{suggest(output, method.known)}; "
+            f"its outputs: {', '.join(method.outputs)}"
+        )
+    return tuple(outputs)
+
+
+def _written(name: str, value: Value, target: Any) -> np.ndarray[Any, Any]:
+    if not isinstance(value, np.ndarray):
+        raise UsageError(f"output {name!r} is not a tensor: leave it out of `out`")
+    fits = (
+        isinstance(target, np.ndarray)
+        and target.dtype == value.dtype
+        and target.shape == value.shape
+    )
+    if not fits:
+        raise DataError(
+            f"output {name!r} is {value.dtype}{list(value.shape)}; "
+            "`out` must hold an array of that dtype and shape"
+        )
+    np.copyto(target, value)
+    written: np.ndarray[Any, Any] = target
+    return written
