@@ -1,0 +1,203 @@
+"""The two calls that most programs need: `build` a bundle, `load` a program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from narrowpass.backend import CompileOptions, Feeds, Program
+from narrowpass.bundle import Bundle, MethodReport, Report, is_bundle
+from narrowpass.calibration import Samples
+from narrowpass.config import registry_for
+from narrowpass.context import Context
+from narrowpass.errors import UsageError
+from narrowpass.instruments import Instrument
+from narrowpass.io import load_model, save_model
+from narrowpass.pipeline import Pipeline
+from narrowpass.plugins import Plugins, Registry, load_plugins
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from narrowpass.backend import Backend
+    from narrowpass.passes import Pass, PassResult
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of weights that are written and those that there are."""
+
+
+@dataclass
+class _Recorder(Instrument):
+    """Keeps what each pass decided about one method, for the bundle's reports."""
+
+    name: ClassVar[str] = "recorder"
+
+    passes: list[Pass] = field(default_factory=list)
+    parts: list[MethodReport] = field(default_factory=list)
+
+    def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
+        self.passes.append(pass_)
+        decisions = [decision.to_json() for decision in ctx.decisions]
+        self.parts.append(MethodReport(decisions, dict(sorted(ctx.counters.items()))))
+
+
+def build(
+    models: Mapping[str, str | os.PathLike[str] | ir.Model] | str | os.PathLike[str] | ir.Model,
+    pipeline: str | Pipeline | None = None,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    target: str | None = None,
+    calibration: Samples | Iterable[Feeds] | str | os.PathLike[str] | None = None,
+    instruments: Sequence[Instrument] = (),
+    verify: bool = True,
+    plugins: Plugins | None = None,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Run a pipeline on models and make a bundle of them.
+
+    Args:
+        models: an ONNX file or a model for each method, by the method's name; one alone is
+            method ``main``. Models given as objects are not changed.
+        pipeline: pipeline text; None for the target's default.
+        out: where the result goes: a name that ends in ``.onnx`` for one ordinary ONNX file (one
+            method only), anything else for a bundle folder; None to write nothing.
+        target: the backend that the bundle is for; None for the default one.
+        calibration: samples for passes that need data: an iterable of feeds, or what
+            `Samples.parse` reads.
+        instruments: told of each pass.
+        verify: whether the model's structure is checked after each pass that changed it.
+        plugins: the plugins to use; None for the installed ones.
+        progress: called while weights are written.
+
+    Returns:
+        The bundle. After writing to a folder it is the one in memory, not read back.
+
+    Raises:
+        UsageError: an unknown pass, option or backend; an output that must not be replaced.
+        InputError: a model or data that cannot be used, or a result that cannot be written.
+    """
+    registry = registry_for(plugins or load_plugins())
+    backend = registry.backend(target)
+    chosen = choose_pipeline(pipeline, backend, registry)
+    named = models if isinstance(models, Mapping) else {"main": models}
+    if not named:
+        raise UsageError("there is no model to build: give at least one method")
+    plain = out is not None and Path(out).suffix == ".onnx"
+    if plain and len(named) != 1:
+        raise UsageError(
+            f"{os.fspath(out or '')} can hold one method, not {len(named)} ({', '.join(named)}); "
+            "name a folder such as model.narrow for a bundle"
+        )
+    samples = Samples.of(calibration)
+    methods: dict[str, ir.Model] = {}
+    recorders: dict[str, _Recorder] = {}
+    for name, source in named.items():
+        recorders[name] = _Recorder()
+        ctx = Context(target=backend, classifiers=registry.classifiers, samples=samples)
+        from_file = isinstance(source, (str, os.PathLike))
+        methods[name] = chosen.run(
+            _open(source),
+            ctx,
+            instruments=[recorders[name], *instruments],
+            verify=verify,
+            in_place=from_file,
+        ).model
+    bundle = Bundle(
+        methods,
+        pipeline=str(chosen),
+        plugins=_versions(chosen, registry),
+        reports=_reports(recorders),
+    )
+    if plain and out is not None:
+        save_model(next(iter(methods.values())), out)
+    elif out is not None:
+        bundle.save(out, progress=progress)
+    return bundle
+
+
+def _open(source: str | os.PathLike[str] | ir.Model) -> ir.Model:
+    return load_model(source) if isinstance(source, (str, os.PathLike)) else source
+
+
+def choose_pipeline(
+    pipeline: str | Pipeline | None, backend: Backend, registry: Registry
+) -> Pipeline:
+    """Give the pipeline that the caller means; None means the backend's default."""
+    if isinstance(pipeline, Pipeline):
+        return pipeline
+    if pipeline is None:
+        pipeline = backend.default_pipeline({*registry.passes, *registry.pipelines})
+    return Pipeline.parse(pipeline, registry)
+
+
+def load(
+    source: str | os.PathLike[str] | Bundle,
+    backend: str | None = None,
+    *,
+    threads: int | None = None,
+    keep: Sequence[str] = (),
+    pipeline: str | Pipeline | None = None,
+    plugins: Plugins | None = None,
+) -> Program:
+    """Compile a bundle, or an ONNX file, for a backend.
+
+    Args:
+        source: a bundle (a folder or an object), or an ONNX file, which is first built in memory.
+        backend: the backend's name; None for the available one of highest priority.
+        threads: threads that a run may use; None for as many as the process may run on.
+        keep: inner values that must stay readable through ``run(outputs=...)``.
+        pipeline: for an ONNX file: pipeline text; None for the backend's default.
+        plugins: the plugins to use; None for the installed ones.
+
+    Raises:
+        UsageError: an unknown backend or path; a pipeline given for a bundle.
+        InputError: a bundle or model that cannot be used.
+    """
+    plugins = plugins or load_plugins()
+    chosen = registry_for(plugins).backend(backend)
+    bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
+    return chosen.compile(bundle, CompileOptions(threads=threads, keep=tuple(keep)))
+
+
+def open_bundle(
+    source: str | os.PathLike[str] | Bundle,
+    target: str | None = None,
+    *,
+    pipeline: str | Pipeline | None = None,
+    plugins: Plugins | None = None,
+) -> Bundle:
+    """Give a bundle from a folder, or built in memory from an ONNX file.
+
+    Raises:
+        UsageError: a pipeline is given for what is a bundle already.
+    """
+    built = isinstance(source, Bundle) or is_bundle(source)
+    if built and pipeline is not None:
+        raise UsageError("a pipeline applies to an ONNX file; this bundle is already built")
+    if isinstance(source, Bundle):
+        return source
+    if built or Path(source).is_dir():
+        return Bundle.load(source)
+    return build(source, pipeline, target=target, plugins=plugins)
+
+
+def _versions(pipeline: Pipeline, registry: Registry) -> dict[str, str]:
+    """Give the versions of the distributions whose passes ran, by name."""
+    owners = {registry.owner("passes", pass_.name) for pass_ in pipeline}
+    pairs = (owner.rpartition(" ") for owner in sorted(owners) if owner)
+    return {name: version for name, _, version in pairs}
+
+
+def _reports(recorders: Mapping[str, _Recorder]) -> tuple[Report, ...]:
+    """Give a report for each pass, with a part for each method."""
+    first = next(iter(recorders.values()))
+    return tuple(
+        Report(
+            str(pass_),
+            {method: recorder.parts[index] for method, recorder in recorders.items()},
+        )
+        for index, pass_ in enumerate(first.passes)
+    )
