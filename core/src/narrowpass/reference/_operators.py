@@ -1,230 +1,38 @@
 """Operators that onnx's evaluator lacks or computes otherwise than the specification says.
 
 Each class replaces the one of the same name in `onnx.reference`; its docstring says what differs.
-The evaluator finds the attributes' names and defaults through the class's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
+from narrowpass.reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
+
 Array = np.ndarray[Any, Any]
 
-_COERCING_SOFTMAX_UNTIL = 13
-_BATCHED_SCAN_UNTIL = 9
+_NEWEST = 1 << 30
 
 
-class _FreeOutputs(OpRun):
-    """An operator that may give back None: the empty optional."""
-
-    def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(np.array(value) if np.isscalar(value) else value for value in res)
-
-
-class _WithSubgraph(_FreeOutputs):
-    """An operator whose subgraph reads values of the enclosing graph."""
-
-    def need_context(self) -> bool:
-        return True
-
-
-class Identity(_FreeOutputs):
+class Identity(FreeOutputs):
     """Passes an empty optional on; onnx's refuses it."""
 
     def _run(self, value: Any) -> tuple[Any, ...]:
         return (value if value is None else value.copy(),)
 
 
-class Optional(_FreeOutputs):
+class Optional(FreeOutputs):
     """Gives the element itself, the form that inputs have; onnx's wraps it in a list."""
 
     def _run(self, value: Any = None, type: Any = None) -> tuple[Any, ...]:  # noqa: A002
         return (value,)
-
-
-class If(_WithSubgraph):
-    """Gives an empty optional back; onnx's refuses it."""
-
-    def _run(
-        self,
-        condition: Array,
-        context: Mapping[str, Any],
-        attributes: Any = None,
-        then_branch: Any = None,
-        else_branch: Any = None,
-    ) -> tuple[Any, ...]:
-        branch = then_branch if condition.item() else else_branch
-        return tuple(branch.run(None, dict(context), attributes=attributes))
-
-
-class Loop(_WithSubgraph):
-    """Stacks scan outputs along a new first axis, as the specification says.
-
-    onnx's joins them along the first axis that they have. This one also gives scan outputs of a
-    loop without iterations, lets formal inputs hide outer values, and takes optional carried
-    values.
-    """
-
-    def _run(
-        self,
-        trips: Array | None = None,
-        condition: Array | None = None,
-        *carried: Any,
-        context: Mapping[str, Any],
-        attributes: Any = None,
-        body: Any = None,
-    ) -> tuple[Any, ...]:
-        states = list(carried)
-        formals = body.input_names
-        rows: list[list[Any]] = [[] for _ in body.output_names[1 + len(states) :]]
-        limit = None if trips is None else int(trips.item())
-        going = condition is None or bool(condition.item())
-        count = 0
-        while going and (limit is None or count < limit):
-            feeds = dict(context)
-            feeds.update(zip(formals, [np.array(count), np.array(going), *states], strict=True))
-            results = body.run(None, feeds, attributes=attributes)
-            going = bool(results[0].item())
-            states = results[1 : 1 + len(states)]
-            for row, value in zip(rows, results[1 + len(states) :], strict=True):
-                row.append(value)
-            count += 1
-        types = body.output_types[1 + len(states) :]
-        return (*states, *(_stack(row, kind) for row, kind in zip(rows, types, strict=True)))
-
-
-class Scan(_WithSubgraph):
-    """Takes axes, directions, and the batches and lengths of opset 8; onnx's takes none of them."""
-
-    def _run(
-        self,
-        *inputs: Any,
-        context: Mapping[str, Any],
-        attributes: Any = None,
-        body: Any = None,
-        num_scan_inputs: int = 1,
-        **options: Sequence[int] | None,
-    ) -> tuple[Any, ...]:
-        def step(feeds: Sequence[Any]) -> list[Any]:
-            values = dict(context)
-            values.update(zip(body.input_names, feeds, strict=True))
-            results: list[Any] = body.run(None, values, attributes=attributes)
-            return results
-
-        types = body.output_types
-        if self.run_params["opsets"][""] < _BATCHED_SCAN_UNTIL:
-            directions = options.get("directions")
-            return _batched_scan(step, inputs, num_scan_inputs, directions, types)
-        scans = [
-            _oriented(np.moveaxis(value, _entry(options.get("scan_input_axes"), index), 0), flip)
-            for index, value in enumerate(inputs[len(inputs) - num_scan_inputs :])
-            for flip in [_entry(options.get("scan_input_directions"), index)]
-        ]
-        states, stacks = _scan(step, inputs[: len(inputs) - num_scan_inputs], scans, types)
-        return (
-            *states,
-            *(
-                np.moveaxis(
-                    _oriented(stack, _entry(options.get("scan_output_directions"), index)),
-                    0,
-                    _entry(options.get("scan_output_axes"), index),
-                )
-                for index, stack in enumerate(stacks)
-            ),
-        )
-
-
-def _entry(values: Sequence[int] | None, index: int) -> int:
-    return values[index] if values else 0
-
-
-def _oriented(value: Array, backwards: int) -> Array:
-    return value[::-1] if backwards else value
-
-
-def _scan(
-    step: Callable[[Sequence[Any]], list[Any]],
-    states: Sequence[Any],
-    scans: Sequence[Array],
-    types: Sequence[Any],
-) -> tuple[list[Any], list[Array]]:
-    states = list(states)
-    rows: list[list[Any]] = [[] for _ in types[len(states) :]]
-    for slices in zip(*scans, strict=True):
-        results = step([*states, *slices])
-        states = results[: len(states)]
-        for row, value in zip(rows, results[len(states) :], strict=True):
-            row.append(value)
-    kinds = types[len(states) :]
-    return states, [_stack(row, kind) for row, kind in zip(rows, kinds, strict=True)]
-
-
-def _batched_scan(
-    step: Callable[[Sequence[Any]], list[Any]],
-    inputs: Sequence[Any],
-    scan_count: int,
-    directions: Sequence[int] | None,
-    types: Sequence[Any],
-) -> tuple[Any, ...]:
-    """Run a `Scan` of opset 8: axis 0 is the batch, axis 1 the sequence."""
-    lengths, *values = inputs
-    initial, scans = values[: len(values) - scan_count], values[len(values) - scan_count :]
-    longest = scans[0].shape[1]
-    batches = []
-    for batch in range(scans[0].shape[0]):
-        length = longest if lengths is None else int(lengths[batch])
-        parts = [
-            _oriented(scan[batch][:length], _entry(directions, index))
-            for index, scan in enumerate(scans)
-        ]
-        states, stacks = _scan(step, [state[batch] for state in initial], parts, types)
-        padded = [
-            np.concatenate([stack, np.zeros((longest - length, *stack.shape[1:]), stack.dtype)])
-            for stack in stacks
-        ]
-        batches.append([*states, *padded])
-    return tuple(np.stack(column) for column in zip(*batches, strict=True))
-
-
-def _stack(rows: Sequence[Array], kind: onnx.TypeProto) -> Array:
-    """Stack the scan outputs of all iterations; none give an empty array of the declared type."""
-    if rows:
-        return np.stack(rows)
-    tensor = kind.tensor_type
-    if not tensor.elem_type:
-        raise ValueError("no iteration ran, and the type of the scan output is not declared")
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    return np.zeros((0, *(dim.dim_value for dim in tensor.shape.dim)), dtype)
-
-
-class SequenceMap(_WithSubgraph):
-    """Lets the body read outer values, and maps over empty and several sequences."""
-
-    def _run(
-        self,
-        sequence: list[Any],
-        *others: Any,
-        context: Mapping[str, Any],
-        attributes: Any = None,
-        body: Any = None,
-    ) -> tuple[Any, ...]:
-        results: list[list[Any]] = [[] for _ in body.output_names]
-        for index, element in enumerate(sequence):
-            rest = (other[index] if isinstance(other, list) else other for other in others)
-            feeds = dict(context)
-            feeds.update(zip(body.input_names, [element, *rest], strict=True))
-            for result, value in zip(
-                results, body.run(None, feeds, attributes=attributes), strict=True
-            ):
-                result.append(value)
-        return tuple(results)
 
 
 class Scatter(OpRun):
@@ -251,15 +59,93 @@ class CoercingSoftmax(OpRun):
         return (flat.reshape(data.shape),)
 
 
-_REPLACED: Mapping[str, type[OpRun]] = MappingProxyType(
-    {cls.__name__: cls for cls in (Identity, If, Loop, Optional, Scan, Scatter, SequenceMap)}
+class BatchNormalization(OpRun):
+    """Opsets 7 to 13: infers where it has one output, else trains; onnx's always trains."""
+
+    def _run(
+        self,
+        data: Array,
+        scale: Array,
+        bias: Array,
+        mean: Array,
+        variance: Array,
+        epsilon: float = 1e-5,
+        momentum: float = 0.9,
+        spatial: int = 1,
+        **_: Any,
+    ) -> tuple[Any, ...]:
+        if not spatial:
+            raise NotImplementedError("statistics for each element (spatial=0)")
+        row = (-1,) + (1,) * (data.ndim - 2)
+
+        def normalized(mean: Array, variance: Array) -> Array:
+            centred = data - mean.reshape(row)
+            spread = np.sqrt(variance.reshape(row) + epsilon)
+            result: Array = scale.reshape(row) * centred / spread + bias.reshape(row)
+            return result.astype(data.dtype)
+
+        if not any(self.output[1:]):
+            return (normalized(mean, variance),)
+        axes = tuple(axis for axis in range(data.ndim) if axis != 1)
+        batch = data.mean(axis=axes), data.var(axis=axes)
+        running = [
+            (old * momentum + new * (1 - momentum)).astype(data.dtype)
+            for old, new in zip((mean, variance), batch, strict=True)
+        ]
+        return (normalized(*batch), *running, *batch)
+
+
+class Dropout(OpRun):
+    """Opsets 7 to 9: the mask has the type of the data; onnx's gives booleans."""
+
+    def _run(self, data: Array, **_: Any) -> tuple[Any, ...]:
+        return (data, np.ones_like(data))
+
+
+class LRN(OpRun):
+    """Normalizes all channels, at any rank; onnx's does as many as the batch has images."""
+
+    def _run(
+        self,
+        data: Array,
+        alpha: float = 1e-4,
+        beta: float = 0.75,
+        bias: float = 1.0,
+        size: int = 1,
+    ) -> tuple[Any, ...]:
+        channels = data.shape[1]
+        squares = np.zeros_like(data)
+        for channel in range(channels):
+            first = max(0, channel - math.floor((size - 1) / 2))
+            last = min(channels - 1, channel + math.ceil((size - 1) / 2))
+            squares[:, channel] = np.sum(data[:, first : last + 1] ** 2, axis=1)
+        result = data / (bias + alpha / size * squares) ** beta
+        return (result.astype(data.dtype),)
+
+
+_REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
+    {
+        "BatchNormalization": (BatchNormalization, 7, 14),
+        "Dropout": (Dropout, 7, 10),
+        "Hardmax": (CoercingSoftmax, 1, 13),
+        "Identity": (Identity, 1, _NEWEST),
+        "If": (If, 1, _NEWEST),
+        "LRN": (LRN, 1, _NEWEST),
+        "LogSoftmax": (CoercingSoftmax, 1, 13),
+        "Loop": (Loop, 1, _NEWEST),
+        "Optional": (Optional, 1, _NEWEST),
+        "Scan": (Scan, 1, _NEWEST),
+        "Scatter": (Scatter, 1, _NEWEST),
+        "SequenceMap": (SequenceMap, 1, _NEWEST),
+        "Softmax": (CoercingSoftmax, 1, 13),
+    }
 )
+"""Operators of the default domain: what replaces them, from which opset, up to before which."""
 
 
 def replacement(domain: str, op_type: str, version: int) -> type[OpRun] | None:
     """Give the class to use in place of onnx's, or None where onnx's is right."""
-    if domain:
+    if domain or op_type not in _REPLACED:
         return None
-    if version < _COERCING_SOFTMAX_UNTIL and op_type in ("Hardmax", "LogSoftmax", "Softmax"):
-        return CoercingSoftmax
-    return _REPLACED.get(op_type)
+    found, first, end = _REPLACED[op_type]
+    return found if first <= version < end else None
