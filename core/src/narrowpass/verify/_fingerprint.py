@@ -43,7 +43,7 @@ def _model_parts(model: ir.Model) -> Iterator[Part]:
         model.producer_version,
         model.domain,
         model.model_version,
-        model.doc_string,
+        model.doc_string or "",
         _sorted(model.metadata_props),
         repr(getattr(model, "device_configurations", ())),
     )
@@ -59,7 +59,7 @@ def _graph_parts(graph: ir.Graph) -> Iterator[Part]:
     yield (
         "graph",
         graph.name,
-        graph.doc_string,
+        graph.doc_string or "",
         _sorted(graph.opset_imports),
         _sorted(graph.metadata_props),
     )
@@ -73,7 +73,7 @@ def _graph_parts(graph: ir.Graph) -> Iterator[Part]:
             node.op_type,
             node.overload,
             node.name,
-            node.doc_string,
+            node.doc_string or "",
             _sorted(node.metadata_props),
             tuple(None if value is None else value.name for value in node.inputs),
             tuple(map(_value, node.outputs)),
@@ -87,7 +87,14 @@ def _graph_parts(graph: ir.Graph) -> Iterator[Part]:
 
 def _attribute_parts(key: str, attribute: ir.Attr) -> Iterator[Part]:
     kind = attribute.type.name
-    yield ("attribute", key, attribute.name, kind, attribute.ref_attr_name, attribute.doc_string)
+    yield (
+        "attribute",
+        key,
+        attribute.name,
+        kind,
+        attribute.ref_attr_name,
+        attribute.doc_string or "",
+    )
     value = attribute.value
     if value is None:
         yield None
@@ -121,7 +128,7 @@ def _value(value: ir.Value) -> Part:
         value.name,
         None if kind is None else (repr(kind), kind.denotation),
         _shape(value.shape),
-        value.doc_string,
+        value.doc_string or "",
         _sorted(value.metadata_props),
         _sorted(value.meta.get(_QUANTIZATION) or {}),
     )
@@ -141,7 +148,7 @@ def _tensor(tensor: ir.TensorProtocol | None) -> Part:
         tensor.name,
         int(tensor.dtype),
         tuple(tensor.shape),
-        tensor.doc_string,
+        tensor.doc_string or "",
         _sorted(tensor.metadata_props),
     )
     if tensor.dtype == ir.DataType.STRING or tensor.nbytes >= _CONTENT_BELOW:
