@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass.errors import ModelError, NarrowpassError
+from narrowpass.io._inline import detach
 from narrowpass.io._walk import containers, initializers, proto_tensors
 
 Replace = Callable[[str, ir.Value], ir.TensorProtocol | None]
@@ -62,8 +63,8 @@ def serialize(model: ir.Model, replace: Replace) -> onnx.ModelProto:
                 )
             undo.append((value, tensor, tensor.name))
             other = replace(scope, value)
-            if other is None and isinstance(tensor, ir.ExternalTensor):
-                other = _loaded(tensor)
+            if other is None:
+                other = _normalized(tensor)
             if other is not None:
                 value.const_value = other
         proto = ir.to_proto(model)
@@ -77,6 +78,16 @@ def serialize(model: ir.Model, replace: Replace) -> onnx.ModelProto:
                 tensor.name = name
     _drop_repeated_props(proto)
     return proto
+
+
+def _normalized(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
+    """Give what the IR's writer should write in place of `tensor`; None for the tensor itself."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return _loaded(tensor)
+    if isinstance(tensor, ir.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
+        # Else the file would change when it is read and written again.
+        return detach(tensor, f"initializer {tensor.name!r}")
+    return None
 
 
 def _loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:

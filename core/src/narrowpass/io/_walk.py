@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -78,9 +78,11 @@ def proto_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProt
 
 
 def _attribute_tensors(
-    attributes: object, owner: onnx.NodeProto | onnx.FunctionProto
+    attributes: Iterable[onnx.AttributeProto], owner: onnx.NodeProto | onnx.FunctionProto
 ) -> Iterator[tuple[str, onnx.TensorProto]]:
-    for attribute in attributes:  # type: ignore[attr-defined]  # a protobuf container
+    for attribute in attributes:
+        if attribute.ref_attr_name:
+            continue  # the value comes from the call
         if attribute.type == onnx.AttributeProto.TENSOR:
             yield f"attribute {attribute.name!r} of {describe(owner)}", attribute.t
         elif attribute.type == onnx.AttributeProto.TENSORS:

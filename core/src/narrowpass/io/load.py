@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has none
 
-from narrowpass.errors import ModelError, UsageError
+from narrowpass.errors import ModelError, UsageError, VerificationError
 from narrowpass.io._checker import check_proto, remember, warn
 from narrowpass.io._external import LFS_POINTER, open_external
 from narrowpass.io._inline import detach, element_type
@@ -70,7 +70,10 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     if complaint:
         warn(name, complaint)
         remember(model, complaint)
-    verify(model)
+    try:
+        verify(model)
+    except VerificationError as error:
+        raise VerificationError(f"{name}: {error}", error.problems) from error
     return model
 
 

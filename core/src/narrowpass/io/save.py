@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -38,7 +38,7 @@ def save_model(
     """Write `model` as one ONNX file. Whoever opens `path` finds the old file or the new one.
 
     Where the file would exceed `inline_limit`, initializers go to a data file beside it, which
-    is named by its content (``model.onnx.<digest>.data``), so that the old model and its data
+    is named by its content (``model.onnx.<checksum>.data``), so that the old model and its data
     stay a pair until the new pair is complete. Data files of earlier writes to the same path
     are deleted afterwards. The same model gives the same bytes.
 
@@ -148,7 +148,7 @@ class _External:
     def write(self, target: Path) -> tuple[Path, bool]:
         """Write the data file; give its path, and whether it was not there before."""
         with temporary(target) as (file, name):
-            stream = _Hashed(file)
+            stream = _Summed(file)
             for key, tensor in self._distinct.items():
                 stream.write(bytes(self._offsets[key] - stream.position))
                 write_tensor(stream, tensor)
@@ -161,22 +161,26 @@ class _External:
         return final, created
 
 
-class _Hashed:
-    """A file that hashes what is written to it."""
+class _Summed:
+    """A file with a checksum of what is written to it.
+
+    The checksum tells versions of the data apart, and is no proof against forgery: a hash that
+    is would take longer than the writing.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._hash = hashlib.sha256()
+        self._sum = 0
         self.position = 0
 
     def write(self, data: bytes) -> int:
         write_all(self._file, data)
-        self._hash.update(data)
+        self._sum = zlib.crc32(data, self._sum)
         self.position += len(data)
         return len(data)
 
     def digest(self) -> str:
-        return self._hash.hexdigest()[:16]
+        return f"{self._sum:08x}"
 
 
 def write_tensor(stream: Writable, tensor: ir.TensorProtocol) -> None:
@@ -210,13 +214,12 @@ def _check(model: ir.Model, name: Path, target: Path) -> None:
 
 
 def _refuse_target(target: Path) -> None:
-    try:
-        if target.is_dir():
-            raise UsageError(f"{target}: is a folder; give the name of a file in it")
-        if target.exists() and not target.is_file():
-            raise UsageError(f"{target}: is not a regular file; give another name")
-    except ValueError as error:
-        raise UsageError(f"{str(target)!r}: no file name: {error}") from error
+    if "\0" in str(target):
+        raise UsageError(f"{str(target)!r}: is no file name: it has a NUL character")
+    if target.is_dir():
+        raise UsageError(f"{target}: is a folder; give the name of a file in it")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target}: is not a regular file; give another name")
 
 
 @contextlib.contextmanager
@@ -263,7 +266,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _data_files(target: Path) -> Iterator[Path]:
-    pattern = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
+    pattern = re.compile(re.escape(target.name) + r"\.[0-9a-f]{8}\.data")
     for entry in list(target.parent.iterdir()):
         if pattern.fullmatch(entry.name) and entry.is_file():
             yield entry
