@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,12 +14,14 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass.bundle import publish, safetensors
+from narrowpass.bundle._plan import Plan, Stored
 from narrowpass.bundle.manifest import (
     MANIFEST,
     WEIGHTS,
     FileInfo,
     Manifest,
     MethodInfo,
+    TensorInfo,
     is_manifest,
 )
 from narrowpass.bundle.report import Report
@@ -158,7 +161,17 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, ir.Model], list[Report]]:
+@dataclass(frozen=True)
+class Loaded:
+    """What a bundle folder holds."""
+
+    manifest: Manifest
+    methods: Mapping[str, ir.Model]
+    reports: tuple[Report, ...]
+    plan: Plan
+
+
+def load(path: str | os.PathLike[str]) -> Loaded:
     """Read the manifest, the models and the reports of a bundle.
 
     Raises:
@@ -168,15 +181,26 @@ def load(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, ir.Model], l
     return attempt(path, _load)
 
 
-def _load(folder: Folder) -> tuple[Manifest, dict[str, ir.Model], list[Report]]:
+def _load(folder: Folder) -> Loaded:
     manifest, _ = folder.manifest()
-    file, _ = folder.weights(manifest)
-    models = {
-        method.name: read_method(folder, manifest, method, file) for method in manifest.methods
-    }
-    if len(models) != len(manifest.methods):
-        raise BundleError(f"{folder.path}: {MANIFEST} has two methods of the same name")
-    return manifest, models, read_reports(folder, manifest)
+    file, entries = folder.weights(manifest)
+    models: dict[str, ir.Model] = {}
+    stored: list[Stored] = []
+    keys: dict[tuple[str, ir.Value], str] = {}
+    for method in manifest.methods:
+        if method.name in models:
+            raise BundleError(f"{folder.path}: {MANIFEST} has two methods of the same name")
+        models[method.name], found = read_method(folder, manifest, method, file)
+        stored.extend(item for item, _ in found)
+        keys.update({(method.name, item.value): key for item, key in found})
+    # The keys are the manifest's, not made anew: a later version may name them otherwise.
+    tensors = {key: _tensor(key, manifest.tensors[key], file) for key in entries}
+    plan = Plan(tensors, keys, tuple(stored))
+    return Loaded(manifest, models, tuple(read_reports(folder, manifest)), plan)
+
+
+def _tensor(key: str, info: TensorInfo, file: MappedFile) -> MappedTensor:
+    return MappedTensor(file, info.offset, _data_type(info.dtype), info.shape, key)
 
 
 def read_reports(folder: Folder, manifest: Manifest) -> list[Report]:
@@ -200,8 +224,11 @@ def _check_inside(folder: Folder, info: FileInfo, prefix: str) -> None:
 
 def read_method(
     folder: Folder, manifest: Manifest, method: MethodInfo, file: MappedFile
-) -> ir.Model:
+) -> tuple[ir.Model, list[tuple[Stored, str]]]:
     """Read a method's model, its stored initializers being parts of `file`.
+
+    Returns:
+        The model, and the stored initializers with their data keys.
 
     Raises:
         FileNotFoundError: its file is not there.
@@ -222,31 +249,32 @@ def read_method(
             raise BundleError(f"{what}: {owner} is in {location}, which is not of the bundle")
     model = _build(proto, what)
     _replace_tensors(model, {WEIGHTS: file}, what)
-    _compare_initializers(manifest, method, model, what)
     if method.checker is not None:
         remember(model, method.checker)
-    return model
+    return model, _stored(manifest, method, model, what)
 
 
-def _compare_initializers(
+def _stored(
     manifest: Manifest, method: MethodInfo, model: ir.Model, what: str
-) -> None:
+) -> list[tuple[Stored, str]]:
     keys = {(info.scope, info.name): info.key for info in method.initializers}
-    found = 0
+    found = []
     for scope, value in initializers(model):
         tensor = value.const_value
         if not isinstance(tensor, MappedTensor):
             continue
-        found += 1
-        info = manifest.tensors.get(keys.get((scope, value.name or ""), ""))
+        key = keys.get((scope, value.name or ""), "")
+        info = manifest.tensors.get(key)
         where = (tensor.dtype.name.lower(), tuple(tensor.shape.numpy()), tensor.offset)
         if info is None or where != (info.dtype, info.shape, info.offset):
             raise BundleError(
                 f"{what}: initializer {value.name!r} is not the tensor that the manifest says; "
                 "build the bundle again"
             )
-    if found != len(method.initializers):
+        found.append((Stored(method.name, scope, value, tensor), key))
+    if len(found) != len(method.initializers):
         raise BundleError(f"{what}: the manifest names initializers that it does not have")
+    return found
 
 
 def attempt(path: str | os.PathLike[str], work: Callable[[Folder], _T]) -> _T:

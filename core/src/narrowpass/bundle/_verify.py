@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import safetensors
 
@@ -72,7 +73,7 @@ def _method_problems(
     folder: Folder, manifest: Manifest, method: MethodInfo, file: MappedFile
 ) -> Iterator[str]:
     try:
-        model = read_method(folder, manifest, method, file)
+        model, _ = read_method(folder, manifest, method, file)
     except (BundleError, ModelError) as error:
         yield str(error)
         return
@@ -85,8 +86,11 @@ def _method_problems(
 def _library_problems(folder: Folder, entries: dict[str, Entry]) -> Iterator[str]:
     """Ask the safetensors library whether it reads the file, and sees in it what we see."""
     fd = folder.open(WEIGHTS)
+    # By descriptor where there is such a path: another bundle may be at the folder's by now.
+    same = f"/dev/fd/{fd}"
+    path = same if Path(same).exists() else f"{folder.path}/{WEIGHTS}"
     try:
-        with safetensors.safe_open(f"/dev/fd/{fd}", framework="np") as opened:
+        with safetensors.safe_open(path, framework="np") as opened:
             seen = {}
             for key in opened.keys():  # noqa: SIM118  # not a dict
                 part = opened.get_slice(key)

@@ -82,14 +82,15 @@ class Bundle:
             UsageError: nothing is at `path`, or not a folder.
             BundleError: it is damaged, incomplete, or of an unknown format version.
         """
-        manifest, models, reports = _load.load(path)
+        loaded = _load.load(path)
         bundle = cls(
-            models,
-            pipeline=manifest.pipeline,
-            plugins=manifest.plugins,
-            reports=reports,
+            loaded.methods,
+            pipeline=loaded.manifest.pipeline,
+            plugins=loaded.manifest.plugins,
+            reports=loaded.reports,
         )
-        bundle.manifest = manifest
+        bundle.manifest = loaded.manifest
+        bundle.__dict__["_plan"] = loaded.plan
         return bundle
 
     @functools.cached_property
