@@ -1,0 +1,176 @@
+"""The group of commands: found by name, imported when asked for, errors handled in one place."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from narrowpass.cli._errors import report
+from narrowpass.cli._logging import logging_to_stderr, set_level
+from narrowpass.cli._state import State
+from narrowpass.errors import NarrowpassError, PluginError
+
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "build": "narrowpass.cli.build:build",
+        "run": "narrowpass.cli.run:run",
+        "bench": "narrowpass.cli.bench:bench",
+        "compare": "narrowpass.cli.compare:compare",
+        "explain": "narrowpass.cli.explain:explain",
+        "inspect": "narrowpass.cli.inspect:inspect",
+        "plugins": "narrowpass.cli.plugins:plugins",
+        "passes": "narrowpass.cli.passes:passes",
+        "backends": "narrowpass.cli.backends:backends",
+        "replay": "narrowpass.cli.replay:replay",
+        "demo": "narrowpass.cli.demo:demo",
+        "completion": "narrowpass.cli.completion:completion",
+    }
+)
+"""Where the built-in commands are, in the order of the help."""
+
+TRACEBACK_VARIABLE = "NARROWPASS_TRACEBACK"
+"""Environment variable: anything but nothing and 0 shows tracebacks, as ``--traceback`` does."""
+
+
+class CommandLine(click.Group):
+    """The group: built-in commands, then those of plugins."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Print the help where nothing is asked for."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Give the built-in commands, then those of plugins by name."""
+        try:
+            more = sorted(self._plugin_commands(ctx))
+        except NarrowpassError as error:  # help must come, whatever the plugins do
+            if not ctx.resilient_parsing:
+                click.echo(f"narrowpass: warning: {error}", err=True)
+            more = []
+        return [*COMMANDS, *more]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import a built-in command, or ask the plugins for one that narrowpass does not have."""
+        if name in COMMANDS:
+            module, _, attribute = COMMANDS[name].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+            return command
+        return self._plugin_commands(ctx).get(name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown one is an error that lists what there is."""
+        name = args[0]
+        if (
+            not ctx.resilient_parsing
+            and not name.startswith("-")
+            and self.get_command(ctx, name) is None
+        ):
+            known = {**dict.fromkeys(COMMANDS), **self._plugin_commands(ctx)}
+            ctx.fail(State.of(ctx).registry.unknown("command", name, known))
+        return super().resolve_command(ctx, args)
+
+    def _plugin_commands(self, ctx: click.Context) -> Mapping[str, click.Command]:
+        registry = State.of(ctx).registry
+        for name in registry.commands:
+            if name in COMMANDS:
+                raise PluginError(
+                    f"command {name!r} of {registry.owner('commands', name)} has the name of a "
+                    "built-in one; leave it out with --disable-plugin or uninstall it"
+                )
+        return registry.commands
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command; what it printed is out when this returns."""
+        super().invoke(ctx)
+        sys.stdout.flush()
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
+        """Run the command line and exit.
+
+        Args:
+            args: the arguments; None for those of the process.
+            extra: what `click.Command.main` takes. ``standalone_mode`` has no effect: this is
+                where errors become sentences.
+        """
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra = {**extra, "prog_name": "narrowpass", "standalone_mode": False}
+        try:
+            with logging_to_stderr():
+                code = super().main(arguments, **extra)
+        except Exception as error:  # noqa: BLE001  # every error becomes a sentence here
+            code = report(error, show_traceback=_wants_traceback(arguments))
+        raise SystemExit(code or 0)
+
+
+def _wants_traceback(arguments: Sequence[str]) -> bool:
+    # Asked of the arguments, not of the parsed options: parsing may be what failed.
+    return "--traceback" in arguments or os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0")
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"narrowpass {version('narrowpass')}")
+    ctx.exit()
+
+
+@click.group(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 success, 1 the model or the data is at fault, 2 the call is at fault.",
+)
+@click.option(
+    "--disable-plugin",
+    "disabled",
+    metavar="NAME",
+    multiple=True,
+    is_eager=True,
+    help="Leave out a plugin (a name or a glob); may be given several times.",
+)
+@click.option("-v", "--verbose", count=True, help="Print notes of passes (-vv: all log messages).")
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+@click.option("--traceback", is_flag=True, help="Show tracebacks of errors.")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+@click.pass_context
+def app(
+    ctx: click.Context, disabled: tuple[str, ...], verbose: int, quiet: bool, traceback: bool
+) -> None:
+    """Make ONNX models narrow (fp16, bf16, int8) and run them on a CPU.
+
+    Everything that does work is a plugin: `narrowpass plugins` lists what is installed.
+    """
+    set_level(verbose, quiet=quiet)
+    state = State.of(ctx)
+    state.quiet = quiet
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit, as the script ``narrowpass`` does.
+
+    Args:
+        arguments: what follows the program's name; None for the arguments of the process.
+
+    Raises:
+        SystemExit: always, with the exit code.
+    """
+    app.main(arguments)

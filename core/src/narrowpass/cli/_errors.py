@@ -1,0 +1,76 @@
+"""From exceptions to one sentence and an exit code: the only place that prints errors."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+
+import click
+
+from narrowpass.cli._output import visible
+from narrowpass.errors import NarrowpassError
+
+INTERRUPTED = 130
+"""What shells say of a process that ended by an interrupt."""
+
+
+def report(error: BaseException, *, show_traceback: bool) -> int:
+    """Print an error to standard error.
+
+    Args:
+        error: what ended the command.
+        show_traceback: whether the traceback is printed before the sentence.
+
+    Returns:
+        The exit code.
+    """
+    if show_traceback:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    text, code = describe(error)
+    if text:
+        click.echo(
+            f"narrowpass: {click.style('error:', fg='red', bold=True)} {visible(text)}", err=True
+        )
+    return code
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """Give the sentence for an error, and the exit code."""
+    if isinstance(error, NarrowpassError):
+        return str(error), error.exit_code
+    if isinstance(error, click.UsageError):
+        return _usage(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        return error.format_message(), error.exit_code
+    if isinstance(error, (click.Abort, KeyboardInterrupt, EOFError)):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, MemoryError):
+        return f"out of memory{_detail(error)}; use a smaller --shape, or a larger machine", 1
+    if isinstance(error, RecursionError):
+        return "the model or the data is nested too deeply to be processed", 1
+    if isinstance(error, OSError):
+        return _os_error(error), 1
+    advice = "please report this; narrowpass --traceback ... shows where it happened"
+    return f"internal error: {type(error).__name__}{_detail(error)}; {advice}", 1
+
+
+def _usage(error: click.UsageError) -> str:
+    text = error.format_message()
+    if error.ctx is None:
+        return text
+    return f"{text}\nTry '{error.ctx.command_path} --help'."
+
+
+def _os_error(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    where = f"{error.filename}: " if error.filename is not None else ""
+    advice = {
+        errno.ENOSPC: "; free space on that disk, or write to another",
+        errno.EMFILE: "; raise the limit on open files (ulimit -n)",
+    }.get(error.errno or 0, "")
+    return f"{where}{reason}{advice}"
+
+
+def _detail(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f": {text}" if text else ""

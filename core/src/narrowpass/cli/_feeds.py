@@ -1,0 +1,266 @@
+"""Inputs for a method: from files, or random ones of the shapes that its signature gives."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.backend import Outputs
+from narrowpass.cli._options import split_pair
+from narrowpass.errors import DataError, UsageError
+from narrowpass.options import suggest
+
+Array = np.ndarray[Any, Any]
+
+
+def read_inputs(texts: Sequence[str], graph: ir.Graph) -> Outputs:
+    """Read the values of ``--input``.
+
+    Args:
+        texts: each ``NAME=FILE.npy``, or ``FILE.npz`` with an array for each input.
+        graph: the method's graph, which tells the dtypes.
+
+    Returns:
+        Arrays by input name. Types that numpy does not have are stored in wider ones
+        (`widened`): they are converted back here. All else is as in the files.
+
+    Raises:
+        UsageError: a text that is neither, an input given twice, a file that is not there.
+        DataError: a file that cannot be read, or a value that does not fit its narrow type.
+    """
+    feeds: Outputs = {}
+    for text in texts:
+        for name, array in _read(text).items():
+            if name in feeds:
+                raise UsageError(f"--input gives {name!r} twice; give it once")
+            feeds[name] = array
+    types = {value.name: value.type for value in graph.inputs}
+    return {name: _narrowed(name, array, types.get(name)) for name, array in feeds.items()}
+
+
+def check_given(feeds: Mapping[str, Any], graph: ir.Graph, method: str) -> None:
+    """Check that nothing is missing.
+
+    Raises:
+        UsageError: with the name, dtype and shape of each input that needs an array.
+    """
+    missing = [v for v in graph.inputs if v.name not in feeds and not v.is_initializer()]
+    if missing:
+        raise UsageError(
+            f"method {method!r} needs more inputs: {', '.join(map(describe_input, missing))}; "
+            "give --input NAME=FILE.npy for each"
+        )
+
+
+def _read(text: str) -> Mapping[str, Array]:
+    if text.endswith(".npz") and "=" not in Path(text).name:
+        return _load(Path(text), archive=True)
+    name, file = split_pair("--input", text, "NAME=FILE.npy, or FILE.npz")
+    return {name: _load(Path(file), archive=False)[""]}
+
+
+def _load(path: Path, *, archive: bool) -> Mapping[str, Array]:
+    """Read a file of one array, or an archive of several."""
+    if not path.is_file():
+        kind = "is a folder" if path.is_dir() else "there is no such file"
+        raise UsageError(f"--input: {path}: {kind}; give a .npy or .npz file")
+    try:
+        # Opened here: numpy leaves a file open that turns out to be no archive.
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.lib.npyio.NpzFile):
+                arrays = {name: loaded[name] for name in loaded.files}
+            else:
+                arrays = {"": loaded}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read as numpy data: {_reason(error)}") from error
+    if archive and "" in arrays:
+        raise DataError(f"{path}: holds one array without a name; give --input NAME={path}")
+    if not archive and "" not in arrays:
+        raise DataError(
+            f"{path}: is an archive of several arrays ({', '.join(arrays)}); give it without a "
+            f"name: --input {path}"
+        )
+    return arrays
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "allow_pickle" in text or "pickled" in text:
+        return "it is no array of numbers, or one of Python objects; save it with numpy.save"
+    return text or type(error).__name__
+
+
+def _narrowed(name: str, array: Array, kind: ir.TypeProtocol | None) -> Array:
+    """Convert back what `widened` does; string arrays become arrays of objects."""
+    if not isinstance(kind, ir.TensorType):
+        return array
+    if kind.dtype == ir.DataType.STRING:
+        return array.astype(object) if array.dtype.kind == "U" else array
+    if kind.dtype == ir.DataType.UNDEFINED:
+        return array
+    target = kind.dtype.numpy()
+    if target.kind in "biufc" and target.type.__module__ == "numpy":
+        return array
+    if array.dtype != _wide(target):
+        return array  # the check of the feeds tells what it takes
+    narrow = array.astype(target)
+    if _wide(target).kind in "iu" and not np.array_equal(narrow.astype(array.dtype), array):
+        raise DataError(f"input {name!r}: {array.dtype} values that {target} does not reach")
+    return narrow
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Give the numpy type that holds all values of a type of ml_dtypes."""
+    try:
+        info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return np.dtype(np.float32)
+    return np.dtype(np.int8 if int(info.min) < 0 else np.uint8)
+
+
+def widened(array: Array) -> Array:
+    """Give an array that every numpy can read from a file.
+
+    bfloat16 and the types of 8 bits and less become float32, int4 and its like int8 or uint8:
+    all values stay as they are. Strings become arrays of numpy's text type.
+    """
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.type.__module__ == "numpy":
+        return array
+    return array.astype(_wide(array.dtype))
+
+
+def random_inputs(
+    graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], seed: int
+) -> tuple[Outputs, list[str]]:
+    """Make an array for each input that has no default.
+
+    Floating-point values are from a normal distribution; integers are 0 or 1, so that they are
+    valid as masks and as indices into every table; those of 8 bits have their whole range.
+
+    Args:
+        graph: the method's graph.
+        shapes: by input name, for inputs with dynamic dimensions. A symbolic dimension that one
+            of them sets has that size in all inputs.
+        seed: the same seed gives the same arrays.
+
+    Returns:
+        The arrays, and a note for each dimension that was taken as 1 for want of anything better.
+
+    Raises:
+        UsageError: a shape for an unknown input, or one that does not fit; an input whose shape
+            is unknown, or that is no tensor.
+    """
+    inputs = {v.name or "": v for v in graph.inputs if v.name not in graph.initializers}
+    for name in shapes:
+        if name not in inputs:
+            raise UsageError(
+                f"--shape: there is no input {name!r}{suggest(name, inputs)}; "
+                f"inputs: {', '.join(map(describe_input, inputs.values())) or 'none'}"
+            )
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        _match(inputs[name], shape, sizes)
+    rng = np.random.default_rng(seed)
+    notes: list[str] = []
+    feeds: Outputs = {}
+    for name, value in inputs.items():
+        dtype = _tensor_dtype(value)
+        shape = shapes.get(name) or _default_shape(value, sizes, notes)
+        feeds[name] = _random_array(rng, dtype, shape)
+    return feeds, notes
+
+
+def _tensor_dtype(value: ir.Value) -> ir.DataType:
+    if not isinstance(value.type, ir.TensorType):
+        raise UsageError(
+            f"input {value.name!r} is no tensor ({value.type}): random data cannot be made for it; "
+            "use the Python interface"
+        )
+    return value.type.dtype
+
+
+def _match(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """Check a given shape, and note the sizes of its symbolic dimensions."""
+    if value.shape is None:
+        return
+    given = "x".join(map(str, shape))
+    if len(shape) != len(value.shape):
+        raise UsageError(
+            f"--shape {value.name}={given}: {describe_input(value)} has {len(value.shape)} "
+            f"dimensions, not {len(shape)}"
+        )
+    for axis, (dim, size) in enumerate(zip(value.shape, shape, strict=True)):
+        if isinstance(dim, int):
+            if dim != size:
+                raise UsageError(
+                    f"--shape {value.name}={given}: axis {axis} of {describe_input(value)} is "
+                    f"{dim}, not {size}"
+                )
+        elif dim.value is not None and sizes.setdefault(dim.value, size) != size:
+            raise UsageError(
+                f"--shape {value.name}={given}: dimension {dim.value!r} is {size} here and "
+                f"{sizes[dim.value]} elsewhere; give sizes that agree"
+            )
+
+
+def _default_shape(value: ir.Value, sizes: dict[str, int], notes: list[str]) -> tuple[int, ...]:
+    if value.shape is None:
+        raise UsageError(
+            f"the shape of input {value.name!r} is unknown; give --shape {value.name}=..."
+        )
+    shape = []
+    for axis, dim in enumerate(value.shape):
+        if isinstance(dim, int):
+            shape.append(dim)
+        elif dim.value is not None and dim.value in sizes:
+            shape.append(sizes[dim.value])
+        else:
+            known = dim.value is not None
+            what = f"dimension {dim.value!r}" if known else f"axis {axis}"
+            notes.append(f"{what} of input {value.name!r} is taken as 1; --shape sets it")
+            if dim.value is not None:
+                sizes[dim.value] = 1
+            shape.append(1)
+    return tuple(shape)
+
+
+def _random_array(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int, ...]) -> Array:
+    if dtype == ir.DataType.STRING:
+        return np.full(shape, "text", dtype=object)
+    target = dtype.numpy()
+    if dtype.is_integer() and dtype.bitwidth == 8:
+        info = np.iinfo(target)
+        return rng.integers(info.min, info.max, shape, endpoint=True).astype(target)
+    if dtype.is_integer() or dtype == ir.DataType.BOOL:
+        return rng.integers(0, 2, shape).astype(target)
+    values = rng.standard_normal(shape)
+    if dtype == ir.DataType.FLOAT8E8M0:  # powers of two, without a sign
+        values = np.abs(values)
+    if target.kind == "c":
+        values = values + 1j * rng.standard_normal(shape)
+    return np.asarray(values).astype(target)
+
+
+def describe_input(value: ir.Value) -> str:
+    """Give ``name (float32[batch, 3])``."""
+    kind = value.type
+    dtype = kind.dtype.name.lower() if isinstance(kind, ir.TensorType) else str(kind)
+    return f"{value.name} ({dtype}{shape_text(value)})"
+
+
+def shape_text(value: ir.Value) -> str:
+    """Give ``[batch, 3]``, with ``?`` for unknown dimensions; empty for an unknown rank."""
+    if value.shape is None:
+        return ""
+    return (
+        "[" + ", ".join(str(d) if isinstance(d, int) else d.value or "?" for d in value.shape) + "]"
+    )

@@ -1,0 +1,161 @@
+"""Results on standard output: one JSON document, or text and tables.
+
+On a terminal tables are drawn by rich; elsewhere they are plain columns that are never cut, so
+that other programs can read them. This module imports rich only where it draws.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import click
+
+LARGEST = sys.float_info.max
+"""What stands for infinity in JSON, which has none."""
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document. NaN is null; infinities are the largest numbers of float64."""
+    click.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else math.copysign(LARGEST, value)
+    return value
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    right: Sequence[int] = (),
+) -> None:
+    """Print a table.
+
+    Args:
+        columns: the headings.
+        rows: the cells, as many in each row as there are headings.
+        title: printed above.
+        right: the columns that are aligned to the right: numbers.
+    """
+    cells = [list(map(visible, row)) for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells, title, right)
+        return
+    if title:
+        click.echo(title)
+    lines = [list(columns), *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        padded = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        click.echo("  ".join(padded).rstrip())
+
+
+def visible(text: str) -> str:
+    """Show control characters, which names in a model may hold, as escapes; keep line ends."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def _print_rich(
+    columns: Sequence[str], rows: list[list[str]], title: str, right: Sequence[int]
+) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+    if title:
+        console.print(Text(title, style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold cyan")
+    for index, column in enumerate(columns):
+        table.add_column(
+            Text(column),
+            justify="right" if index in right else "left",
+            overflow="fold",
+            no_wrap=index in right,
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def format_bytes(count: int) -> str:
+    """Give a size in units of 1000, as disks are sold: ``56.3 kB``."""
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Give a time with three digits in the unit that suits it."""
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def change(before: int, after: int, text: Callable[[int], str] = str) -> str:
+    """Give ``before -> after``, with the share that is left where it differs."""
+    if before == after:
+        return f"{text(before)} (unchanged)"
+    share = f" ({after / before:.1%})" if before else ""
+    return f"{text(before)} -> {text(after)}{share}"
+
+
+def error_is_terminal() -> bool:
+    """Tell whether a person watches standard error."""
+    return sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Show progress on standard error where that is a terminal.
+
+    Args:
+        enabled: whether anything may be shown at all.
+
+    Yields:
+        A function to call with what is being done, how much is done, and how much there is
+        (0 where that is not known).
+    """
+    if not (enabled and error_is_terminal()):
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield show

@@ -1,0 +1,143 @@
+"""What a build did: counted while it runs, and measured on disk."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from narrowpass.instruments import Instrument
+from narrowpass.instruments.statistics import count_bytes, count_nodes
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from narrowpass.bundle import Bundle
+    from narrowpass.context import Context
+    from narrowpass.passes import Pass, PassResult
+
+
+@dataclass(frozen=True)
+class PassRow:
+    """What one pass did to one method."""
+
+    method: str
+    text: str
+    modified: bool
+    seconds: float
+    counters: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the fields for JSON."""
+        return {
+            "pass": self.text,
+            "method": self.method,
+            "modified": self.modified,
+            "seconds": self.seconds,
+            "counters": dict(self.counters),
+        }
+
+
+@dataclass
+class Summary(Instrument):
+    """Notes sizes before the first pass of each method, and what each pass did.
+
+    Attributes:
+        names: the methods in the order in which they are built.
+        show: told of what is going on.
+        rows: a row for each pass and method.
+        failed_in: the method in which a pass failed; empty for none.
+    """
+
+    name: ClassVar[str] = "summary"
+
+    names: list[str]
+    show: Callable[[str, int, int], None] = lambda what, done, total: None
+    rows: list[PassRow] = field(default_factory=list, init=False)
+    failed_in: str = field(default="", init=False)
+    _before: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    _done: int = field(default=0, init=False)
+
+    @property
+    def _method(self) -> str:
+        return self.names[self._done]
+
+    def before_pass(self, pass_: Pass, model: ir.Model, ctx: Context) -> None:
+        self.show(f"{self._method}: {pass_}" if len(self.names) > 1 else str(pass_), 0, 0)
+        if self._method not in self._before:
+            self._before[self._method] = (count_nodes(model), count_bytes(model))
+
+    def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
+        counters = dict(sorted(ctx.counters.items()))
+        self.rows.append(PassRow(self._method, str(pass_), result.modified, seconds, counters))
+
+    def failed(self, pass_: Pass, error: Exception) -> None:
+        self.failed_in = self._method
+
+    def finish(self) -> None:
+        self._done += 1
+
+    def methods(self, bundle: Bundle, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Give for each method where it came from, and nodes and weights before and after."""
+        told: dict[str, dict[str, Any]] = {}
+        for name, model in bundle.methods.items():
+            after = (count_nodes(model), count_bytes(model))
+            before = self._before.get(name, after)
+            told[name] = {
+                "source": sources[name],
+                "nodes": {"before": before[0], "after": after[0]},
+                "weight_bytes": {"before": before[1], "after": after[1]},
+            }
+        return told
+
+
+def disk_bytes(path: str | os.PathLike[str], models: Sequence[ir.Model] = ()) -> int:
+    """Give the size on disk: of all files of a folder, or of a file and its external data.
+
+    Args:
+        path: a bundle folder or an ONNX file.
+        models: for an ONNX file that was read: the model, whose tensors tell of its data files.
+            Without it, the data files are those that narrowpass writes beside.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    if not models:
+        data = place.parent.glob(f"{glob.escape(place.name)}.*.data")
+        return place.stat().st_size + sum(file.stat().st_size for file in data)
+    from narrowpass.io import MappedTensor
+
+    beside = {
+        os.path.realpath(tensor.file.name): tensor.file.size
+        for model in models
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if isinstance(tensor := value.const_value, MappedTensor)
+    }
+    return place.stat().st_size + sum(beside.values())
+
+
+@dataclass
+class Each(Instrument):
+    """Hands each method of a build to an instrument of its own."""
+
+    name: ClassVar[str] = "each"
+
+    members: list[Instrument]
+    _done: int = field(default=0, init=False)
+
+    def before_pass(self, pass_: Pass, model: ir.Model, ctx: Context) -> None:
+        self.members[self._done].before_pass(pass_, model, ctx)
+
+    def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
+        self.members[self._done].after_pass(pass_, result, ctx, seconds)
+
+    def failed(self, pass_: Pass, error: Exception) -> None:
+        self.members[self._done].failed(pass_, error)
+
+    def finish(self) -> None:
+        self.members[self._done].finish()
+        self._done += 1

@@ -1,0 +1,151 @@
+"""``narrowpass bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from narrowpass.cli._options import (
+    backend_option,
+    choose_method,
+    json_option,
+    method_option,
+    parse_shapes,
+    pipeline_option,
+    seed_option,
+    shape_option,
+    threads_option,
+)
+from narrowpass.cli._output import format_seconds, print_json, print_table
+from narrowpass.cli._state import State, pass_state
+from narrowpass.errors import BackendError
+
+if TYPE_CHECKING:
+    from narrowpass.backend import NodeTime
+
+_SHOWN_NODES = 40
+_PROFILE_RUNS = 5
+
+
+@click.command()
+@click.argument("model", metavar="BUNDLE|MODEL.onnx")
+@method_option
+@shape_option
+@backend_option
+@pipeline_option
+@threads_option
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Runs that are timed.  [default: as many as fit into 3 seconds, at least 5]",
+)
+@click.option("--profile", is_flag=True, help="Also print the time of each node.")
+@seed_option
+@json_option
+@pass_state
+def bench(
+    state: State,
+    model: str,
+    method: str | None,
+    shapes: tuple[str, ...],
+    backend: str | None,
+    pipeline: str | None,
+    threads: int | None,
+    runs: int | None,
+    profile: bool,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Time a method on random inputs of its signature.
+
+    Dynamic dimensions that --shape does not give are taken as 1 and named on standard error. A few
+    runs to warm up are not timed.
+
+    The JSON document has the keys model, method, backend, threads, inputs (shapes by name),
+    latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
+    --profile; else node, op_type, kernel, seconds, the slowest first).
+    """
+    from narrowpass.backend import CompileOptions
+    from narrowpass.cli._feeds import random_inputs
+    from narrowpass.cli._measure import measure
+    from narrowpass.driver import open_bundle
+
+    given = parse_shapes(shapes)
+    chosen = state.registry.backend(backend)
+    bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
+    method = choose_method(method, list(bundle.methods))
+    feeds, notes = random_inputs(bundle.methods[method].graph, given, seed)
+    for note in notes:
+        state.note(note)
+    if backend is None:
+        state.note(f"backend: {chosen.name}")
+    profiled: list[NodeTime] | None = None
+    with chosen.compile(bundle, CompileOptions(threads=threads)) as program:
+        try:
+            [latency] = measure([lambda: program.run(feeds, method)], runs)
+            if profile:
+                profiled = list(program.profile(feeds, method, runs or _PROFILE_RUNS))
+        except BackendError as error:
+            raise _with_notes(error, notes) from error.__cause__
+    document: dict[str, Any] = {
+        "model": model,
+        "method": method,
+        "backend": chosen.name,
+        "threads": threads,
+        "inputs": {name: list(array.shape) for name, array in feeds.items()},
+        "latency": latency.to_json(),
+        "profile": None if profiled is None else _profile_json(profiled),
+    }
+    if as_json:
+        print_json(document)
+        return
+    _print(document)
+
+
+def _with_notes(error: BackendError, notes: Sequence[str]) -> BackendError:
+    """Say which dimensions were guessed: they may be what does not fit."""
+    if not notes:
+        return error
+    return BackendError(f"{error}\nThe inputs were random, and {'; '.join(notes)}")
+
+
+def _profile_json(rows: Sequence[NodeTime]) -> list[dict[str, Any]]:
+    return [
+        {"node": r.node, "op_type": r.op_type, "kernel": r.kernel, "seconds": r.seconds}
+        for r in sorted(rows, key=lambda row: -row.seconds)
+    ]
+
+
+def _print(document: dict[str, Any]) -> None:
+    latency = document["latency"]
+    cells = [format_seconds(latency[key]) for key in ("median", "p10", "p90", "min")]
+    print_table(
+        ("method", "runs", "median", "p10", "p90", "min", "runs/s"),
+        [(document["method"], str(latency["runs"]), *cells, f"{latency['runs_per_second']:.4g}")],
+        right=range(1, 7),
+    )
+    rows = document["profile"]
+    if rows is None:
+        return
+    total = sum(row["seconds"] for row in rows) or 1.0
+    cells_of = [
+        (
+            row["node"],
+            row["op_type"],
+            row["kernel"],
+            format_seconds(row["seconds"]),
+            f"{row['seconds'] / total:.1%}",
+        )
+        for row in rows[:_SHOWN_NODES]
+    ]
+    click.echo()
+    print_table(("node", "operator", "kernel", "median", "share"), cells_of, right=(3, 4))
+    if len(rows) > _SHOWN_NODES:
+        rest = sum(row["seconds"] for row in rows[_SHOWN_NODES:])
+        click.echo(
+            f"and {len(rows) - _SHOWN_NODES} more nodes: {format_seconds(rest)}, "
+            f"{rest / total:.1%}; --json lists them"
+        )

@@ -1,0 +1,322 @@
+"""``narrowpass build``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from narrowpass.cli._options import (
+    complete_backend,
+    complete_instrument,
+    complete_pipeline,
+    json_option,
+)
+from narrowpass.cli._output import (
+    change,
+    format_bytes,
+    format_seconds,
+    print_json,
+    print_table,
+    progress,
+)
+from narrowpass.cli._state import State, pass_state
+from narrowpass.errors import NarrowpassError, UsageError
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import Bundle
+    from narrowpass.cli._summary import Summary
+    from narrowpass.instruments import Instrument
+
+_NAMED = re.compile(r"(?P<name>[^=/\\]+)=(?P<file>.*)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """Which instruments the options stand for.
+
+    Attributes:
+        time: ``--time``.
+        statistics: ``--statistics``.
+        print_after_change: ``--print-after-change``.
+        dump_dir: ``--dump-dir``.
+        reproducer: ``--reproducer``.
+        named: values of ``--instrument``.
+    """
+
+    time: bool
+    statistics: bool
+    print_after_change: bool
+    dump_dir: str | None
+    reproducer: str | None
+    named: tuple[str, ...]
+
+    def instruments(self, state: State, methods: Sequence[str]) -> list[Instrument]:
+        """Make the instruments.
+
+        Args:
+            state: gives what is installed.
+            methods: the methods that will be built, one after the other.
+        """
+        from narrowpass.cli._summary import Each
+        from narrowpass.options import quote
+        from narrowpass.pipeline import parse_instrument
+
+        def make(text: str) -> Instrument:
+            return parse_instrument(text, state.registry)
+
+        made = [make(name) for name in self._plain()]
+        if self.dump_dir is not None:
+            # Files are numbered from 0 for each method: several need folders of their own.
+            folders = [Path(self.dump_dir, name) for name in methods]
+            folders = folders if len(methods) > 1 else [Path(self.dump_dir)]
+            made.append(Each([make(f"dump{{dir={quote(str(folder))}}}") for folder in folders]))
+        if self.reproducer is not None:
+            made.append(make(f"reproducer{{dir={quote(self.reproducer)}}}"))
+        return [*made, *map(make, self.named)]
+
+    def _plain(self) -> list[str]:
+        """Give the instruments without options."""
+        wanted = {
+            "timing": self.time,
+            "statistics": self.statistics,
+            "print-after-change": self.print_after_change,
+        }
+        return [name for name, on in wanted.items() if on]
+
+
+def watch_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `Watch` to a command."""
+    options = [
+        click.option("--time", "time_", is_flag=True, help="Print where the time goes."),
+        click.option("--statistics", is_flag=True, help="Print what each pass did, in one line."),
+        click.option(
+            "--print-after-change",
+            is_flag=True,
+            help="Print the model after each pass that changed it.",
+        ),
+        click.option(
+            "--dump-dir",
+            metavar="DIR",
+            help="Write the model after each pass that changed it, as ONNX files.",
+        ),
+        click.option(
+            "--reproducer",
+            metavar="DIR",
+            help="Where a pass fails, write its input there; `narrowpass replay DIR` runs it "
+            "again.",
+        ),
+        click.option(
+            "--instrument",
+            "named",
+            metavar="NAME{..}",
+            multiple=True,
+            shell_complete=complete_instrument,
+            help="Use an instrument; may be given several times. `narrowpass passes` lists them.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx | NAME=MODEL.onnx ...")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    help="Where the result goes: a name ending in .onnx for one ONNX file (one method only), "
+    "anything else for a bundle folder.",
+)
+@click.option(
+    "-p",
+    "--pipeline",
+    metavar="TEXT",
+    shell_complete=complete_pipeline,
+    help="Passes in order, such as 'fold'; empty for none.  [default: the target's]",
+)
+@click.option(
+    "--target",
+    metavar="NAME",
+    shell_complete=complete_backend,
+    help="The backend to build for.  [default: the available one of highest priority]",
+)
+@click.option(
+    "--calibration",
+    metavar="DATA",
+    help="Samples for passes that need data: a folder of .npz files, one .npz file, or "
+    "module:function.",
+)
+@click.option("--report", metavar="OUT.html", help="Write what each pass decided as a web page.")
+@click.option("--no-verify", is_flag=True, help="Do not check the model after each pass.")
+@watch_options
+@json_option
+@pass_state
+def build(
+    state: State,
+    models: tuple[str, ...],
+    output: str,
+    pipeline: str | None,
+    target: str | None,
+    calibration: str | None,
+    report: str | None,
+    no_verify: bool,
+    as_json: bool,
+    **watch: Any,
+) -> None:
+    """Run a pipeline of passes on models and write the result.
+
+    One model is method "main" of the result. Several models, each with a name, become the methods
+    of one bundle, which share their weights.
+
+    The JSON document has the keys output, format (bundle or onnx), bytes (on disk), target,
+    pipeline, report, methods (by name: source, nodes and weight_bytes, each with before and
+    after) and passes (pass, method, modified, seconds, counters).
+    """
+    from narrowpass.cli._summary import Summary, disk_bytes
+    from narrowpass.driver import build as run_build
+
+    named = parse_models(models)
+    check_output(output)
+    chosen, text = choose(state, target, pipeline)
+    watching = Watch(watch.pop("time_"), **watch)
+    summary = Summary(list(named))
+    instruments = [summary, *watching.instruments(state, list(named))]
+    with progress(enabled=not (state.quiet or as_json)) as show:
+        summary.show = show
+        try:
+            bundle = run_build(
+                named,
+                text,
+                output,
+                target=chosen,
+                calibration=calibration,
+                instruments=instruments,
+                verify=not no_verify,
+                plugins=state.plugins,
+                progress=lambda done, total: show("writing weights", done, total),
+            )
+        except NarrowpassError as error:
+            raise _with_hint(error, summary, watching.reproducer) from error.__cause__
+    if report is not None:
+        write_report(bundle, report, title=output)
+    document = {
+        "output": output,
+        "format": "onnx" if output.endswith(".onnx") else "bundle",
+        "bytes": disk_bytes(output),
+        "target": chosen,
+        "pipeline": text,
+        "report": report,
+        "methods": summary.methods(bundle, named),
+        "passes": [row.to_json() for row in summary.rows],
+    }
+    if as_json:
+        print_json(document)
+        return
+    _print_summary(document)
+
+
+def parse_models(texts: Sequence[str]) -> dict[str, str]:
+    """Give the model file for each method.
+
+    Raises:
+        UsageError: a method named twice, or several models of which one has no name.
+    """
+    named: dict[str, str] = {}
+    for text in texts:
+        match = None if Path(text).exists() else _NAMED.fullmatch(text)
+        if match is None and len(texts) > 1:
+            raise UsageError(
+                f"{text}: several models need names; give each as NAME=MODEL.onnx, "
+                "such as encode=encoder.onnx"
+            )
+        name, file = (match["name"], match["file"]) if match else ("main", text)
+        if not file:
+            raise UsageError(f"{text}: there is no file after '='; give NAME=MODEL.onnx")
+        if name in named:
+            raise UsageError(f"method {name!r} is given twice; give each method one name")
+        named[name] = file
+    return named
+
+
+def check_output(output: str) -> None:
+    """Refuse early what must not be replaced: a long build must not end in that.
+
+    Raises:
+        UsageError: a folder that is no bundle, or a folder around it that does not exist.
+    """
+    from narrowpass.bundle import is_bundle
+
+    path = Path(output)
+    if not output:
+        raise UsageError("-o: the name of the output is empty; give a file or folder to write")
+    if not path.parent.is_dir():
+        raise UsageError(f"{output}: the folder {path.parent} does not exist; make it first")
+    if path.suffix != ".onnx" and path.is_dir() and any(path.iterdir()) and not is_bundle(path):
+        raise UsageError(
+            f"{output}: is a folder with other things in it, not a bundle, and is not replaced; "
+            "give another name"
+        )
+
+
+def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str, str]:
+    """Give the target's name and the pipeline's text; what was not given is named in a note."""
+    from narrowpass.driver import choose_pipeline
+
+    backend = state.registry.backend(target)
+    text = str(choose_pipeline(pipeline, backend, state.registry))
+    if target is None:
+        state.note(f"target: {backend.name}")
+    if pipeline is None:
+        empty = "none (no passes are installed that it asks for)"
+        state.note(f"pipeline: {text or empty}")
+    return backend.name, text
+
+
+def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None) -> NarrowpassError:
+    """Add the method where there are several, and where the failing pass's input lies."""
+    text = str(error)
+    if summary.failed_in and len(summary.names) > 1:
+        text = f"method {summary.failed_in!r}: {text}"
+    if summary.failed_in and reproducer is not None:
+        text += f"\nThe input of the pass is in {reproducer}: narrowpass replay {reproducer}"
+    error.args = (text, *error.args[1:])
+    return error
+
+
+def write_report(bundle: Bundle, path: str, *, title: str) -> None:
+    """Write the bundle's reports as a web page.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    from narrowpass.cli._files import replacing_file
+    from narrowpass.cli.report_html import render
+
+    with replacing_file(Path(path)) as file:
+        file.write(render(bundle, title).encode())
+
+
+def _print_summary(document: dict[str, Any]) -> None:
+    rows: Iterable[tuple[str, str, str]] = (
+        (
+            name,
+            change(method["nodes"]["before"], method["nodes"]["after"]),
+            change(method["weight_bytes"]["before"], method["weight_bytes"]["after"], format_bytes),
+        )
+        for name, method in document["methods"].items()
+    )
+    print_table(("method", "nodes", "weights"), rows)
+    seconds = sum(row["seconds"] for row in document["passes"])
+    click.echo(
+        f"wrote {document['output']} ({format_bytes(document['bytes'])}); "
+        f"passes took {format_seconds(seconds)}"
+    )
+    if document["report"] is not None:
+        click.echo(f"wrote {document['report']}")

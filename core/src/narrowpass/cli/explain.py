@@ -1,0 +1,160 @@
+"""``narrowpass explain``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from narrowpass.cli._options import (
+    backend_option,
+    json_option,
+    pipeline_option,
+    threads_option,
+)
+from narrowpass.cli._output import print_json, print_table
+from narrowpass.cli._state import State, pass_state
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import Bundle
+
+
+@click.command()
+@click.argument("model", metavar="BUNDLE|MODEL.onnx")
+@click.option("--method", metavar="NAME", help="Which method.  [default: all]")
+@backend_option
+@pipeline_option
+@threads_option
+@click.option("--report", metavar="OUT.html", help="Write what each pass decided as a web page.")
+@json_option
+@pass_state
+def explain(
+    state: State,
+    model: str,
+    method: str | None,
+    backend: str | None,
+    pipeline: str | None,
+    threads: int | None,
+    report: str | None,
+    as_json: bool,
+) -> None:
+    """Tell where each node runs and what the passes decided.
+
+    A node that does not run natively has the reason beside it.
+
+    A plain ONNX file is built in memory first; a bundle brings the reports of its build.
+
+    The JSON document has the keys model, backend, pipeline and nodes: method, node, op_type,
+    dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit)
+    of each; and removed: decisions about nodes and values that are no longer there.
+    """
+    from narrowpass.backend import CompileOptions
+    from narrowpass.cli._options import choose_method
+    from narrowpass.cli.build import write_report
+    from narrowpass.driver import open_bundle
+
+    chosen = state.registry.backend(backend)
+    bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
+    if method is not None:
+        choose_method(method, list(bundle.methods))
+    if backend is None:
+        state.note(f"backend: {chosen.name}")
+    with chosen.compile(bundle, CompileOptions(threads=threads)) as program:
+        plans = [plan for plan in program.explain() if method in (None, plan.method)]
+    decided = _decisions(bundle, method)
+    dtypes = {} if all(plan.dtype for plan in plans) else _dtypes(bundle)
+    nodes = [
+        {
+            **plan.to_json(),
+            "dtype": plan.dtype or dtypes.get((plan.method, plan.node), ""),
+            "decisions": decided.pop((plan.method, plan.node), []),
+        }
+        for plan in plans
+    ]
+    removed = [
+        {"method": name, "node": node, **decision}
+        for (name, node), decisions in decided.items()
+        for decision in decisions
+    ]
+    if report is not None:
+        write_report(bundle, report, title=model)
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "backend": chosen.name,
+                "pipeline": bundle.pipeline,
+                "nodes": nodes,
+                "removed": removed,
+            }
+        )
+        return
+    _print(nodes, removed, several=len(bundle.methods) > 1 and method is None)
+    if report is not None:
+        click.echo(f"wrote {report}")
+
+
+def _dtypes(bundle: Bundle) -> dict[tuple[str, str], str]:
+    """Infer the types of nodes' first outputs, by method and node, for models without them.
+
+    On clones, and after compiling: what is explained is what runs, and that knows no more types
+    than the model has.
+    """
+    from onnx_ir.passes.common import ShapeInferencePass
+
+    found: dict[tuple[str, str], str] = {}
+    for name, model in bundle.methods.items():
+        inferred = ShapeInferencePass()(model.clone()).model
+        for node in inferred.graph.all_nodes():
+            dtype = node.outputs[0].dtype if node.outputs else None
+            if node.name and dtype is not None:
+                found[name, node.name] = dtype.name.lower()
+    return found
+
+
+def _decisions(bundle: Bundle, method: str | None) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Give what the passes decided by method and node, in the order of the passes."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for report in bundle.reports:
+        for name, part in report.methods.items():
+            if method not in (None, name):
+                continue
+            for decision in part.decisions:
+                told = {key: value for key, value in decision.items() if key != "node"}
+                found[name, str(decision.get("node", ""))].append({"pass": report.name, **told})
+    return found
+
+
+def _told(decision: dict[str, Any]) -> str:
+    text = f"{decision['pass']}: {decision.get('decision', '')}"
+    if decision.get("reason"):
+        text += f" ({decision['reason']})"
+    if "measured" in decision and "limit" in decision:
+        text += f" [{decision['measured']:.4g}, limit {decision['limit']:.4g}]"
+    return text
+
+
+def _print(nodes: list[dict[str, Any]], removed: list[dict[str, Any]], *, several: bool) -> None:
+    def where(row: dict[str, Any]) -> str:
+        if row["partition"] is None:
+            return str(row["kernel"])
+        return f"{row['kernel']} #{row['partition']}"
+
+    shown = {
+        "method": [row["method"] for row in nodes] if several else [],
+        "node": [row["node"] or "(unnamed)" for row in nodes],
+        "operator": [row["op_type"] for row in nodes],
+        "dtype": [row["dtype"] for row in nodes],
+        "runs on": [where(row) for row in nodes],
+        "decisions": ["; ".join(map(_told, row["decisions"])) for row in nodes],
+        "why not native": [row["reason"] for row in nodes],
+    }
+    # Columns that say nothing only take the room of the others.
+    columns = {title: cells for title, cells in shown.items() if any(cells)}
+    print_table(list(columns), list(zip(*columns.values(), strict=True)))
+    counts: dict[str, int] = defaultdict(int)
+    for decision in removed:
+        counts[f"{decision['pass']}: {decision.get('decision', '')}"] += 1
+    for what, count in counts.items():
+        click.echo(f"{count} nodes or values no longer there, {what}; --json lists them")

@@ -1,0 +1,39 @@
+"""``narrowpass plugins``: imports entry modules and calls no hook, so that it is fast."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from narrowpass.cli._options import json_option
+from narrowpass.cli._output import print_json
+from narrowpass.cli._state import State, pass_state
+
+
+@click.command()
+@json_option
+@pass_state
+def plugins(state: State, as_json: bool) -> None:
+    """List the installed plugins and what became of each.
+
+    The JSON document has the key plugins: name, distribution, module, status (loaded, disabled or
+    failed), error and hooks of each.
+    """
+    infos = state.plugins.infos
+    if as_json:
+        print_json({"plugins": [dataclasses.asdict(info) for info in infos]})
+        return
+    if not infos:
+        click.echo("no plugins are installed; pip install narrowpass-constant-folding brings one")
+        return
+    width = max(len(info.name) for info in infos)
+    distribution = max(len(info.distribution) for info in infos)
+    colors = {"loaded": "green", "disabled": "yellow", "failed": "red"}
+    for info in infos:
+        told = ", ".join(hook.removeprefix("narrowpass_") for hook in info.hooks)
+        status = click.style(f"{info.status:<8}", fg=colors.get(info.status))
+        line = f"{info.name:<{width}}  {info.distribution:<{distribution}}  {status}  {told}"
+        click.echo(line.rstrip())
+        if info.error:
+            click.echo(f"{'':<{width}}  {info.error}")

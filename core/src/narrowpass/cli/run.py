@@ -1,0 +1,153 @@
+"""``narrowpass run``."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from narrowpass.cli._options import (
+    backend_option,
+    choose_method,
+    json_option,
+    method_option,
+    pipeline_option,
+    threads_option,
+)
+from narrowpass.cli._output import print_json, print_table
+from narrowpass.cli._state import State, pass_state
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@click.command()
+@click.argument("model", metavar="BUNDLE|MODEL.onnx")
+@method_option
+@click.option(
+    "--input",
+    "inputs",
+    metavar="NAME=FILE.npy",
+    multiple=True,
+    help="The array of an input, or FILE.npz with an array for each; may be given several times.",
+)
+@click.option("-o", "--output", metavar="OUT.npz", help="Write the outputs as arrays.")
+@backend_option
+@pipeline_option
+@threads_option
+@json_option
+@pass_state
+def run(
+    state: State,
+    model: str,
+    method: str | None,
+    inputs: tuple[str, ...],
+    output: str | None,
+    backend: str | None,
+    pipeline: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Run a model on inputs from files.
+
+    Arrays must have exactly the dtype of their input. numpy stores no bfloat16 and no types below
+    8 bits: give float32 for bfloat16 and float8 (values are rounded), int8 or uint8 for integers
+    of fewer bits. Outputs are stored in the same way. A sequence is stored as NAME[0], NAME[1]...
+
+    The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
+    max and mean (null where they do not apply) of each.
+    """
+    from narrowpass.backend import CompileOptions
+    from narrowpass.cli._feeds import check_given, read_inputs
+    from narrowpass.driver import open_bundle
+    from narrowpass.feeds import FeedChecker
+
+    chosen = state.registry.backend(backend)
+    bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
+    method = choose_method(method, list(bundle.methods))
+    graph = bundle.methods[method].graph
+    feeds = read_inputs(inputs, graph)
+    check_given(feeds, graph, method)
+    FeedChecker.of(graph, method).check(feeds)
+    if backend is None:
+        state.note(f"backend: {chosen.name}")
+    with chosen.compile(bundle, CompileOptions(threads=threads)) as program:
+        results = program.run(feeds, method)
+    arrays = flatten(results)
+    if output is not None:
+        write_npz(Path(output), arrays)
+    rows = [_describe(name, array) for name, array in arrays.items()]
+    if as_json:
+        document = {"method": method, "backend": chosen.name, "output": output, "outputs": rows}
+        print_json(document)
+        return
+    _print(rows)
+    if output is not None:
+        click.echo(f"wrote {output}")
+
+
+def flatten(results: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Give each array a name: those of sequences become ``NAME[0]``; an empty optional has none."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for name, value in results.items():
+        if isinstance(value, list | tuple):
+            arrays.update(flatten({f"{name}[{i}]": item for i, item in enumerate(value)}))
+        elif value is not None:
+            arrays[name] = value
+    return arrays
+
+
+def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Write arrays as ``.npz``, in one step. The same arrays give the same bytes.
+
+    Raises:
+        UsageError: `path` is a folder, or the folder around it does not exist.
+        OutputError: the file cannot be written.
+    """
+    import numpy as np
+
+    from narrowpass.cli._feeds import widened
+    from narrowpass.cli._files import replacing_file
+
+    with replacing_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            with archive.open(entry, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, widened(array), allow_pickle=False)
+
+
+def _describe(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    import numpy as np
+
+    from narrowpass.cli._feeds import widened
+
+    row: dict[str, Any] = {
+        "name": name,
+        "dtype": "string" if array.dtype.kind in "OU" else str(array.dtype),
+        "shape": list(array.shape),
+    }
+    numbers = widened(array)
+    if numbers.dtype.kind not in "biuf" or numbers.size == 0:
+        return {**row, "min": None, "max": None, "mean": None}
+    with np.errstate(all="ignore"):
+        mean = float(np.mean(numbers, dtype=np.float64))
+    return {**row, "min": numbers.min().item(), "max": numbers.max().item(), "mean": mean}
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    def text(number: float | None) -> str:
+        return "" if number is None else f"{number:.6g}"
+
+    cells = [
+        (
+            row["name"],
+            row["dtype"],
+            str(row["shape"]),
+            *(text(row[key]) for key in ("min", "max", "mean")),
+        )
+        for row in rows
+    ]
+    print_table(("output", "dtype", "shape", "min", "max", "mean"), cells, right=(3, 4, 5))

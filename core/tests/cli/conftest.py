@@ -1,0 +1,231 @@
+"""The command line called in this process, with plugins made on the spot."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from narrowpass import Decision, Pass, PassResult, hookimpl
+from narrowpass.cli import main
+from narrowpass.errors import PassError
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class FakeDistribution:
+    name: str
+    version: str = "1.0"
+    requires: tuple[str, ...] = ()
+
+
+@dataclass
+class FakeEntryPoint:
+    name: str
+    plugin: Any
+    dist: Any
+    value: str = "fake.module"
+
+    def load(self):
+        if isinstance(self.plugin, BaseException):
+            raise self.plugin
+        return self.plugin
+
+
+@dataclass(frozen=True)
+class Negate(Pass):
+    """Appends a node to each output that changes its sign twice.
+
+    More than one line.
+    """
+
+    name = "negate"
+    times: int = 2
+    only: tuple[str, ...] = ()
+
+    def run(self, model, ctx):
+        import onnx_ir as ir
+
+        graph = model.graph
+        for index, value in enumerate(graph.outputs):
+            renamed, last = value.name, value
+            for _ in range(self.times):
+                node = ir.node("Neg", [last])
+                last = node.outputs[0]
+                last.type, last.shape = value.type, value.shape
+                graph.append(node)
+                ctx.decisions.append(Decision(node.name or "", "Neg", "added", "negate"))
+            value.name = f"{renamed}_before_{len(graph)}"
+            last.name = renamed
+            graph.outputs[index] = last
+        first = graph[0]
+        ctx.decisions.append(
+            Decision(first.name or "", first.op_type, "kept", "negate", "it is <first>", 0.5, 1.0)
+        )
+        ctx.decisions.append(Decision("gone", "Add", "folded", "negate"))
+        ctx.counters["negated"] += len(graph.outputs)
+        if ctx.samples is not None:
+            ctx.counters["samples"] += sum(1 for _ in ctx.samples)
+        return PassResult(model, modified=True)
+
+
+@dataclass(frozen=True)
+class Fail(Pass):
+    """Refuses every model."""
+
+    name = "fail"
+
+    def run(self, model, ctx):
+        raise PassError("node 'relu' is not to its taste")
+
+
+@dataclass(frozen=True)
+class Crash(Pass):
+    """Has a defect."""
+
+    name = "crash"
+
+    def run(self, model, ctx):
+        raise ZeroDivisionError("division by zero")
+
+
+def _hooks(**values):
+    module = types.ModuleType("fake_plugin")
+    for name, value in values.items():
+
+        def implementation(value=value):
+            return value
+
+        # pluggy looks at arguments: the default must not look like one.
+        made = types.FunctionType(
+            implementation.__code__, globals(), name, implementation.__defaults__
+        )
+        setattr(module, name, hookimpl(made))
+    return module
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Give a function that installs plugins: nothing else is visible then."""
+    points = []
+    monkeypatch.setattr(
+        importlib.metadata,
+        "entry_points",
+        lambda group: list(points) if group == "narrowpass" else [],
+    )
+    monkeypatch.delenv("NARROWPASS_DISABLE_PLUGINS", raising=False)
+    monkeypatch.delenv("NARROWPASS_TRACEBACK", raising=False)
+
+    def add(name="fake", plugin=None, **hooks):
+        module = plugin if plugin is not None else _hooks(**hooks)
+        points.append(FakeEntryPoint(name, module, FakeDistribution(f"dist-{name}")))
+
+    return add
+
+
+@pytest.fixture
+def passes(install):
+    """Install a plugin with a few passes."""
+    install(
+        narrowpass_passes=[Negate, Fail, Crash],
+        narrowpass_pipelines={"twice": "negate,negate"},
+    )
+
+
+@pytest.fixture
+def commands(install):
+    """Install a plugin with the commands given."""
+
+    def add(**functions):
+        install(
+            narrowpass_commands=[
+                click.Command(name, callback=function) for name, function in functions.items()
+            ]
+        )
+
+    return add
+
+
+@pytest.fixture
+def call(install, tmp_path, monkeypatch, capsys):
+    """Give a function that calls the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, code=0):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        result = Result(stopped.value.code, captured.out, captured.err)
+        assert result.code == code, result
+        return result
+
+    return run
+
+
+def make_model(dtype=TensorProto.FLOAT, rows="batch"):
+    """A model y = relu(x w + b) of 4 inputs and 3 outputs."""
+    rng = np.random.default_rng(0)
+    initializers = [
+        numpy_helper.from_array(rng.standard_normal((4, 3)).astype(np.float32), "w"),
+        numpy_helper.from_array(rng.standard_normal(3).astype(np.float32), "b"),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="matmul"),
+        helper.make_node("Add", ["m", "b"], ["a"], name="add"),
+        helper.make_node("Relu", ["a"], ["y"], name="relu"),
+    ]
+    if dtype != TensorProto.FLOAT:
+        nodes[0].input[0] = "wide"
+        nodes[2].output[0] = "narrow"
+        nodes.insert(0, helper.make_node("Cast", ["x"], ["wide"], name="up", to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("Cast", ["narrow"], ["y"], name="down", to=dtype))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", dtype, [rows, 4])],
+        [helper.make_tensor_value_info("y", dtype, [rows, 3])],
+        initializers,
+    )
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Write a small model."""
+    onnx.save(make_model(), tmp_path / "model.onnx")
+    return "model.onnx"
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Give a function that writes a model: a proto, or one made of nodes."""
+
+    def write(name, nodes=None, inputs=(), outputs=(), *, proto=None, dtype=TensorProto.FLOAT):
+        if proto is None and nodes is None:
+            proto = make_model(dtype)
+        elif proto is None:
+            graph = helper.make_graph(nodes, "g", list(inputs), list(outputs))
+            opsets = [helper.make_opsetid("", 21)]
+            proto = helper.make_model(graph, ir_version=10, opset_imports=opsets)
+        onnx.save(proto, tmp_path / name)
+        return name
+
+    return write

@@ -1,0 +1,175 @@
+"""build, replay, and the web page of reports."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+
+import narrowpass
+from narrowpass.cli._app import app
+
+
+def _evaluate(path, x):
+    return onnx.reference.ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
+
+
+def test_bundle(call, passes, model):
+    result = call("build", model, "-o", "out.narrow", "-p", "negate")
+    assert "main" in result.out
+    assert "3 -> 5" in result.out
+    assert "wrote out.narrow" in result.out
+    assert "target: reference" in result.err
+    assert "pipeline" not in result.err
+    with narrowpass.load("out.narrow") as program:
+        x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+        np.testing.assert_array_equal(program.run({"x": x})["y"], _evaluate(model, x))
+
+
+def test_default_pipeline_is_printed(call, install, model):
+    assert "narrowpass: pipeline: none" in call("build", model, "-o", "out.narrow").err
+    assert call("-q", "build", model, "-o", "out.narrow").err == ""
+    told = call("build", model, "-o", "out.narrow", "--target", "reference", "-p", "").err
+    assert told == ""
+
+
+def test_plain_onnx(call, passes, model):
+    call("build", model, "-o", "out.onnx", "-p", "negate")
+    onnx.checker.check_model("out.onnx", full_check=True)
+    x = np.ones((1, 4), np.float32)
+    np.testing.assert_array_equal(_evaluate("out.onnx", x), _evaluate(model, x))
+
+
+def test_json(call, passes, model, tmp_path):
+    document = call(
+        "build", f"a={model}", f"b={model}", "-o", "o.narrow", "-p", "twice", "--json"
+    ).json
+    files = sum(f.stat().st_size for f in (tmp_path / "o.narrow").rglob("*") if f.is_file())
+    assert document["bytes"] == files
+    assert document["pipeline"] == "twice"
+    assert (document["output"], document["format"], document["target"]) == (
+        "o.narrow",
+        "bundle",
+        "reference",
+    )
+    assert document["methods"]["b"] == {
+        "source": model,
+        "nodes": {"before": 3, "after": 7},
+        "weight_bytes": {"before": 60, "after": 60},
+    }
+    assert [(row["method"], row["pass"]) for row in document["passes"]] == [
+        ("a", "negate"),
+        ("a", "negate"),
+        ("b", "negate"),
+        ("b", "negate"),
+    ]
+    assert document["passes"][0]["counters"] == {"negated": 1}
+    for key in document:
+        assert key in app.get_command(None, "build").help
+
+
+def test_file_whose_name_has_an_equals_sign(call, install, model, save):
+    save("a=b.onnx")
+    assert list(call("build", "a=b.onnx", "-o", "o.narrow", "--json").json["methods"]) == ["main"]
+
+
+def test_instruments(call, passes, model, tmp_path):
+    result = call(
+        "build", model, "-o", "o.narrow", "-p", "negate", "--time", "--statistics",
+        "--print-after-change", "--dump-dir", "dump dir", "--instrument", "dump{dir=second}",
+    )  # fmt: skip
+    assert "passes and checks" in result.err
+    assert "negate: nodes 3 -> 5" in result.err
+    assert "// after negate" in result.err
+    names = ["00-input.onnx", "01-negate.onnx"]
+    for folder in ("dump dir", "second"):
+        assert sorted(path.name for path in (tmp_path / folder).iterdir()) == names
+
+
+def test_dump_of_several_methods(call, passes, model, tmp_path):
+    call("build", f"a={model}", f"b={model}", "-o", "o.narrow", "-p", "negate", "--dump-dir", "d")
+    for method in ("a", "b"):
+        assert (tmp_path / "d" / method / "01-negate.onnx").is_file()
+
+
+def test_calibration_reaches_the_passes(call, passes, model, tmp_path):
+    (tmp_path / "data").mkdir()
+    for index in range(3):
+        np.savez(tmp_path / "data" / f"{index}.npz", x=np.zeros((1, 4), np.float32))
+    document = call(
+        "build", model, "-o", "o.narrow", "-p", "negate", "--calibration", "data", "--json"
+    ).json
+    assert document["passes"][0]["counters"]["samples"] == 3
+
+
+def test_failing_pass_names_itself(call, passes, model, tmp_path):
+    error = call("build", model, "-o", "o.narrow", "-p", "negate,fail", code=1).err
+    assert "pass 'fail': node 'relu' is not to its taste" in error
+    assert not (tmp_path / "o.narrow").exists()
+    error = call("build", f"a={model}", f"b={model}", "-o", "o", "-p", "crash", code=1).err
+    assert "method 'a': pass 'crash' failed: ZeroDivisionError" in error
+
+
+def test_reproducer_and_replay(call, passes, install, model, tmp_path):
+    error = call("build", model, "-o", "o", "-p", "negate,fail", "--reproducer", "r", code=1).err
+    assert "narrowpass replay r" in error
+    replayed = call("replay", "r", code=1)
+    assert "node 'relu' is not to its taste" in replayed.err
+    document = json.loads(call("replay", "r", "--json", code=1).out)
+    assert document["pipeline"] == "fail"
+    assert "not to its taste" in document["error"]
+    assert "not to its taste" in document["was"]
+    # Once the pass is repaired, it no longer fails.
+    path = tmp_path / "r" / "reproducer.json"
+    path.write_text(path.read_text("utf-8").replace('"fail"', '"negate"'))
+    assert "no longer fails" in call("replay", "r").out
+    assert call("replay", "r", "--json").json["error"] is None
+
+
+class _Page(html.parser.HTMLParser):
+    """Checks that tags close in order, and keeps the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text = [], ""
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        for name, value in attrs:
+            assert name not in ("src", "onclick")
+            assert name != "href" or value.startswith("#")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.mark.parametrize("command", ["build", "explain"])
+def test_report(call, passes, save, tmp_path, command):
+    proto = onnx.load(save("model.onnx"))
+    proto.graph.node[0].name = "<script>alert(1)</script>"
+    model = save("odd.onnx", proto=proto)
+    output = ["-o", "o.narrow"] if command == "build" else []
+    result = call(command, model, *output, "-p", "negate", "--report", "r & <r>.html")
+    assert "wrote r & <r>.html" in result.out
+    content = (tmp_path / "r & <r>.html").read_text("utf-8")
+    page = _Page()
+    page.feed(content)
+    assert page.open == []
+    assert "<script" not in content
+    assert "<script>alert(1)</script>" in page.text
+    assert "it is <first>" in page.text
+    for text in ("negated", "kept", "0.5", "Decisions: 4", "added"):
+        assert text in page.text
+
+
+def test_report_without_passes(call, install, model, tmp_path):
+    call("build", model, "-o", "o.narrow", "--report", "r.html")
+    assert "No pass ran" in (tmp_path / "r.html").read_text("utf-8")

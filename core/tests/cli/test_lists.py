@@ -1,0 +1,142 @@
+"""plugins, passes, backends, inspect, explain."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from narrowpass.cli._app import app
+
+
+@pytest.fixture
+def bundle(call, passes, model):
+    call("build", model, "-o", "m.narrow", "-p", "negate")
+    return "m.narrow"
+
+
+def _check_keys(command, document):
+    told = app.get_command(None, command).help
+    for key in document:
+        assert key in told
+
+
+def test_no_plugins(call):
+    assert "no plugins are installed" in call("plugins").out
+    assert "no passes are installed" in call("passes").out
+
+
+def test_plugins(call, passes):
+    assert call("plugins").out == "fake  dist-fake 1.0  loaded    passes, pipelines\n"
+
+
+def test_passes(call, passes):
+    told = call("passes").out
+    assert "Appends a node to each output that changes its sign twice." in told
+    assert "More than one line" not in told
+    document = call("passes", "--json").json
+    _check_keys("passes", document)
+    [negate] = [row for row in document["passes"] if row["name"] == "negate"]
+    assert negate["owner"] == "dist-fake 1.0"
+    assert negate["options"] == [
+        {"name": "times", "type": "integer", "default": "2"},
+        {"name": "only", "type": "[text, ...]", "default": "[]"},
+    ]
+    assert document["pipelines"] == [
+        {"name": "twice", "owner": "dist-fake 1.0", "text": "negate,negate"}
+    ]
+    assert {"dump", "timing", "reproducer"} <= {row["name"] for row in document["instruments"]}
+
+
+def test_backends(call):
+    [row] = call("backends", "--json").json["backends"]
+    assert (row["name"], row["available"], row["default"]) == ("reference", True, True)
+    _check_keys("backends", row)
+    assert "reference (default)" in call("backends").out
+
+
+def test_unavailable_backend(call, install):
+    from narrowpass.reference import ReferenceBackend
+
+    class Away(ReferenceBackend):
+        name = "away"
+        priority = 9
+
+        def available(self):
+            return "there is no such processor"
+
+    install(narrowpass_backends=[Away()])
+    first, second = call("backends", "--json").json["backends"]
+    assert (first["name"], first["available"], first["default"]) == ("away", False, False)
+    assert second["default"]
+    assert "no: there is no such processor" in call("backends").out
+
+
+def test_inspect_onnx(call, model):
+    told = call("inspect", model, "--verify").out
+    for text in ("IR version 10", "ai.onnx 21", "3 nodes", "[batch, 4]", "MatMul", "no problems"):
+        assert text in told
+    document = call("inspect", model, "--json").json
+    assert document["problems"] is None
+    _check_keys("inspect", {**document, **document["methods"]["main"]})
+    main = document["methods"]["main"]
+    assert main["operators"] == {"MatMul": 1, "Add": 1, "Relu": 1}
+    assert (main["weight_bytes"], main["dtypes"]) == (60, {"float": 2})
+    assert main["inputs"] == [{"name": "x", "dtype": "float", "shape": ["batch", 4]}]
+
+
+def test_inspect_bundle(call, bundle):
+    told = call("inspect", bundle, "--verify").out
+    assert "built with pipeline 'negate' by dist-fake 1.0" in told
+    document = call("inspect", bundle, "--json", "--verify").json
+    assert document["problems"] == []
+    assert document["pipeline"] == "negate"
+    _check_keys("inspect", document)
+
+
+def test_inspect_damaged_bundle(call, bundle, tmp_path):
+    shutil.copytree(tmp_path / bundle, tmp_path / "bad.narrow")
+    report = next((tmp_path / "bad.narrow" / "reports").iterdir())
+    report.write_text(report.read_text("utf-8").replace("added", "taken"))
+    result = call("inspect", "bad.narrow", "--verify", code=1)
+    assert report.name in result.out
+    assert "1 problem;" in result.err
+    document = call("inspect", "bad.narrow", "--verify", "--json", code=1).json
+    assert len(document["problems"]) == 1
+
+
+def test_explain(call, bundle):
+    told = call("explain", bundle).out
+    assert "negate: kept (it is <first>) [0.5, limit 1]" in told
+    assert "1 nodes or values no longer there, negate: folded" in told
+    document = call("explain", bundle, "--json").json
+    _check_keys("explain", document)
+    matmul = document["nodes"][0]
+    assert (matmul["node"], matmul["method"], matmul["kernel"]) == (
+        "matmul",
+        "main",
+        "onnx.reference",
+    )
+    [decision] = matmul["decisions"]
+    assert (decision["decision"], decision["by"], decision["measured"]) == ("kept", "negate", 0.5)
+    assert [row["node"] for row in document["removed"]] == ["gone"]
+
+
+def test_explain_builds_an_onnx_file(call, passes, model):
+    assert "negate: kept" in call("explain", model, "-p", "negate").out
+    assert "negate" not in call("explain", model).out
+
+
+def test_explain_one_method(call, passes, model):
+    call("build", f"a={model}", f"b={model}", "-o", "two.narrow", "-p", "negate")
+    both = call("explain", "two.narrow", "--json").json["nodes"]
+    assert {row["method"] for row in both} == {"a", "b"}
+    one = call("explain", "two.narrow", "--method", "b", "--json").json
+    assert {row["method"] for row in one["nodes"]} == {"b"}
+    assert {row["method"] for row in one["removed"]} == {"b"}
+    assert "--method c" in call("explain", "two.narrow", "--method", "c", code=2).err
+
+
+def test_explain_infers_types_that_the_model_lacks(call, model):
+    dtypes = {row["node"]: row["dtype"] for row in call("explain", model, "--json").json["nodes"]}
+    assert dtypes == {"matmul": "float", "add": "float", "relu": "float"}
