@@ -1,0 +1,193 @@
+"""Tries to fold one node: the rules, the size, the evaluation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from narrowpass_constant_folding._calls import Call, make_call
+from narrowpass_constant_folding._constants import is_constant
+from narrowpass_constant_folding._evaluate import Evaluation, EvaluationError, TooMuchWorkError
+from narrowpass_constant_folding._inference import UNKNOWN, Inference
+from narrowpass_constant_folding._operands import Operand, operand_of, tensor_operand
+from narrowpass_constant_folding._refusals import Rules
+from narrowpass_constant_folding._report import Refusal
+from narrowpass_constant_folding._results import NoTensorError, ResultError, stored_bytes, to_tensor
+from narrowpass_constant_folding._scopes import captured, is_used
+from narrowpass_constant_folding._sizes import SizeRule, refuse_early, too_large
+from narrowpass_constant_folding._undefined import undefined
+from narrowpass_constant_folding._uses import Uses
+
+_NO_TENSOR = Refusal("no-tensor", "its result is no tensor; only tensors can be stored")
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A node that can be replaced by constants.
+
+    Attributes:
+        tensors: the values of its outputs; those that nothing reads are left out.
+        read: what it reads, with the number of uses.
+        measured: the bytes of `tensors`.
+        limit: the most bytes that they could have taken.
+        by: what made it constant.
+    """
+
+    tensors: Mapping[ir.Value, ir.TensorProtocol]
+    read: Counter[ir.Value]
+    measured: int
+    limit: int
+    by: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A constant expression that is left alone.
+
+    Attributes:
+        read: what it reads, with the number of uses.
+        refusal: why.
+    """
+
+    read: Counter[ir.Value]
+    refusal: Refusal
+
+
+class Folder:
+    """Evaluates nodes of one model; remembers what it learned of those that it refused."""
+
+    def __init__(self, model: ir.Model, sizes: SizeRule, rules: Rules) -> None:
+        """Take the model, and what must not be folded."""
+        self._sizes = sizes
+        self._rules = rules
+        self._inference = Inference()
+        self._evaluation = Evaluation(model, self._inference)
+        self._failures: dict[ir.Node, Refusal] = {}
+        self._measured: dict[ir.Node, int] = {}
+
+    def attempt(self, node: ir.Node, opsets: Mapping[str, int], uses: Uses) -> Folded | Left | None:
+        """Evaluate `node`.
+
+        Args:
+            node: changed in no way.
+            opsets: the operator-set versions that it is read with.
+            uses: tells what its folding would free.
+
+        Returns:
+            Its results, or why it is left alone; None where it is no constant expression.
+        """
+        if is_constant(node) or _is_inner_identity(node):
+            return None
+        reads = _operands(node)
+        if reads is None:
+            return None
+        refusal = self._rules.refuse(node, opsets) or self._failures.get(node)
+        if refusal:
+            return Left(reads.values, refusal)
+        call = make_call(node, reads.inputs, reads.captured, opsets)
+        limit = self._sizes.limit(node.op_type, uses.freed_by(reads.values))
+        result = self._evaluate(node, call, limit)
+        if isinstance(result, Refusal):
+            return Left(reads.values, result)
+        measured = sum(stored_bytes(tensor) for tensor in result.values())
+        data = any(operand.tensor is not None for operand in call.operands.values())
+        by = "constant-inputs" if data else "static-shape"
+        return Folded(result, reads.values, measured, limit, by)
+
+    def _evaluate(
+        self, node: ir.Node, call: Call, limit: int
+    ) -> dict[ir.Value, ir.TensorProtocol] | Refusal:
+        needed = {
+            name: value
+            for name, value in zip(call.results, node.outputs, strict=True)
+            if name and is_used(value)
+        }
+        if any(_declared_no_tensor(value) for value in needed.values()):
+            return _NO_TENSOR
+        if self._measured.get(node, 0) > limit:
+            return too_large(self._measured[node], limit)
+        inferred = self._inference.results(call)
+        if not all(inferred.get(name, UNKNOWN).is_tensor for name in needed):
+            return _NO_TENSOR
+        refusal = refuse_early(call, inferred, tuple(needed), limit)
+        if refusal:
+            return refusal
+        refusal = self._refuse_undefined(node, call)
+        if refusal:
+            self._failures[node] = refusal
+            return refusal
+        try:
+            results = self._evaluation.run(call)
+            tensors = {
+                value: to_tensor(results[name], value, inferred.get(name, UNKNOWN))
+                for name, value in needed.items()
+            }
+        except TooMuchWorkError as error:
+            refusal = Refusal("size-rule", str(error), "too-large")
+        except EvaluationError as error:
+            refusal = Refusal("evaluation", f"its evaluation raised {error}", "failed")
+        except NoTensorError:
+            refusal = _NO_TENSOR
+        except ResultError as error:
+            refusal = Refusal("evaluation", str(error), "failed")
+        if refusal:
+            self._failures[node] = refusal
+            return refusal
+        measured = sum(stored_bytes(tensor) for tensor in tensors.values())
+        if measured > limit:
+            self._measured[node] = measured
+            return too_large(measured, limit)
+        return tensors
+
+    def _refuse_undefined(self, node: ir.Node, call: Call) -> Refusal | None:
+        if node.domain or node.op_type not in ("Cast", "CastLike", "Div", "Mod", "BitShift"):
+            return None
+        name = next(iter(call.results))
+        target = self._inference.results(call).get(name, UNKNOWN).dtype
+        inputs = [call.operands[name].read() for name in call.node.input if name]
+        reason = undefined(node.op_type, call.opsets.get("", 0), inputs, target)
+        return Refusal("undefined", reason, "failed") if reason else None
+
+
+@dataclass(frozen=True)
+class _Reads:
+    inputs: list[Operand | None]
+    captured: dict[str, Operand]
+    values: Counter[ir.Value]
+
+
+def _operands(node: ir.Node) -> _Reads | None:
+    """Give what the node is evaluated with, or None where something is not constant."""
+    inputs: list[Operand | None] = []
+    values: Counter[ir.Value] = Counter()
+    for index, value in enumerate(node.inputs):
+        if value is None:
+            inputs.append(None)
+            continue
+        operand = operand_of(node, index, value)
+        if operand is None:
+            return None
+        inputs.append(operand)
+        values[value] += 1
+    outer: dict[str, Operand] = {}
+    for value, uses in captured(node).items() if node.attributes else ():
+        operand = tensor_operand(value)
+        if operand is None or value.name is None:
+            return None
+        outer[value.name] = operand
+        values[value] += uses
+    return _Reads(inputs, outer, values)
+
+
+def _declared_no_tensor(value: ir.Value) -> bool:
+    return value.type is not None and not isinstance(value.type, ir.TensorType)
+
+
+def _is_inner_identity(node: ir.Node) -> bool:
+    # Bypassed elsewhere without storing anything; as a graph output it needs a value of its own.
+    return (
+        node.op_type == "Identity" and node.domain == "" and not node.outputs[0].is_graph_output()
+    )

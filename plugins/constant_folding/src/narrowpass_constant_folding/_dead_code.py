@@ -1,0 +1,105 @@
+"""Removes what nothing uses: nodes, initializers, model-local functions."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from narrowpass_constant_folding._report import Report
+from narrowpass_constant_folding._scopes import (
+    inner_nodes,
+    is_used,
+    nested_graphs,
+    remove_nodes,
+    roots,
+    subgraphs,
+)
+
+
+def remove_dead_code(model: ir.Model, report: Report) -> bool:
+    """Remove unused nodes, initializers and functions; give whether anything went.
+
+    Nodes of domains that have no schema stay: what they do besides their outputs is unknown.
+    Graph inputs stay, with the defaults that they may have.
+    """
+    purity = _Purity(model)
+    nodes = sum(_remove_nodes(root.graph, purity) for root in roots(model))
+    initializers = sum(
+        _remove_initializers(graph) for root in roots(model) for graph in nested_graphs(root.graph)
+    )
+    functions = _remove_functions(model)
+    report.count("dead-nodes", nodes)
+    report.count("dead-initializers", initializers)
+    report.count("dead-functions", functions)
+    return bool(nodes or initializers or functions)
+
+
+def _remove_nodes(graph: ir.Graph, purity: _Purity) -> int:
+    """Remove unused nodes of `graph` and of graphs within it, users before producers."""
+    removed = 0
+    dead: list[ir.Node] = []
+    for node in reversed(graph):
+        if _unused(node) and purity.holds(node):
+            # Detached at once, so that what fed only this node is seen to be dead.
+            for inner in (node, *inner_nodes(node)):
+                for index in range(len(inner.inputs)):
+                    inner.replace_input_with(index, None)
+            dead.append(node)
+            continue
+        for subgraph in subgraphs(node):
+            removed += _remove_nodes(subgraph, purity)
+    if dead:
+        remove_nodes(graph, dead)
+    return removed + len(dead)
+
+
+def _unused(node: ir.Node) -> bool:
+    return not any(is_used(value) for value in node.outputs)
+
+
+class _Purity:
+    """Tells whether nodes only compute their outputs, through functions and subgraphs."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = model.functions
+        self._known: dict[ir.OperatorIdentifier, bool] = {}
+
+    def holds(self, node: ir.Node) -> bool:
+        return all(self._node(inner) for inner in (node, *inner_nodes(node)))
+
+    def _node(self, node: ir.Node) -> bool:
+        key = node.op_identifier()
+        if key not in self._functions:
+            return onnx.defs.has(node.op_type, node.domain)
+        if key not in self._known:
+            self._known[key] = False  # what calls itself never ends
+            self._known[key] = all(self.holds(inner) for inner in self._functions[key])
+        return self._known[key]
+
+
+def _remove_initializers(graph: ir.Graph) -> int:
+    dead = [
+        name
+        for name, value in graph.initializers.items()
+        if not value.is_graph_input() and not is_used(value)
+    ]
+    for name in dead:
+        del graph.initializers[name]
+    return len(dead)
+
+
+def _remove_functions(model: ir.Model) -> int:
+    """Remove functions that no call reaches from the model's graph."""
+    reached: set[ir.OperatorIdentifier] = set()
+    waiting = [model.graph]
+    while waiting:
+        for graph in nested_graphs(waiting.pop()):
+            for node in graph:
+                key = node.op_identifier()
+                if key in model.functions and key not in reached:
+                    reached.add(key)
+                    waiting.append(model.functions[key].graph)
+    dead = [key for key in model.functions if key not in reached]
+    for key in dead:
+        del model.functions[key]
+    return len(dead)

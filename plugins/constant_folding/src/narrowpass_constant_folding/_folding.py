@@ -1,0 +1,131 @@
+"""Folds all constant expressions of a model in one sweep, in time linear in its size."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from narrowpass_constant_folding._attempt import Folded, Folder, Left
+from narrowpass_constant_folding._constants import Store, is_constant, tensor_of
+from narrowpass_constant_folding._report import Report
+from narrowpass_constant_folding._scopes import (
+    FIRST_IR_WITH_PLAIN_INITIALIZERS,
+    Root,
+    inner_nodes,
+    nested_graphs,
+    remove_nodes,
+    roots,
+    subgraphs,
+)
+from narrowpass_constant_folding._uses import Uses
+
+
+def fold_constants(
+    model: ir.Model, folder: Folder, kept: Collection[ir.Node], report: Report
+) -> bool:
+    """Fold what can be folded now; give whether anything was.
+
+    Args:
+        model: changed in place.
+        folder: evaluates nodes; give the same one again for a later sweep over the same model.
+        kept: nodes to leave alone.
+        report: told what was folded and what was left alone.
+    """
+    return _Sweep(model, folder, kept, report).run()
+
+
+class _Sweep:
+    """Visits all nodes in order, and again those that a later node gave another chance."""
+
+    def __init__(
+        self, model: ir.Model, folder: Folder, kept: Collection[ir.Node], report: Report
+    ) -> None:
+        self._model = model
+        self._folder = folder
+        self._kept = kept
+        self._report = report
+        self._store = Store(_initializer_graphs(model))
+        self._uses = Uses(model)
+        self._gone: dict[ir.Graph, list[ir.Node]] = {}
+        self._removed: set[ir.Node] = set()
+        self._too_large: dict[ir.Value, list[ir.Node]] = {}
+        self._again: deque[ir.Node] = deque()
+
+    def run(self) -> bool:
+        for root in roots(self._model):
+            self._visit(root.graph, root)
+            while self._again:
+                self._revisit(self._again.popleft(), root)
+        for graph, nodes in self._gone.items():
+            remove_nodes(graph, nodes)
+        return bool(self._gone)
+
+    def _visit(self, graph: ir.Graph, root: Root) -> None:
+        for node in graph:
+            if is_constant(node):
+                self._lift(graph, node)
+            elif not self._fold(graph, node, root):
+                for subgraph in subgraphs(node):
+                    self._visit(subgraph, root)
+
+    def _revisit(self, node: ir.Node, root: Root) -> None:
+        graph = node.graph
+        if node in self._removed or graph is None:
+            return
+        users = [use.node for value in node.outputs for use in value.uses()]
+        if self._fold(graph, node, root):
+            self._again.extend(users)
+
+    def _lift(self, graph: ir.Graph, node: ir.Node) -> None:
+        """Make a Constant node an initializer, where the graph can hold it."""
+        if node in self._kept or not self._store.holds_initializers(graph):
+            return
+        tensor = tensor_of(node)
+        if tensor is None:
+            return
+        self._replace(graph, node, {node.outputs[0]: tensor})
+        self._report.count("constants")
+
+    def _fold(self, graph: ir.Graph, node: ir.Node, root: Root) -> bool:
+        outcome = self._folder.attempt(node, root.opsets, self._uses)
+        if isinstance(outcome, Left):
+            self._report.leave(node, outcome.refusal)
+            if outcome.refusal.counter == "too-large":
+                for value in outcome.read:
+                    self._too_large.setdefault(value, []).append(node)
+        if not isinstance(outcome, Folded):
+            return False
+        self._replace(graph, node, outcome.tensors)
+        self._report.folded(node, outcome.by, outcome.measured, outcome.limit)
+        self._uses.drop(outcome.read)
+        for value in outcome.read:
+            self._reconsider(value)
+        return True
+
+    def _replace(
+        self, graph: ir.Graph, node: ir.Node, tensors: Mapping[ir.Value, ir.TensorProtocol]
+    ) -> None:
+        for value, tensor in tensors.items():
+            self._uses.move(value, self._store.replace(node, value, tensor))
+        self._gone.setdefault(graph, []).append(node)
+        self._removed.update((node, *inner_nodes(node)))
+
+    def _reconsider(self, value: ir.Value) -> None:
+        """Look again at a node that was too large, if it has become the value's only reader."""
+        nodes = self._too_large.get(value, ())
+        if len(nodes) == 1 and nodes[0] not in self._removed:
+            del self._too_large[value]
+            self._again.append(nodes[0])
+
+
+def _initializer_graphs(model: ir.Model) -> frozenset[ir.Graph]:
+    if (model.ir_version or 0) < FIRST_IR_WITH_PLAIN_INITIALIZERS:
+        return frozenset()
+    return frozenset(
+        graph
+        for root in roots(model)
+        for graph in nested_graphs(root.graph)
+        if not (root.is_function and graph is root.graph)
+    )

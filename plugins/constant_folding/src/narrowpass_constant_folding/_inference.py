@@ -1,0 +1,112 @@
+"""Result types and shapes of a call, before it is evaluated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from narrowpass_constant_folding._calls import Call
+from narrowpass_constant_folding._operands import Operand
+from narrowpass_constant_folding._refusals import schema_of
+
+_OPERAND_ELEMENTS = 1024
+"""Larger inputs are data, not shapes, axes or repeats that a result's shape depends on."""
+
+_CACHED = 4096
+
+
+@dataclass(frozen=True)
+class ResultType:
+    """What is known of a result.
+
+    Attributes:
+        dtype: its element type; None where unknown, or where it is no tensor.
+        dims: its shape, None for an unknown dimension; None where not even the rank is known.
+        is_tensor: whether it may be a tensor.
+    """
+
+    dtype: ir.DataType | None
+    dims: tuple[int | None, ...] | None
+    is_tensor: bool = True
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes that it takes in a file, where that is known beforehand."""
+        if self.dtype is None or self.elements is None or self.dtype == ir.DataType.STRING:
+            return None
+        return math.ceil(self.elements * self.dtype.bitwidth / 8)
+
+    @property
+    def elements(self) -> int | None:
+        """The number of elements, where that is known beforehand."""
+        if self.dims is None:
+            return None
+        known = [dim for dim in self.dims if dim is not None]
+        return math.prod(known) if len(known) == len(self.dims) else None
+
+
+UNKNOWN = ResultType(None, None)
+NO_TENSOR = ResultType(None, None, is_tensor=False)
+
+
+class Inference:
+    """Infers result types with onnx's schemas, remembering those of equal calls."""
+
+    def __init__(self) -> None:
+        """Start with nothing remembered."""
+        self._known: dict[object, dict[str, ResultType]] = {}
+
+    def results(self, call: Call) -> Mapping[str, ResultType]:
+        """Give what is known of each result, by name; empty where nothing can be inferred."""
+        found = self._known.get(call.key)
+        if found is None:
+            found = _infer(call, with_data=False)
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            self._known[call.key] = found
+        if all(found.get(name, UNKNOWN).elements is not None for name in call.results if name):
+            return found
+        return _infer(call, with_data=True) or found
+
+
+def _infer(call: Call, *, with_data: bool) -> dict[str, ResultType]:
+    node = call.node
+    version = call.opsets.get(node.domain, 0)
+    schema = schema_of(node.domain, node.op_type, version)
+    if schema is None:
+        return {}
+    imports = [onnx.helper.make_opsetid(domain, number) for domain, number in call.opsets.items()]
+    try:
+        types = onnx.shape_inference.infer_node_outputs(
+            schema, node, call.types(), _data(call) if with_data else {}, opset_imports=imports
+        )
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
+        return {}  # the evaluation meets the same fault and tells of it
+    return {name: _result_type(proto) for name, proto in types.items()}
+
+
+def _data(call: Call) -> dict[str, onnx.TensorProto]:
+    return {
+        name: onnx.numpy_helper.from_array(operand.read(), name)
+        for name, operand in call.operands.items()
+        if _may_size_result(operand)
+    }
+
+
+def _may_size_result(operand: Operand) -> bool:
+    return operand.tensor is not None and operand.size <= _OPERAND_ELEMENTS
+
+
+def _result_type(proto: onnx.TypeProto) -> ResultType:
+    if not proto.HasField("tensor_type"):
+        return UNKNOWN if proto.WhichOneof("value") is None else NO_TENSOR
+    tensor = proto.tensor_type
+    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    if not tensor.HasField("shape"):
+        return ResultType(dtype, None)
+    dims = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+    return ResultType(dtype, tuple(dims))

@@ -1,0 +1,116 @@
+"""The size rule: folding a node must not blow the model up, nor take long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from narrowpass_constant_folding._calls import Call
+from narrowpass_constant_folding._inference import UNKNOWN, ResultType
+from narrowpass_constant_folding._report import Refusal
+
+_REPEATERS = frozenset(
+    {"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Tile", "Upsample"}
+)
+_REPEATER_SHARE = 8
+"""What only repeats values is cheap to compute and dear to store."""
+
+_SIZED_BY_DATA = frozenset({"MaxUnpool", "Loop", "Scan", *_REPEATERS})
+_MOST_BY_DATA = 1 << 16
+
+_SHAPE_ELEMENTS = 64
+_MOST_UNVECTORIZED = 1 << 15
+"""Elements; the reference operators outside of the list below take microseconds for each."""
+
+_VECTORIZED_NAMES = """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd
+    BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Compress Concat ConstantOfShape Cos
+    Cosh CumSum Div Dropout Einsum Elu Equal Exp Expand EyeLike Flatten Floor Gather
+    GatherElements Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
+    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max Mean Min Mod Mul Neg
+    NonZero Not Or PRelu Pad Pow Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu
+    Shape Sign Sin Sinh Size Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh
+    ThresholdedRelu Tile Transpose Trilu Unsqueeze Where Xor
+"""
+_VECTORIZED = frozenset(_VECTORIZED_NAMES.split())
+
+
+class SizeRule:
+    """Limits what one folded node may store."""
+
+    def __init__(self, max_growth: int) -> None:
+        """Take the bytes by which a node's folding may grow the model."""
+        self._max_growth = max_growth
+
+    def limit(self, op_type: str, freed: int) -> int:
+        """Give the most bytes that the results may take where folding frees `freed` bytes."""
+        share = _REPEATER_SHARE if op_type in _REPEATERS else 1
+        return freed + self._max_growth // share
+
+
+def refuse_early(
+    call: Call, inferred: Mapping[str, ResultType], needed: tuple[str, ...], limit: int
+) -> Refusal | None:
+    """Give why the call is not to be evaluated, from what is known without doing so.
+
+    Args:
+        call: what would be evaluated.
+        inferred: its result types.
+        needed: the results that something reads; only these are stored.
+        limit: the most bytes that these may take.
+    """
+    known = [inferred.get(name, UNKNOWN).nbytes for name in needed]
+    stored = sum(size or 0 for size in known)
+    if stored > limit:
+        return too_large(stored, limit)
+    every = [inferred.get(name, UNKNOWN) for name in call.results if name]
+    if None in known and call.node.op_type in _SIZED_BY_DATA:
+        largest = _largest_operand(call)
+        if largest > _MOST_BY_DATA:
+            return Refusal(
+                "size-rule",
+                f"the size of its result is unknown and may grow with {largest}",
+                "too-large",
+                largest,
+                _MOST_BY_DATA,
+            )
+    if call.node.domain == "" and call.node.op_type in _VECTORIZED:
+        return None
+    elements = sum(operand.size for operand in call.operands.values())
+    for result in every:
+        elements += result.elements or 0
+    if elements > _MOST_UNVECTORIZED:
+        return Refusal(
+            "size-rule",
+            "evaluating so many elements at build time takes too long",
+            "too-large",
+            elements,
+            _MOST_UNVECTORIZED,
+        )
+    return None
+
+
+def too_large(measured: int, limit: int) -> Refusal:
+    """Give the refusal of a result that the size rule does not allow."""
+    return Refusal(
+        "size-rule",
+        f"its result takes {measured} bytes where {limit} are allowed; max-growth raises that",
+        "too-large",
+        measured,
+        limit,
+    )
+
+
+def _largest_operand(call: Call) -> int:
+    """Give the largest integer among the small operands, such as a trip count or a shape."""
+    largest = 0
+    for operand in call.operands.values():
+        if (
+            operand.tensor is None
+            or not operand.dtype.is_integer()
+            or operand.size > _SHAPE_ELEMENTS
+        ):
+            continue
+        if operand.size:
+            largest = max(largest, int(abs(operand.read()).max()))
+    return largest

@@ -1,0 +1,112 @@
+"""Helpers of the tests: models from ONNX text, and runs by evaluators that are not ours."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from narrowpass import Context
+from narrowpass_constant_folding import Fold
+
+HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}{more}]>\n'
+
+
+def parse(text, ir_version=8, opset=17, more="", initializers=None):
+    """Give the model of ONNX text, with further initializers by name."""
+    proto = onnx.parser.parse_model(HEADER.format(ir=ir_version, opset=opset, more=more) + text)
+    for name, value in (initializers or {}).items():
+        tensor = (
+            value if isinstance(value, onnx.TensorProto) else onnx.numpy_helper.from_array(value)
+        )
+        tensor.name = name
+        proto.graph.initializer.append(tensor)
+    return proto
+
+
+def fold(proto, **options):
+    """Fold; check what holds for every model; give the result, its IR and the context."""
+    model = ir.from_proto(proto)
+    ctx = Context()
+    result = Fold(**options).run(model, ctx)
+    folded = ir.to_proto(result.model)
+    onnx.checker.check_model(folded, full_check=True)
+    assert signature(folded) == signature(proto)
+    assert_stable(result.model, **options)
+    if not result.modified:
+        assert folded == ir.to_proto(ir.from_proto(proto))
+    return folded, result.model, ctx
+
+
+def assert_stable(model, **options):
+    """Check that a second run changes nothing, in memory and after a reload."""
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    assert not Fold(**options).run(model, Context()).modified
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+    again = ir.from_proto(onnx.ModelProto.FromString(before))
+    assert not Fold(**options).run(again, Context()).modified
+    assert ir.to_proto(again).SerializeToString(deterministic=True) == before
+
+
+def signature(proto):
+    return (
+        [value.SerializeToString(deterministic=True) for value in proto.graph.input],
+        [value.SerializeToString(deterministic=True) for value in proto.graph.output],
+    )
+
+
+def ops(proto):
+    return [node.op_type for node in proto.graph.node]
+
+
+def initializer(proto, name):
+    (found,) = [item for item in proto.graph.initializer if item.name == name]
+    return found
+
+
+def assert_same_bits(actual, expected):
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape
+    if expected.dtype.kind in "OU":
+        assert actual.dtype.kind in "OU"
+        assert actual.tolist() == expected.tolist()
+        return
+    assert actual.dtype == expected.dtype
+    if actual.dtype.kind not in "fiubc":  # a type of ml_dtypes
+        assert actual.tobytes() == expected.tobytes()
+    else:
+        np.testing.assert_array_equal(actual, expected)
+        if actual.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(actual), np.signbit(expected))
+
+
+def check_reference(before, after, feeds):
+    """Check that onnx's evaluator gives the same bits for both models."""
+    expected = ReferenceEvaluator(before).run(None, feeds)
+    actual = ReferenceEvaluator(after).run(None, feeds)
+    for got, due in zip(actual, expected, strict=True):
+        assert_same_bits(got, due)
+
+
+def run_onnxruntime(proto, feeds):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, feeds)
+
+
+def check_onnxruntime(before, after, feeds, tolerance=1e-5):
+    """Check that onnxruntime's outputs differ by at most `tolerance` of their largest value."""
+    for got, due in zip(run_onnxruntime(after, feeds), run_onnxruntime(before, feeds), strict=True):
+        assert got.dtype == due.dtype
+        assert got.shape == due.shape
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(due))
+        scale = np.abs(due[np.isfinite(due)]).max(initial=0)
+        np.testing.assert_allclose(got, due, rtol=0, atol=float(scale) * tolerance)

@@ -1,0 +1,24 @@
+"""The distribution as a plugin: its entry point, and what importing it costs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+from narrowpass_constant_folding import Fold, narrowpass_passes
+
+
+def test_the_entry_point_registers_the_pass():
+    (entry,) = importlib.metadata.entry_points(group="narrowpass", name="constant-folding")
+    assert entry.value == "narrowpass_constant_folding"
+    assert entry.load().narrowpass_passes() == narrowpass_passes() == [Fold]
+
+
+def test_importing_the_entry_module_loads_nothing_heavy():
+    code = (
+        "import sys, narrowpass_constant_folding;"
+        "print([m for m in ('onnx', 'onnx_ir', 'numpy', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
