@@ -1,0 +1,69 @@
+"""The site builds without a warning, without the network, and has what the code offers."""
+
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+import narrowpass
+import narrowpass.testing
+
+pytest.importorskip("sphinx", reason="the documentation's tools are not installed")
+pytest.importorskip("myst_parser")
+pytest.importorskip("furo")
+
+
+BUILD = """
+import socket, sys
+
+def no_network(*_):
+    raise SystemExit("the documentation build uses the network")
+
+socket.socket.connect = no_network
+from sphinx.cmd.build import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, docs):
+    out = tmp_path_factory.mktemp("site")
+    # A process of its own: pytest turns warnings into errors, also those of Sphinx's extensions.
+    command = [sys.executable, "-c", BUILD, "-W", "--keep-going", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, str(docs), str(out)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def inventory(site):
+    """The names of objects that other sites may link to."""
+    data = (site / "objects.inv").read_bytes()
+    return {
+        line.split()[0] for line in zlib.decompress(data.split(b"\n", 4)[4]).decode().splitlines()
+    }
+
+
+def test_public_names_are_objects_of_the_site(inventory):
+    missing = [name for name in narrowpass.__all__ if f"narrowpass.{name}" not in inventory]
+    assert not missing
+
+
+def test_hooks_are_objects_of_the_site(inventory):
+    assert "narrowpass.plugins.hookspecs.narrowpass_passes" in inventory
+
+
+def test_testing_is_in_the_site(inventory):
+    missing = [n for n in narrowpass.testing.__all__ if f"narrowpass.testing.{n}" not in inventory]
+    assert not missing
+
+
+def test_no_page_asks_for_anything_elsewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert 'src="http' not in text, page
+        assert '<link rel="stylesheet" href="http' not in text, page
