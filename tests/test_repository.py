@@ -1,0 +1,111 @@
+"""Files of the repository that must agree with each other."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECTS = sorted(
+    file
+    for pattern in ("core", "plugins/*", "plugin_*")
+    for file in ROOT.glob(f"{pattern}/pyproject.toml")
+)
+
+projects = pytest.mark.parametrize("file", PROJECTS, ids=lambda file: file.parent.name)
+
+
+def blocks() -> list[tuple[str, str]]:
+    """Give each sh block of the README with the heading that it stands under."""
+    found, heading, block = [], "", None
+    for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines():
+        if block is None and line.startswith("#"):
+            heading = line.lstrip("# ")
+        if block is not None and line.startswith("```"):
+            found.append((heading, "\n".join(block)))
+            block = None
+        elif block is not None:
+            block.append(line)
+        elif line == "```sh":
+            block = []
+    return found
+
+
+def project(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+
+
+def test_readme_has_two_one_line_commands() -> None:
+    assert [heading for heading, _ in blocks()] == ["Quick start", "Tests"]
+    for _, block in blocks():
+        assert len(block.splitlines()) == 1
+        assert not block.endswith("\\")
+
+
+def test_quick_start_installs_from_the_checkout_and_runs_the_demo() -> None:
+    _, command = blocks()[0]
+    folders = re.findall(r"\./[\w/]+", command)
+    assert "./core" in folders
+    assert all((ROOT / folder / "pyproject.toml").is_file() for folder in folders)
+    assert command.endswith("narrowpass demo")
+
+
+def test_ci_takes_the_command_from_the_readme() -> None:
+    """`.ci/run --print` gives what it would run."""
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    done = subprocess.run(
+        ["bash", script, "--print"], check=True, capture_output=True, text=True, cwd="/"
+    )
+    assert done.stdout.strip() == blocks()[1][1]
+
+
+def test_default_environments() -> None:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "tox.ini", encoding="utf-8")
+    names = parser["tox"]["env_list"].split()
+    # .ci/run relies on these being in the list and runs none of them by itself.
+    assert {"lint", "types", "docs", "oldest", "conformance"} <= set(names)
+    assert "py{311,312,313}-{core,fold,all,thirdparty}" in names
+    assert "long" not in names
+
+
+def test_oldest_constraints_are_the_lower_bounds() -> None:
+    command = [sys.executable, ROOT / "tools" / "oldest.py"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (ROOT / "tools" / "oldest.txt").read_text(encoding="utf-8") == done.stdout
+
+
+@projects
+def test_distribution(file: Path) -> None:
+    """Each has a src layout, py.typed, Apache-2.0, and the Pythons that tox tests."""
+    about = project(file)
+    package = about["name"].replace("-", "_")
+    assert (file.parent / "src" / package / "py.typed").is_file()
+    assert about["requires-python"] == ">=3.11"
+    assert about["license"] == "Apache-2.0"
+    assert (file.parent / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert (file.parent / about["readme"]).is_file()
+
+
+@projects
+def test_plugin_declares_its_narrowpass(file: Path) -> None:
+    """A plugin says which versions of the core it works with, and registers itself."""
+    about = project(file)
+    if about["name"] == "narrowpass":
+        return
+    assert any(re.fullmatch(r"narrowpass>=[\d.]+,<[\d.]+", text) for text in about["dependencies"])
+    assert about["entry-points"]["narrowpass"]
+
+
+def test_hello_is_short() -> None:
+    source = (ROOT / "plugins/hello/src/narrowpass_hello/__init__.py").read_text(encoding="utf-8")
+    assert sum(bool(line.strip()) for line in source.splitlines()) < 30

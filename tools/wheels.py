@@ -1,0 +1,96 @@
+"""Build the wheels of this repository's distributions, and install them from those files.
+
+``wheels.py build FOLDER`` builds every distribution into FOLDER and pins all their names to
+those files in ``FOLDER/constraints.txt``.
+
+``wheels.py install FOLDER [-c FILE] [NAME ...]`` installs the named distributions into the
+Python that runs this, takes those of the repository that are not named away (but the core),
+and gets only what is not ours from an index.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = "narrowpass"
+
+
+def projects() -> dict[str, Path]:
+    """Give the folder of each distribution of this repository by its name."""
+    found = {}
+    for pattern in ("core", "plugins/*", "plugin_*"):
+        for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
+            project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+            found[project["name"]] = file.parent
+    return found
+
+
+def wheel_of(folder: Path, name: str) -> Path:
+    """Give the wheel of a distribution; exit where there is not exactly one."""
+    stem = re.sub(r"[-_.]+", "_", name).lower()
+    wheels = list(folder.glob(f"{stem}-*.whl"))
+    if len(wheels) != 1:
+        sys.exit(f"{folder} has {len(wheels)} wheels of {name}, not one: run 'tox run -e wheels'")
+    return wheels[0].resolve()
+
+
+def pip(*arguments: str | Path) -> None:
+    """Run pip in this Python; exit with its code if it fails."""
+    command = [sys.executable, "-m", "pip", *map(str, arguments)]
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def build(folder: Path) -> None:
+    """Build every distribution into `folder`, which is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *projects().values())
+    pins = [f"{name} @ {wheel_of(folder, name).as_uri()}\n" for name in projects()]
+    (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
+
+
+def install(folder: Path, names: list[str], constraints: list[Path]) -> None:
+    """Install the wheels of `names`, and none of the repository's other distributions."""
+    ours = projects()
+    unknown = [name for name in names if name not in ours]
+    if unknown:
+        sys.exit(f"{unknown[0]} is not a distribution of this repository: {', '.join(ours)}")
+    present = [d.name for d in distributions() if d.name in ours and d.name != CORE]
+    if present:
+        pip("uninstall", "--quiet", "--yes", *present)
+    if not names:
+        return
+    files = [folder / "constraints.txt", *constraints]
+    pins = [part for file in files for part in ("--constraint", file)]
+    pip("install", "--quiet", "--no-compile", *pins, *(wheel_of(folder, name) for name in names))
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    building = commands.add_parser("build", help="build all wheels")
+    building.add_argument("folder", type=Path)
+    installing = commands.add_parser("install", help="install some of them")
+    installing.add_argument("folder", type=Path)
+    installing.add_argument("-c", "--constraint", type=Path, action="append", default=[])
+    installing.add_argument("names", nargs="*", metavar="NAME")
+    arguments = parser.parse_args()
+    if arguments.command == "build":
+        build(arguments.folder)
+    else:
+        install(arguments.folder, arguments.names, arguments.constraint)
+
+
+if __name__ == "__main__":
+    main()
