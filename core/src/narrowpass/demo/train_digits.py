@@ -174,9 +174,7 @@ def split_digits(seed: int) -> Split:
     image = digits.images.astype(np.uint8)
     label = digits.target.astype(np.uint8)
     return Split(
-        *train_test_split(
-            image, label, test_size=TEST_IMAGES, stratify=label, random_state=seed
-        )
+        *train_test_split(image, label, test_size=TEST_IMAGES, stratify=label, random_state=seed)
     )
 
 
@@ -193,9 +191,7 @@ def jitter(image: Tensor, generator: torch.Generator) -> Tensor:
 
     angle, scale = uniform(0.15), 1 + uniform(0.1)
     cos, sin = torch.cos(angle) * scale, torch.sin(angle) * scale
-    affine = torch.stack(
-        [cos, -sin, uniform(0.2), sin, cos, uniform(0.2)], dim=1
-    ).reshape(-1, 2, 3)
+    affine = torch.stack([cos, -sin, uniform(0.2), sin, cos, uniform(0.2)], dim=1).reshape(-1, 2, 3)
     grid = functional.affine_grid(affine, list(image.shape), align_corners=False)
     return functional.grid_sample(image, grid, align_corners=False)
 
@@ -206,12 +202,8 @@ def train(split: Split, epochs: int, seed: int) -> DigitNet:
     generator = torch.Generator().manual_seed(seed)
     image = to_input(split.train_image)
     label = torch.from_numpy(split.train_label).to(torch.int64)
-    model = DigitNet(
-        mean=float(split.train_image.mean()), std=float(split.train_image.std())
-    )
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=PEAK_LEARNING_RATE, weight_decay=0.02
-    )
+    model = DigitNet(mean=float(split.train_image.mean()), std=float(split.train_image.std()))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, weight_decay=0.02)
     # Batch statistics of a small remainder would be poor: each epoch drops it.
     steps = len(image) // BATCH
     schedule = torch.optim.lr_scheduler.OneCycleLR(
