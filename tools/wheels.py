@@ -3,9 +3,9 @@
 ``wheels.py build FOLDER`` builds every distribution into FOLDER and pins all their names to
 those files in ``FOLDER/constraints.txt``.
 
-``wheels.py install FOLDER [-c FILE] [NAME ...]`` installs the named distributions into the
-Python that runs this, takes those of the repository that are not named away (but the core),
-and gets only what is not ours from an index.
+``wheels.py install [-c FILE] FOLDER [NAME ...]`` installs the named distributions into the
+Python that runs this, and uninstalls the repository's others (but the core). Only what is not
+of this repository comes from an index; FILE has further constraints.
 """
 
 from __future__ import annotations

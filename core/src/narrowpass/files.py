@@ -1,10 +1,16 @@
-"""What all writers of files share."""
+"""Writing files so that a reader finds the old one whole or the new one whole."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from narrowpass.errors import OutputError
+from narrowpass.errors import OutputError, UsageError
 
 
 def make_folder(path: Path) -> None:
@@ -19,3 +25,72 @@ def make_folder(path: Path) -> None:
         raise OutputError(
             f"{path}: the folder cannot be made: {error.strerror}; give another place"
         ) from error
+
+
+@contextlib.contextmanager
+def replacing_file(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write; it takes the place of `path` where the block ends.
+
+    Where the block raises, it is deleted and what was at `path` stays.
+
+    Raises:
+        UsageError: `path` is a folder, or the folder around it does not exist.
+        OutputError: the file system refuses to write.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; give the name of a file to write")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: the folder {path.parent} does not exist; make it first")
+    try:
+        with temporary(path) as (file, name):
+            yield file
+            sync(file)
+            name.replace(path)
+            sync_folder(path.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"{path}: cannot be written: {reason}; free space there, or give another place"
+        ) from error
+
+
+@contextlib.contextmanager
+def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Open a new file beside `target`; it is deleted at the end unless it was renamed.
+
+    Gives:
+        The file, open for writing, and its path.
+    """
+    name = target.parent / f".narrowpass-{secrets.token_hex(8)}.tmp"
+    # Not tempfile: its files are for the owner only, whatever the umask says.
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file, name
+    finally:
+        name.unlink(missing_ok=True)
+
+
+def sync(file: BinaryIO) -> None:
+    """Put what was written on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the file system can."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file and put it on the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        sync(file)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import threading
 
 import ml_dtypes
 import numpy as np
@@ -132,6 +135,23 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_full_disk(tmp_path):
 
     with pytest.raises(ModelError, match="cannot be read"):
         write(tmp_path / "w", {"w": Broken(0)})
+
+
+def test_a_sync_that_fails_meanwhile_is_not_lost(tmp_path, monkeypatch):
+    failed = threading.Event()
+
+    def fail(fd):
+        failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Slow(Wrong):
+        def tofile(self, file):
+            assert failed.wait(60)
+            file.write(bytes(400))
+
+    monkeypatch.setattr(os, "fdatasync", fail, raising=False)
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path / "w", {"w": Slow(400)})
 
 
 def test_progress_ends_at_the_total(tmp_path, tensors):

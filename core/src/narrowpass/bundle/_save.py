@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]  # has no stubs
 
-from narrowpass.bundle import publish
 from narrowpass.bundle._plan import Plan
 from narrowpass.bundle.manifest import (
     REPORTS,
@@ -26,6 +25,7 @@ from narrowpass.bundle.manifest import (
 from narrowpass.bundle.report import Report
 from narrowpass.bundle.safetensors import Layout
 from narrowpass.errors import ModelError
+from narrowpass.files import write_file
 from narrowpass.io import external_reference, serialize
 from narrowpass.io._checker import remembered
 
@@ -52,7 +52,7 @@ def write_method(
 
     data = _to_bytes(serialize(model, replace), name)
     path = folder / f"{name}.onnx"
-    publish.write_file(path, data)
+    write_file(path, data)
     return MethodInfo(
         name,
         _file_info(path.name, data),
@@ -136,6 +136,6 @@ def write_reports(folder: Path, reports: Sequence[Report]) -> list[FileInfo]:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", report.name)
         path = f"{REPORTS}/{number:02}-{name}.json"
         data = report.to_json().encode()
-        publish.write_file(folder / path, data)
+        write_file(folder / path, data)
         infos.append(_file_info(path, data))
     return infos

@@ -16,6 +16,7 @@ from narrowpass.bundle._plan import Plan, make_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
 from narrowpass.bundle.report import Report
 from narrowpass.errors import NarrowpassError, UsageError
+from narrowpass.files import write_file
 from narrowpass.io import check_file
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -175,7 +176,7 @@ class Bundle:
                 _save.tensor_infos(plan, layout, hashes),
                 tuple(_save.write_reports(folder, self.reports)),
             )
-            publish.write_file(folder / MANIFEST, manifest.to_json().encode())
+            write_file(folder / MANIFEST, manifest.to_json().encode())
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from narrowpass.bundle import _folders
 from narrowpass.bundle.manifest import MANIFEST, is_manifest
 from narrowpass.errors import OutputError, UsageError
+from narrowpass.files import sync_folder
 
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
@@ -71,26 +72,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             f"{os.fspath(path)}: cannot be written: {reason}; {advice}. "
             "What was there before is as it was"
         ) from error
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a whole file and sync it."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable, where the file system can."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(fd)
 
 
 def repair(path: str | os.PathLike[str]) -> bool:

@@ -6,11 +6,12 @@ and a gap before an aligned tensor is an entry of its own, ``__pad.N``, of zero 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ ALIGNMENT = 64
 
 Progress = Callable[[int, int], None]
 """Called with the bytes written so far and the bytes in all; never by two threads at once."""
+
+_SYNC_SECONDS = 0.1
 
 _RESERVED = re.compile(r"__metadata__|__pad\.\d+")
 
@@ -275,7 +278,7 @@ def write(
     _put(fd, layout.header, 0)
     # The largest first, so that no thread is left alone with it at the end.
     order = sorted(tensors, key=lambda key: -layout.entries[key].nbytes)
-    with ThreadPoolExecutor(threads or default_threads()) as pool:
+    with _syncing(fd), ThreadPoolExecutor(threads or default_threads()) as pool:
         try:
             futures = {key: pool.submit(put, key) for key in order}
             _, waiting = wait(futures.values(), return_when=FIRST_EXCEPTION)
@@ -289,6 +292,29 @@ def write(
         _raise_first([futures[key].exception() for key in order if not futures[key].cancelled()])
     os.fsync(fd)
     return {key: futures[key].result() for key in tensors}
+
+
+@contextlib.contextmanager
+def _syncing(fd: int) -> Iterator[None]:
+    """Sync a file again and again while it is written: the disk works while hashes are taken.
+
+    Raises:
+        OSError: a sync failed. The system tells of that once, so it must not get lost here.
+    """
+    sync = getattr(os, "fdatasync", os.fsync)
+    end = threading.Event()
+
+    def repeat() -> None:
+        while not end.wait(_SYNC_SECONDS):
+            sync(fd)
+
+    with ThreadPoolExecutor(1) as pool:
+        repeated = pool.submit(repeat)
+        try:
+            yield
+        finally:
+            end.set()
+        repeated.result()
 
 
 def _raise_first(errors: list[BaseException | None]) -> None:

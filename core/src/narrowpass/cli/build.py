@@ -296,8 +296,8 @@ def write_report(bundle: Bundle, path: str, *, title: str) -> None:
     Raises:
         OutputError: the file cannot be written.
     """
-    from narrowpass.cli._files import replacing_file
     from narrowpass.cli.report_html import render
+    from narrowpass.files import replacing_file
 
     with replacing_file(Path(path)) as file:
         file.write(render(bundle, title).encode())

@@ -110,7 +110,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     import numpy as np
 
     from narrowpass.cli._feeds import widened
-    from narrowpass.cli._files import replacing_file
+    from narrowpass.files import replacing_file
 
     with replacing_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

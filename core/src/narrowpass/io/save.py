@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass.errors import ModelError, OutputError, UsageError
+from narrowpass.files import sync, sync_folder, temporary
 from narrowpass.io._checker import check_file, remembered, warn
 from narrowpass.io._serialize import external_reference, serialize
 from narrowpass.io._shape_operands import shape_operands
@@ -231,38 +231,6 @@ def _as_output_error(target: Path) -> Iterator[None]:
         raise OutputError(
             f"{target}: cannot be written: {reason}; what was there before is untouched"
         ) from error
-
-
-@contextlib.contextmanager
-def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a new file beside `target`; it is deleted at the end unless it was renamed.
-
-    Gives:
-        The file, open for writing, and its path.
-    """
-    name = target.parent / f".narrowpass-{secrets.token_hex(8)}.tmp"
-    # Not tempfile: its files are for the owner only, whatever the umask says.
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file, name
-    finally:
-        name.unlink(missing_ok=True)
-
-
-def sync(file: BinaryIO) -> None:
-    """Put what was written on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _data_files(target: Path) -> Iterator[Path]:

@@ -22,18 +22,20 @@ class Call:
         opsets: the operator-set versions that it is read with.
         operands: all that it reads, by name.
         results: names of the outputs; empty where the node leaves one out.
+        node_bytes: `node` serialized: equal for equal nodes.
     """
 
     node: onnx.NodeProto
     opsets: Mapping[str, int]
     operands: Mapping[str, Operand]
     results: tuple[str, ...]
+    node_bytes: bytes
 
     @functools.cached_property
     def key(self) -> tuple[object, ...]:
         """What decides the result's types, where they do not depend on data."""
         types = tuple((item.dtype, item.dims) for item in self.operands.values())
-        return self.node.SerializeToString(deterministic=True), tuple(self.opsets.items()), types
+        return self.node_bytes, tuple(self.opsets.items()), types
 
     def types(self) -> dict[str, onnx.TypeProto]:
         """Give the types of the operands."""
@@ -49,24 +51,33 @@ def make_call(
     opsets: Mapping[str, int],
 ) -> Call:
     """Give the call of `node` with these inputs (None for one left out) and captured values."""
-    if captured or any(value.type == ir.AttributeType.GRAPH for value in node.attributes.values()):
-        proto = ir.serde.serialize_node(node)
-        del proto.input[:], proto.output[:]
-    else:
-        proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
-        for attribute in node.attributes.values():
-            ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
-    proto.name = ""
-    proto.doc_string = ""
+    names = tuple("" if operand is None else f"#{i}" for i, operand in enumerate(inputs))
     operands = dict(captured)
-    for index, operand in enumerate(inputs):
-        name = "" if operand is None else f"#{index}"
-        proto.input.append(name)
-        if operand is not None:
-            operands[name] = operand
+    operands.update((name, item) for name, item in zip(names, inputs, strict=True) if item)
     results = tuple(f"#out{i}" if value.name else "" for i, value in enumerate(node.outputs))
-    proto.output.extend(results)
-    return Call(proto, opsets, operands, results)
+    if node.attributes:
+        proto, data = _with_attributes(node, names, results)
+    else:
+        proto, data = _plain(node.domain, node.op_type, names, results)
+    return Call(proto, opsets, operands, results, data)
+
+
+def _with_attributes(
+    node: ir.Node, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> tuple[onnx.NodeProto, bytes]:
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=inputs, output=outputs)
+    for attribute in node.attributes.values():
+        ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
+    return proto, proto.SerializeToString(deterministic=True)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain(
+    domain: str, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> tuple[onnx.NodeProto, bytes]:
+    """Give the one node of this form, which all calls of it share."""
+    proto = onnx.NodeProto(op_type=op_type, domain=domain, input=inputs, output=outputs)
+    return proto, proto.SerializeToString(deterministic=True)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -35,7 +35,9 @@ def tensor_of(node: ir.Node) -> ir.TensorProtocol | None:
         return None
     match name:
         case "value":
-            return attribute.as_tensor()
+            # Its kind is known from its name; `as_tensor` checks a protocol at some expense.
+            tensor: ir.TensorProtocol = attribute.value
+            return tensor
         case "value_float":
             return ir.Tensor(np.array(attribute.as_float(), np.float32))
         case "value_floats":

@@ -150,7 +150,8 @@ def _inner_call(node: onnx.NodeProto, inputs: tuple[Array, ...], opsets: Mapping
         operands[f"#{index}"] = Operand(dtype, array.shape, tensor)
     del proto.input[:]
     proto.input.extend(operands)
-    return Call(proto, opsets, operands, tuple(proto.output))
+    data = proto.SerializeToString(deterministic=True)
+    return Call(proto, opsets, operands, tuple(proto.output), data)
 
 
 class _BoundedEvaluator(ReferenceEvaluator):

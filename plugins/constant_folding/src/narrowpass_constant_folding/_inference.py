@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_constant_folding._calls import Call
-from narrowpass_constant_folding._operands import Operand
+from narrowpass_constant_folding._operands import Array, Operand
 from narrowpass_constant_folding._refusals import schema_of
 
 _OPERAND_ELEMENTS = 1024
@@ -62,43 +62,54 @@ class Inference:
 
     def results(self, call: Call) -> Mapping[str, ResultType]:
         """Give what is known of each result, by name; empty where nothing can be inferred."""
-        found = self._known.get(call.key)
-        if found is None:
-            found = _infer(call, with_data=False)
-            if len(self._known) >= _CACHED:
-                self._known.clear()
-            self._known[call.key] = found
+        found = self._remembered(call, call.key, {})
         if all(found.get(name, UNKNOWN).elements is not None for name in call.results if name):
             return found
-        return _infer(call, with_data=True) or found
+        data = _data(call)
+        if not data:
+            return found
+        contents = tuple((name, array.tobytes()) for name, array in data.items())
+        return self._remembered(call, (call.key, contents), data) or found
+
+    def _remembered(
+        self, call: Call, key: object, data: Mapping[str, Array]
+    ) -> Mapping[str, ResultType]:
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            found = self._known[key] = _infer(call, data)
+        return found
 
 
-def _infer(call: Call, *, with_data: bool) -> dict[str, ResultType]:
+def _infer(call: Call, data: Mapping[str, Array]) -> dict[str, ResultType]:
     node = call.node
     version = call.opsets.get(node.domain, 0)
     schema = schema_of(node.domain, node.op_type, version)
     if schema is None:
         return {}
+    tensors = {name: onnx.numpy_helper.from_array(array, name) for name, array in data.items()}
     imports = [onnx.helper.make_opsetid(domain, number) for domain, number in call.opsets.items()]
     try:
         types = onnx.shape_inference.infer_node_outputs(
-            schema, node, call.types(), _data(call) if with_data else {}, opset_imports=imports
+            schema, node, call.types(), tensors, opset_imports=imports
         )
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
         return {}  # the evaluation meets the same fault and tells of it
     return {name: _result_type(proto) for name, proto in types.items()}
 
 
-def _data(call: Call) -> dict[str, onnx.TensorProto]:
+def _data(call: Call) -> dict[str, Array]:
+    """Read the operands that a result's shape may depend on: small ones, and no text."""
     return {
-        name: onnx.numpy_helper.from_array(operand.read(), name)
-        for name, operand in call.operands.items()
-        if _may_size_result(operand)
+        name: operand.read() for name, operand in call.operands.items() if _may_size_result(operand)
     }
 
 
 def _may_size_result(operand: Operand) -> bool:
-    return operand.tensor is not None and operand.size <= _OPERAND_ELEMENTS
+    if operand.tensor is None or operand.dtype == ir.DataType.STRING:
+        return False
+    return operand.size <= _OPERAND_ELEMENTS
 
 
 def _result_type(proto: onnx.TypeProto) -> ResultType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ class Operand:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(np.prod(self.dims, dtype=object))
+        return math.prod(self.dims)
 
     def read(self) -> Array:
         """Give the data as an array that may be written into only where it is a copy.

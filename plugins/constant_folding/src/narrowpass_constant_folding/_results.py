@@ -49,7 +49,7 @@ def stored_bytes(tensor: ir.TensorProtocol) -> int:
     """Give the bytes that a tensor's data takes in a file; its data is read only for strings."""
     if tensor.dtype == ir.DataType.STRING:
         return int(tensor.nbytes)
-    return math.ceil(math.prod(tensor.shape.numpy()) * tensor.dtype.bitwidth / 8)
+    return -(-math.prod(tensor.shape.numpy()) * tensor.dtype.bitwidth // 8)
 
 
 def _dtype(value: ir.Value, inferred: ResultType) -> ir.DataType | None:
