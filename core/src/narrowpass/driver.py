@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass.backend import CompileOptions, Feeds, Program
-from narrowpass.bundle import Bundle, MethodReport, Report, is_bundle
+from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
 from narrowpass.calibration import Samples
 from narrowpass.config import registry_for
 from narrowpass.context import Context
@@ -83,8 +83,7 @@ def build(
     backend = registry.backend(target)
     chosen = choose_pipeline(pipeline, backend, registry)
     named = models if isinstance(models, Mapping) else {"main": models}
-    if not named:
-        raise UsageError("there is no model to build: give at least one method")
+    check_method_names(named)
     plain = out is not None and Path(out).suffix == ".onnx"
     if plain and len(named) != 1:
         raise UsageError(

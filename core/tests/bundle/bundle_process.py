@@ -9,12 +9,13 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 from bundle_models import linear, read
 
-from narrowpass.bundle import Bundle, publish
+from narrowpass.bundle import Bundle, _folders, publish
 from narrowpass.errors import OutputError
 
 SIZE = 640
@@ -70,6 +71,11 @@ def main(action: str, path: str, seed: int, *more: str) -> None:
             made[count % 2].save(path)
             count += 1
         print(count)
+    elif action == "count":
+        counter = Path(more[0])
+        for _ in range(seed):
+            with _folders.locked(Path(path)):
+                counter.write_text(str(int(counter.read_text()) + 1))
     elif action == "limit":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         made = bundle(seed)

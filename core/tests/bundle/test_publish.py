@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import bundle_process
 import pytest
 from bundle_models import linear, read, tree
 
@@ -229,24 +231,12 @@ def test_a_folder_that_cannot_be_written(bundle, monkeypatch, code):
     assert names(bundle.parent) == [bundle.name]
 
 
-def hold(path, counter, rounds):
-    for _ in range(rounds):
-        with _folders.locked(path):
-            value = int(counter.read_text())
-            counter.write_text(str(value + 1))
-
-
 def test_the_lock_holds_although_its_file_is_removed(tmp_path):
     counter = tmp_path / "counter"
     counter.write_text("0")
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=hold, args=(tmp_path / "b", counter, 200)) for _ in range(4)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    command = [sys.executable, bundle_process.__file__, "count", tmp_path / "b", "200", counter]
+    processes = [subprocess.Popen(list(map(str, command))) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
     assert counter.read_text() == "800"
     assert names(tmp_path) == ["counter"]
 

@@ -113,7 +113,8 @@ def test_reports_keep_what_each_pass_decided_in_each_method(model_file, plugins)
         ({"target": "none"}, PluginError, "no backend 'none'"),
         ({"calibration": "no-such-data"}, UsageError, "no data at 'no-such-data'"),
         ({"pipeline": "report", "calibration": []}, DataError, "holds no samples"),
-        ({"models": {}}, UsageError, "no model"),
+        ({"models": {}}, UsageError, "at least one method"),
+        ({"models": {"a/b": "missing.onnx"}}, UsageError, "method name 'a/b'"),
     ],
 )
 def test_unusable_arguments(model_file, plugins, arguments, kind, message):

@@ -478,5 +478,5 @@ def test_broken_files_never_raise_anything_else(tmp_path: Path) -> None:
 
 
 def test_new_set_that_no_node_uses_is_harmless(tmp_path: Path) -> None:
-    model = opset(("", 17), ("ai.onnx.training", 999), ("mine", 5))
+    model = opset(("", 17), ("ai.onnx.training", 999), ("ai.onnx.ml", 999), ("mine", 5))
     assert load_model(write(tmp_path, model)).opset_imports["ai.onnx.training"] == 999

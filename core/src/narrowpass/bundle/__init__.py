@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from narrowpass.bundle._verify import verify
-from narrowpass.bundle.bundle import Bundle, NamedData, is_bundle
+from narrowpass.bundle.bundle import Bundle, NamedData, check_method_names, is_bundle
 from narrowpass.bundle.manifest import (
     FileInfo,
     InitializerInfo,
@@ -27,6 +27,7 @@ __all__ = [
     "TensorInfo",
     "ValueInfo",
     "WeightsInfo",
+    "check_method_names",
     "is_bundle",
     "verify",
 ]

@@ -31,7 +31,7 @@ from narrowpass.io._checker import remember
 from narrowpass.io._inline import element_type
 from narrowpass.io._refusals import refuse
 from narrowpass.io._walk import initializers, proto_tensors
-from narrowpass.io.load import _build, _parse, _replace_tensors
+from narrowpass.io.load import build_model, parse_model, replace_tensors
 
 _ATTEMPTS = 1000
 _T = TypeVar("_T")
@@ -239,7 +239,7 @@ def read_method(
         raise BundleError(f"{folder.path}: {MANIFEST} names an unknown file {method.file.path!r}")
     _check_inside(folder, method.file, "")
     what = f"{folder.path}/{method.file.path}"
-    proto = _parse(folder.checked(method.file), what)
+    proto = parse_model(folder.checked(method.file), what)
     # A newer narrowpass may have written opsets that this one's onnx does not know.
     refuse(proto, what)
     for owner, tensor in proto_tensors(proto):
@@ -247,8 +247,8 @@ def read_method(
         location = {entry.value for entry in tensor.external_data if entry.key == "location"}
         if tensor.data_location == onnx.TensorProto.EXTERNAL and location != {WEIGHTS}:
             raise BundleError(f"{what}: {owner} is in {location}, which is not of the bundle")
-    model = _build(proto, what)
-    _replace_tensors(model, {WEIGHTS: file}, what)
+    model = build_model(proto, what)
+    replace_tensors(model, {WEIGHTS: file}, what)
     if method.checker is not None:
         remember(model, method.checker)
     return model, _stored(manifest, method, model, what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -65,7 +65,7 @@ class Bundle:
         plugins: Mapping[str, str] = MappingProxyType({}),
         reports: Sequence[Report] = (),
     ) -> None:
-        _check_names(methods)
+        check_method_names(methods)
         self.methods: Mapping[str, ir.Model] = MappingProxyType(dict(methods))
         self.pipeline = pipeline
         self.plugins: Mapping[str, str] = MappingProxyType(dict(plugins))
@@ -184,7 +184,12 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
     return _load.is_bundle(path)
 
 
-def _check_names(methods: Mapping[str, ir.Model]) -> None:
+def check_method_names(methods: Collection[str]) -> None:
+    """Refuse names of methods that a bundle cannot have.
+
+    Raises:
+        UsageError: none, one that cannot be a file name everywhere, or two that are one there.
+    """
     if not methods:
         raise UsageError("a bundle needs at least one method")
     seen: dict[str, str] = {}

@@ -151,7 +151,7 @@ def _print(document: dict[str, Any]) -> None:
         click.echo(f"IR version {method['ir_version']}, opsets {opsets}")
         dtypes = ", ".join(f"{dtype} {count}" for dtype, count in method["dtypes"].items())
         click.echo(
-            f"{method['nodes']} nodes, {method['initializers']} initializers "
+            f"nodes {method['nodes']}, initializers {method['initializers']} "
             f"({format_bytes(method['weight_bytes'])}{': ' * bool(dtypes)}{dtypes})\n"
         )
         rows = [
@@ -179,7 +179,7 @@ def _print(document: dict[str, Any]) -> None:
 def _kind(document: dict[str, Any]) -> str:
     if document["kind"] == "onnx":
         return "an ONNX model"
-    shared = f"{len(document['tensors'])} tensors in its data map"
+    shared = f"tensors in its data map {len(document['tensors'])}"
     made = f"built with pipeline {document['pipeline']!r}" if document["pipeline"] else "no passes"
     plugins = ", ".join(f"{name} {version}" for name, version in document["plugins"].items())
     return f"a bundle, {made}{f' by {plugins}' if plugins else ''}, {shared}"

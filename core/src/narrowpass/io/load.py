@@ -59,13 +59,13 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     from narrowpass.verify import verify
 
     name = os.fspath(path)
-    proto = _parse(_read(name), name)
+    proto = parse_model(_read(name), name)
     refuse(proto, name)
     for owner, tensor in proto_tensors(proto):
         element_type(tensor, f"{name}: {owner}")
     files = open_external(proto, name)
-    model = _build(proto, name)
-    _replace_tensors(model, files, name)
+    model = build_model(proto, name)
+    replace_tensors(model, files, name)
     complaint = check_proto(proto)
     if complaint:
         warn(name, complaint)
@@ -102,7 +102,12 @@ def _read(name: str) -> bytes:
     return data
 
 
-def _parse(data: bytes, name: str) -> onnx.ModelProto:
+def parse_model(data: bytes, name: str) -> onnx.ModelProto:
+    """Parse the bytes of an ONNX file; `name` is what messages call it.
+
+    Raises:
+        ModelError: they are not a model, or a cut one.
+    """
     for start, what in _OTHER_FORMATS:
         if data.startswith(start):
             raise ModelError(f"{name}: is {what}")
@@ -117,7 +122,12 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
     return proto
 
 
-def _build(proto: onnx.ModelProto, name: str) -> ir.Model:
+def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
+    """Give the IR of a parsed model; its external tensors are not resolved yet.
+
+    Raises:
+        ModelError: it holds something that the IR cannot.
+    """
     try:
         with _quiet():
             return ir.from_proto(proto)
@@ -145,7 +155,12 @@ def _quiet() -> Iterator[None]:
         log.removeFilter(others)
 
 
-def _replace_tensors(model: ir.Model, files: Mapping[str, MappedFile], name: str) -> None:
+def replace_tensors(model: ir.Model, files: Mapping[str, MappedFile], name: str) -> None:
+    """Make external tensors parts of `files`, by location, and copy inline ones out of protobuf.
+
+    Raises:
+        ModelError: a tensor that is not whole in its file.
+    """
     for _, value in initializers(model):
         if value.const_value is not None:
             what = f"{name}: initializer {value.name!r}"

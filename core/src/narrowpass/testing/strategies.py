@@ -31,8 +31,7 @@ _OPSETS = (18, 13, 16, 21)
 _CHOICES = st.tuples(*[st.integers(0, 15)] * 3)
 
 
-@st.composite
-def models(draw: st.DrawFn, *, max_nodes: int = 8, steps: Sequence[Step] = STEPS) -> ir.Model:
+def models(*, max_nodes: int = 8, steps: Sequence[Step] = STEPS) -> st.SearchStrategy[ir.Model]:
     """Make a model that onnx's full check accepts and that computes the same on every run.
 
     Among its nodes: elementwise operators on several dtypes with broadcasting, casts, constants,
@@ -44,10 +43,14 @@ def models(draw: st.DrawFn, *, max_nodes: int = 8, steps: Sequence[Step] = STEPS
     A failing example shrinks to few nodes, inputs and outputs.
 
     Args:
-        draw: given by hypothesis.
         max_nodes: how many steps add nodes; a step adds one to three.
         steps: what a step may add, to leave operators out.
     """
+    return _models(max_nodes, steps)
+
+
+@st.composite
+def _models(draw: st.DrawFn, max_nodes: int, steps: Sequence[Step]) -> ir.Model:
     builder = Builder(opset=draw(st.sampled_from(_OPSETS)))
     typed = st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES))
     for dtype, shape in draw(st.lists(typed, min_size=1, max_size=3)):
