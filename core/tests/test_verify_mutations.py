@@ -15,6 +15,8 @@ import pytest
 from narrowpass.errors import VerificationError
 from narrowpass.verify import verify
 
+pytestmark = pytest.mark.once
+
 BASES = (
     """
     <ir_version: 10, opset_import: ["" : 21, "local" : 1]>

@@ -45,6 +45,7 @@ def node_cases() -> Iterator[
                         yield case.name, node, case.model, info.name, array
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore")  # some of onnx's own cases overflow as they are made
 def test_table_has_every_input_that_onnx_reads() -> None:
     read = set()

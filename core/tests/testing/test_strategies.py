@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from onnx.reference import ReferenceEvaluator
 
@@ -71,6 +72,7 @@ def test_models_are_varied() -> None:
     assert {"FLOAT", "FLOAT16", "DOUBLE", "INT64", "INT32", "BOOL", "UINT8"} <= set(features)
 
 
+@pytest.mark.once
 def test_a_failing_example_is_small() -> None:
     found = find(
         models(),
