@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 
 from narrowpass.errors import ModelError, UsageError, VerificationError
 from narrowpass.io._checker import check_proto, remember, warn
+from narrowpass.io._collection import without_collection
 from narrowpass.io._external import LFS_POINTER, open_external
 from narrowpass.io._inline import detach, element_type
 from narrowpass.io._refusals import refuse
@@ -56,9 +57,13 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         ModelError: the file is damaged, or holds what is not supported.
         VerificationError: the structure of the model breaks a rule of ONNX.
     """
+    with without_collection():
+        return _load(os.fspath(path))
+
+
+def _load(name: str) -> ir.Model:
     from narrowpass.verify import verify
 
-    name = os.fspath(path)
     proto = parse_model(_read(name), name)
     refuse(proto, name)
     for owner, tensor in proto_tensors(proto):

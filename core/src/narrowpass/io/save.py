@@ -16,6 +16,7 @@ import onnx_ir as ir
 from narrowpass.errors import ModelError, OutputError, UsageError
 from narrowpass.files import sync, sync_folder, temporary
 from narrowpass.io._checker import check_file, remembered, warn
+from narrowpass.io._collection import without_collection
 from narrowpass.io._serialize import external_reference, serialize
 from narrowpass.io._shape_operands import shape_operands
 from narrowpass.io._walk import initializers, proto_tensors
@@ -54,7 +55,7 @@ def save_model(
         ModelError: the model cannot be stored, even so.
     """
     target = Path(path)
-    with _as_output_error(target):
+    with _as_output_error(target), without_collection():
         _refuse_target(target)
         _save(model, target, inline_limit)
 
