@@ -74,7 +74,7 @@ def test_unavailable_backend(call, install):
 
 def test_inspect_onnx(call, model):
     told = call("inspect", model, "--verify").out
-    for text in ("IR version 10", "ai.onnx 21", "3 nodes", "[batch, 4]", "MatMul", "no problems"):
+    for text in ("IR version 10", "ai.onnx 21", "nodes 3", "[batch, 4]", "MatMul", "no problems"):
         assert text in told
     document = call("inspect", model, "--json").json
     assert document["problems"] is None

@@ -12,14 +12,14 @@ from narrowpass_constant_folding._calls import Call, make_call
 from narrowpass_constant_folding._constants import is_constant
 from narrowpass_constant_folding._evaluate import Evaluation, EvaluationError, TooMuchWorkError
 from narrowpass_constant_folding._inference import UNKNOWN, Inference
-from narrowpass_constant_folding._operands import Operand, operand_of, tensor_operand
+from narrowpass_constant_folding._operands import Operand, operand_of
 from narrowpass_constant_folding._refusals import Rules
 from narrowpass_constant_folding._report import Refusal
 from narrowpass_constant_folding._results import NoTensorError, ResultError, stored_bytes, to_tensor
 from narrowpass_constant_folding._scopes import captured, is_used
 from narrowpass_constant_folding._sizes import SizeRule, refuse_early, too_large
 from narrowpass_constant_folding._undefined import undefined
-from narrowpass_constant_folding._uses import Uses
+from narrowpass_constant_folding._values import Values
 
 _NO_TENSOR = Refusal("no-tensor", "its result is no tensor; only tensors can be stored")
 
@@ -68,27 +68,29 @@ class Folder:
         self._failures: dict[ir.Node, Refusal] = {}
         self._measured: dict[ir.Node, int] = {}
 
-    def attempt(self, node: ir.Node, opsets: Mapping[str, int], uses: Uses) -> Folded | Left | None:
+    def attempt(
+        self, node: ir.Node, opsets: Mapping[str, int], values: Values
+    ) -> Folded | Left | None:
         """Evaluate `node`.
 
         Args:
             node: changed in no way.
             opsets: the operator-set versions that it is read with.
-            uses: tells what its folding would free.
+            values: what is constant, and what folding the node would free.
 
         Returns:
             Its results, or why it is left alone; None where it is no constant expression.
         """
         if is_constant(node) or _is_inner_identity(node):
             return None
-        reads = _operands(node)
+        reads = _operands(node, values)
         if reads is None:
             return None
         refusal = self._rules.refuse(node, opsets) or self._failures.get(node)
         if refusal:
             return Left(reads.values, refusal)
         call = make_call(node, reads.inputs, reads.captured, opsets)
-        limit = self._sizes.limit(node.op_type, uses.freed_by(reads.values))
+        limit = self._sizes.limit(node.op_type, values.freed_by(reads.values))
         result = self._evaluate(node, call, limit)
         if isinstance(result, Refusal):
             return Left(reads.values, result)
@@ -159,7 +161,7 @@ class _Reads:
     values: Counter[ir.Value]
 
 
-def _operands(node: ir.Node) -> _Reads | None:
+def _operands(node: ir.Node, known: Values) -> _Reads | None:
     """Give what the node is evaluated with, or None where something is not constant."""
     inputs: list[Operand | None] = []
     values: Counter[ir.Value] = Counter()
@@ -167,14 +169,14 @@ def _operands(node: ir.Node) -> _Reads | None:
         if value is None:
             inputs.append(None)
             continue
-        operand = operand_of(node, index, value)
+        operand = operand_of(node, index, value, known)
         if operand is None:
             return None
         inputs.append(operand)
         values[value] += 1
     outer: dict[str, Operand] = {}
     for value, uses in captured(node).items() if node.attributes else ():
-        operand = tensor_operand(value)
+        operand = known.constant(value)
         if operand is None or value.name is None:
             return None
         outer[value.name] = operand

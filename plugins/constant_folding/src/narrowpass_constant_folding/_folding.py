@@ -19,7 +19,7 @@ from narrowpass_constant_folding._scopes import (
     roots,
     subgraphs,
 )
-from narrowpass_constant_folding._uses import Uses
+from narrowpass_constant_folding._values import Values
 
 
 def fold_constants(
@@ -47,7 +47,7 @@ class _Sweep:
         self._kept = kept
         self._report = report
         self._store = Store(_initializer_graphs(model))
-        self._uses = Uses(model)
+        self._values = Values(model)
         self._gone: dict[ir.Graph, list[ir.Node]] = {}
         self._removed: set[ir.Node] = set()
         self._too_large: dict[ir.Value, list[ir.Node]] = {}
@@ -89,7 +89,7 @@ class _Sweep:
         self._report.count("constants")
 
     def _fold(self, graph: ir.Graph, node: ir.Node, root: Root) -> bool:
-        outcome = self._folder.attempt(node, root.opsets, self._uses)
+        outcome = self._folder.attempt(node, root.opsets, self._values)
         if isinstance(outcome, Left):
             self._report.leave(node, outcome.refusal)
             if outcome.refusal.counter == "too-large":
@@ -99,7 +99,7 @@ class _Sweep:
             return False
         self._replace(graph, node, outcome.tensors)
         self._report.folded(node, outcome.by, outcome.measured, outcome.limit)
-        self._uses.drop(outcome.read)
+        self._values.drop(outcome.read)
         for value in outcome.read:
             self._reconsider(value)
         return True
@@ -108,7 +108,7 @@ class _Sweep:
         self, graph: ir.Graph, node: ir.Node, tensors: Mapping[ir.Value, ir.TensorProtocol]
     ) -> None:
         for value, tensor in tensors.items():
-            self._uses.move(value, self._store.replace(node, value, tensor))
+            self._values.move(value, self._store.replace(node, value, tensor))
         self._gone.setdefault(graph, []).append(node)
         self._removed.update((node, *inner_nodes(node)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -63,13 +63,19 @@ class Inference:
     def results(self, call: Call) -> Mapping[str, ResultType]:
         """Give what is known of each result, by name; empty where nothing can be inferred."""
         found = self._remembered(call, call.key, {})
-        if all(found.get(name, UNKNOWN).elements is not None for name in call.results if name):
+        if _complete(call, found):
             return found
-        data = _data(call)
-        if not data:
-            return found
-        contents = tuple((name, array.tobytes()) for name, array in data.items())
-        return self._remembered(call, (call.key, contents), data) or found
+        names = list(call.node.input)
+        # Axes, shapes and repeats mostly come after the data, and recur where the data does not.
+        for tried in (names[1:], names):
+            data = _data(call, tried)
+            if not data:
+                continue
+            contents = tuple((name, array.tobytes()) for name, array in data.items())
+            found = self._remembered(call, (call.key, contents), data) or found
+            if _complete(call, found):
+                break
+        return found
 
     def _remembered(
         self, call: Call, key: object, data: Mapping[str, Array]
@@ -99,10 +105,16 @@ def _infer(call: Call, data: Mapping[str, Array]) -> dict[str, ResultType]:
     return {name: _result_type(proto) for name, proto in types.items()}
 
 
-def _data(call: Call) -> dict[str, Array]:
-    """Read the operands that a result's shape may depend on: small ones, and no text."""
+def _complete(call: Call, found: Mapping[str, ResultType]) -> bool:
+    return all(found.get(name, UNKNOWN).elements is not None for name in call.results if name)
+
+
+def _data(call: Call, names: Sequence[str]) -> dict[str, Array]:
+    """Read the inputs that a result's shape may depend on: small ones, and no text."""
     return {
-        name: operand.read() for name, operand in call.operands.items() if _may_size_result(operand)
+        name: call.operands[name].read()
+        for name in names
+        if name and _may_size_result(call.operands[name])
     }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding._constants import constant_of
+
+if TYPE_CHECKING:
+    from narrowpass_constant_folding._values import Values
 
 Array = np.ndarray[Any, Any]
 
@@ -20,8 +22,7 @@ _USES_TYPE = {"CastLike": 1, "EyeLike": 0}
 _USES_SHAPE = {"Shape": 0, "Size": 0, "EyeLike": 0}
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """An input of a node.
 
     Attributes:
@@ -38,6 +39,13 @@ class Operand:
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that its data takes in a file; data is read only for strings."""
+        if self.tensor is not None and self.dtype == ir.DataType.STRING:
+            return int(self.tensor.nbytes)
+        return -(-self.size * self.dtype.bitwidth // 8)
 
     def read(self) -> Array:
         """Give the data as an array that may be written into only where it is a copy.
@@ -60,7 +68,7 @@ class Operand:
         return view
 
 
-def operand_of(node: ir.Node, index: int, value: ir.Value) -> Operand | None:
+def operand_of(node: ir.Node, index: int, value: ir.Value, values: Values) -> Operand | None:
     """Give what input `index` of `node` is evaluated with; None where that is not constant.
 
     A stand-in is given wherever the operator looks at no more than type and shape, so that data
@@ -71,7 +79,7 @@ def operand_of(node: ir.Node, index: int, value: ir.Value) -> Operand | None:
         _USES_SHAPE.get(node.op_type),
     ):
         return _stand_in(node, value)
-    return tensor_operand(value)
+    return values.constant(value)
 
 
 def tensor_operand(value: ir.Value) -> Operand | None:

@@ -1,4 +1,4 @@
-"""How often values are read, so that a node's folding can tell what it frees."""
+"""What is known of values during one sweep: which are constant, and how often they are read."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding._constants import constant_of
-from narrowpass_constant_folding._results import stored_bytes
+from narrowpass_constant_folding._operands import Operand, tensor_operand
 from narrowpass_constant_folding._scopes import nested_graphs, roots
 
 
-class Uses:
-    """How often each value is still read, kept up to date while nodes are folded."""
+class Values:
+    """Constants and counts of uses, kept up to date while nodes are folded."""
 
     def __init__(self, model: ir.Model) -> None:
         """Count all uses of a model."""
         self._left: Counter[ir.Value] = Counter()
+        self._constants: dict[ir.Value, Operand] = {}
         for root in roots(model):
             for graph in nested_graphs(root.graph):
                 for node in graph:
                     self._left.update(value for value in node.inputs if value is not None)
+
+    def constant(self, value: ir.Value) -> Operand | None:
+        """Give the operand of a value that is constant, else None."""
+        found = self._constants.get(value)
+        if found is None:
+            found = tensor_operand(value)
+            if found is not None:
+                self._constants[value] = found
+        return found
 
     def sole(self, value: ir.Value, uses: int) -> bool:
         """Whether a reader with so many uses is the only one."""
@@ -30,9 +39,9 @@ class Uses:
         """Give the bytes of the constants that are unused once these uses are gone."""
         freed = 0
         for value, uses in read.items():
-            tensor = constant_of(value)
-            if tensor is not None and self.sole(value, uses):
-                freed += stored_bytes(tensor)
+            if self.sole(value, uses):
+                operand = self.constant(value)
+                freed += operand.nbytes if operand else 0
         return freed
 
     def drop(self, read: Counter[ir.Value]) -> None:
