@@ -101,7 +101,7 @@ def _print(result: Result, keep: str | None) -> None:
     if not result.passes:
         click.echo(
             "No passes are installed, so the bundle is the model unchanged:\n"
-            "pip install narrowpass-constant-folding brings some."
+            "the plugin narrowpass-constant-folding has some."
         )
     original = f"{keep}/digits.onnx" if keep else "model.onnx"
     built = result.rows[1].path if keep else "model.narrow"

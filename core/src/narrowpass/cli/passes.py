@@ -93,7 +93,7 @@ def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
 
 def _print(document: Mapping[str, Any]) -> None:
     if not document["passes"]:
-        click.echo("no passes are installed; pip install narrowpass-constant-folding brings some")
+        click.echo("no passes are installed; the plugin narrowpass-constant-folding has some")
     else:
         print_table(
             ("pass", "owner", "what it does"),

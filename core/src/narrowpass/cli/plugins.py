@@ -25,7 +25,9 @@ def plugins(state: State, as_json: bool) -> None:
         print_json({"plugins": [dataclasses.asdict(info) for info in infos]})
         return
     if not infos:
-        click.echo("no plugins are installed; pip install narrowpass-constant-folding brings one")
+        click.echo(
+            "no plugins are installed; the plugin narrowpass-constant-folding is one to begin with"
+        )
         return
     width = max(len(info.name) for info in infos)
     distribution = max(len(info.distribution) for info in infos)
