@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from narrowpass.context import Context, Decision
     from narrowpass.driver import build, load, open_bundle
     from narrowpass.errors import NarrowpassError
+    from narrowpass.fixed_point import FixedPoint
     from narrowpass.instruments import Instrument
     from narrowpass.io import load_model, save_model
     from narrowpass.passes import Pass, PassResult
@@ -61,6 +62,7 @@ _HOME = {
     "narrowpass.context": ("Context", "Decision"),
     "narrowpass.driver": ("build", "load", "open_bundle"),
     "narrowpass.errors": ("NarrowpassError",),
+    "narrowpass.fixed_point": ("FixedPoint",),
     "narrowpass.instruments": ("Instrument",),
     "narrowpass.io": ("load_model", "save_model"),
     "narrowpass.passes": ("Pass", "PassResult"),
@@ -78,6 +80,7 @@ __all__ = [
     "CompileOptions",
     "Context",
     "Decision",
+    "FixedPoint",
     "Instrument",
     "NarrowpassError",
     "NodePlan",

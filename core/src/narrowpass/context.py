@@ -28,6 +28,8 @@ class Decision:
         reason: why, as a sentence; empty where the decision says all.
         measured: the value that was compared, where there was one.
         limit: what it was compared with.
+        open: whether a later run of the pass may decide otherwise, as for a node that was left
+            alone. Where passes run to a fixed point, the last word counts.
     """
 
     node: str
@@ -37,10 +39,13 @@ class Decision:
     reason: str = ""
     measured: Number | None = None
     limit: Number | None = None
+    open: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Give the fields that say something, for JSON."""
-        return {key: value for key, value in asdict(self).items() if value not in (None, "")}
+        fields = asdict(self)
+        del fields["open"]  # in a finished report nothing is
+        return {key: value for key, value in fields.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Context:
         counters: what the pass counts, by name; shown in its summary line.
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
         log: for warnings and progress notes.
+        strict: whether each pass, also one within another, is checked to tell truly whether it
+            changed the model. For tests: it costs time.
     """
 
     target: Backend | None = None
@@ -62,3 +69,4 @@ class Context:
     counters: Counter[str] = field(default_factory=Counter)
     decisions: list[Decision] = field(default_factory=list)
     log: logging.Logger = logging.getLogger("narrowpass")
+    strict: bool = False

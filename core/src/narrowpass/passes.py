@@ -9,6 +9,7 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from narrowpass.errors import PassError
 from narrowpass.options import format_options
 
 if TYPE_CHECKING:
@@ -74,3 +75,23 @@ class Pass(abc.ABC):
     def __str__(self) -> str:
         """The pass in pipeline text: its name and the options that differ from their defaults."""
         return format_options(self)
+
+
+def run_checked(pass_: Pass, model: ir.Model, ctx: Context) -> PassResult:
+    """Run a pass and check that it keeps its contract.
+
+    Where `Context.strict` is set, the model is fingerprinted before and after.
+
+    Raises:
+        PassError: it gave something else than a `PassResult`, or changed the model and said that
+            it did not; or what the pass itself raises.
+    """
+    from narrowpass.verify import fingerprint
+
+    before = fingerprint(model) if ctx.strict else ""
+    result = pass_.run(model, ctx)
+    if not isinstance(result, PassResult):
+        raise PassError(f"it gave {result!r} and not a PassResult")
+    if ctx.strict and not result.modified and fingerprint(result.model) != before:
+        raise PassError("it changed the model and said that it did not")
+    return result

@@ -13,6 +13,7 @@ A name is a pass or a named pipeline. Named pipelines take no options.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from narrowpass.errors import NarrowpassError, PassError, PipelineError, VerificationError
 from narrowpass.options import HasOptions, OptionError, construct
-from narrowpass.passes import Pass, PassResult
+from narrowpass.passes import Pass, PassResult, run_checked
 from narrowpass.pipeline_text import Item, Parser
 
 if TYPE_CHECKING:
@@ -135,11 +136,13 @@ class Pipeline:
         """
         if not in_place:
             model = model.clone()
+        if strict:
+            ctx = dataclasses.replace(ctx, strict=True)
         modified = False
         for pass_ in self:
             ctx.counters.clear()
             ctx.decisions.clear()
-            result = _run_one(pass_, model, ctx, instruments, verify=verify, strict=strict)
+            result = _run_one(pass_, model, ctx, instruments, verify=verify)
             model, modified = result.model, modified or result.modified
         for instrument in instruments:
             instrument.finish()
@@ -153,23 +156,17 @@ def _run_one(
     instruments: Sequence[Instrument],
     *,
     verify: bool,
-    strict: bool,
 ) -> PassResult:
     """Run one pass between the instruments' calls and check what it did."""
-    from narrowpass.verify import Signature, fingerprint
+    from narrowpass.verify import Signature
 
     signature = Signature.of(model)
-    print_before = fingerprint(model) if strict else ""
     for instrument in instruments:
         instrument.before_pass(pass_, model, ctx)
     start = time.perf_counter()
     try:
-        result = pass_.run(model, ctx)
+        result = run_checked(pass_, model, ctx)
         seconds = time.perf_counter() - start
-        if not isinstance(result, PassResult):
-            raise PassError(f"it gave {result!r} and not a PassResult")
-        if strict and not result.modified and fingerprint(result.model) != print_before:
-            raise PassError("it changed the model and said that it did not")
         if verify and result.modified:
             _check(pass_, result.model, signature)
     except Exception as error:  # the boundary to plugin code: every failure names its pass

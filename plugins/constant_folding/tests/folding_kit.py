@@ -10,7 +10,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Context
-from narrowpass_constant_folding import Fold
+from narrowpass.passes import run_checked
+from narrowpass.verify import verify
+from narrowpass_constant_folding.fold import Fold
 
 HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}{more}]>\n'
 
@@ -28,26 +30,33 @@ def parse(text, ir_version=8, opset=17, more="", initializers=None):
 
 
 def fold(proto, **options):
-    """Fold; check what holds for every model; give the result, its IR and the context."""
+    """Run `fold`; check what holds for every model; give the result, its IR and the context."""
+    return run(Fold(**options), proto)
+
+
+def run(pass_, proto):
+    """Run a pass; check what holds for every model; give the result, its IR and the context."""
     model = ir.from_proto(proto)
-    ctx = Context()
-    result = Fold(**options).run(model, ctx)
-    folded = ir.to_proto(result.model)
-    onnx.checker.check_model(folded, full_check=True)
-    assert signature(folded) == signature(proto)
-    assert_stable(result.model, **options)
+    ctx = Context(strict=True)
+    result = run_checked(pass_, model, ctx)
+    verify(result.model)
+    after = ir.to_proto(result.model)
+    onnx.checker.check_model(after, full_check=True)
+    assert signature(after) == signature(proto)
+    assert_stable(result.model, pass_)
     if not result.modified:
-        assert folded == ir.to_proto(ir.from_proto(proto))
-    return folded, result.model, ctx
+        assert after == ir.to_proto(ir.from_proto(proto))
+    return after, result.model, ctx
 
 
-def assert_stable(model, **options):
-    """Check that a second run changes nothing, in memory and after a reload."""
+def assert_stable(model, pass_=None):
+    """Check that a second run (of `fold`) changes nothing, in memory and after a reload."""
+    pass_ = pass_ or Fold()
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    assert not Fold(**options).run(model, Context()).modified
+    assert not pass_.run(model, Context()).modified
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
     again = ir.from_proto(onnx.ModelProto.FromString(before))
-    assert not Fold(**options).run(again, Context()).modified
+    assert not pass_.run(again, Context()).modified
     assert ir.to_proto(again).SerializeToString(deterministic=True) == before
 
 

@@ -8,7 +8,7 @@ import pytest
 from folding_kit import check_onnxruntime, check_reference, fold, ops, parse
 
 from narrowpass import Context
-from narrowpass_constant_folding import Fold
+from narrowpass_constant_folding.fold import Fold
 
 X = {"x": np.array([1.0, 2.0, 3.0, 4.0], np.float32)}
 

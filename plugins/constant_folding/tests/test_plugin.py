@@ -6,13 +6,16 @@ import importlib.metadata
 import subprocess
 import sys
 
-from narrowpass_constant_folding import Fold, narrowpass_passes
+from narrowpass_constant_folding import narrowpass_passes
+from narrowpass_constant_folding.fold import Fold
 
 
-def test_the_entry_point_registers_the_pass():
+def test_the_entry_point_registers_fold_and_all_its_parts():
     (entry,) = importlib.metadata.entry_points(group="narrowpass", name="constant-folding")
     assert entry.value == "narrowpass_constant_folding"
-    assert entry.load().narrowpass_passes() == narrowpass_passes() == [Fold]
+    registered = entry.load().narrowpass_passes()
+    assert registered == narrowpass_passes()
+    assert set(registered) == {Fold, *(type(part) for part in Fold().parts())}
 
 
 def test_importing_the_entry_module_loads_nothing_heavy():

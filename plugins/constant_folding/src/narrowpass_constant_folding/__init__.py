@@ -1,7 +1,7 @@
-"""Constant folding and graph clean-up: the pass ``fold``.
+"""Constant folding and graph clean-up: the pass ``fold`` and the passes that it is made of.
 
 This is the plugin's entry module. It imports neither onnx nor numpy; what does the work is
-imported when the pass runs.
+imported when the hook is called.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from narrowpass import hookimpl
-from narrowpass_constant_folding.fold import Fold
 
 if TYPE_CHECKING:
     from narrowpass import Pass
 
-__all__ = ["Fold", "narrowpass_passes"]
+__all__ = ["narrowpass_passes"]
 
 
 @hookimpl
 def narrowpass_passes() -> list[type[Pass]]:
     """Register the passes of this distribution."""
-    return [Fold]
+    from narrowpass_constant_folding.dead_code import DeadCode
+    from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
+    from narrowpass_constant_folding.fold import Fold
+    from narrowpass_constant_folding.fold_constants import FoldConstants
+
+    return [Fold, FoldConstants, DeadCode, EliminateIdentity]

@@ -1,40 +1,37 @@
-"""The pass ``fold``: its options and its contract."""
+"""The pass ``fold``: all clean-ups, to a fixed point."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from narrowpass import Context, Pass, PassResult
+from narrowpass import FixedPoint, PassResult
+from narrowpass_constant_folding.dead_code import DeadCode
+from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
+from narrowpass_constant_folding.fold_constants import FoldConstants
+from narrowpass_constant_folding.rewrite import warn_of_idle_items
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from narrowpass import Context, Pass
+
 
 @dataclass(frozen=True)
-class Fold(Pass):
-    """Replace constant expressions by their values; remove identities and dead code.
+class Fold(FixedPoint):
+    """Fold constants and clean up, until nothing changes any more.
 
-    Runs to a fixed point: a second run changes nothing. Inputs and outputs keep their names,
-    order, types and shapes. A folded value keeps its name. Initializers that are also graph
-    inputs are no constants, since a caller may override them.
-
-    In graphs, results become initializers. Where a scope has no initializers of its own (the
-    bodies of model-local functions, and every graph of a model below IR version 4, whose
-    initializers would have to be inputs), they become ``Constant`` nodes.
+    A second run changes nothing. Inputs and outputs keep their names, order, types and shapes.
 
     Attributes:
-        max_growth: bytes by which one node's folding may grow the model: a node is folded when
-            its outputs take at most as many bytes as the constants that it alone reads, plus
-            this. An operator that only repeats values (such as ConstantOfShape, Expand) has an
-            eighth of it.
-        keep: nodes that are neither folded nor removed as identities: node-name globs, or
-            ``op:TYPE``. Such a node is still removed where nothing uses it.
+        max_growth: bytes by which one node's folding may grow the model; see ``fold-constants``.
+        keep: nodes that are neither folded, nor merged, nor removed as without effect: node-name
+            globs, or ``op:TYPE``. Such a node is still removed where nothing uses it.
     """
 
     name: ClassVar[str] = "fold"
 
-    max_growth: int = 1024
+    max_growth: int = FoldConstants.max_growth
     keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -43,15 +40,19 @@ class Fold(Pass):
         Raises:
             ValueError: a negative `max_growth`.
         """
-        if self.max_growth < 0:
-            raise ValueError(f"max-growth must be 0 or more, not {self.max_growth}")
+        self.parts()
+
+    def parts(self) -> tuple[Pass, ...]:
+        """Give the passes that `fold` is made of, in their order."""
+        keep = self.keep
+        return (
+            # Dead code first: it no longer counts as a reader of what a fold would free.
+            DeadCode(),
+            EliminateIdentity(keep),
+            FoldConstants(keep, self.max_growth),
+        )
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
-        """Fold and clean up `model` in place.
-
-        Counters: ``folded``, ``constants`` (Constant nodes made initializers), ``identities``,
-        ``dead-nodes``, ``dead-initializers``, ``dead-functions``, ``failed``, ``too-large``.
-        """
-        from narrowpass_constant_folding import _driver
-
-        return PassResult(model, _driver.simplify(model, self, ctx))
+        """Fold and clean up `model` in place."""
+        warn_of_idle_items(self.name, self.keep, model, ctx)
+        return super().run(model, ctx)

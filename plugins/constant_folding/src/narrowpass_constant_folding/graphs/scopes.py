@@ -102,20 +102,3 @@ def remove_nodes(graph: ir.Graph, nodes: list[ir.Node]) -> None:
             for index in range(len(inner.inputs)):
                 inner.replace_input_with(index, None)
     graph.remove(nodes, safe=True)
-
-
-def names_defined_twice(model: ir.Model) -> frozenset[str]:
-    """Give the names that more than one graph of a root defines.
-
-    In such a scope, moving a use into another graph might make it read another value.
-    """
-    seen: set[str] = set()
-    twice: set[str] = set()
-    for root in roots(model):
-        for graph in nested_graphs(root.graph):
-            own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
-            own.update(value.name for node in graph for value in node.outputs)
-            names = {name for name in own if name}
-            twice |= names & seen
-            seen |= names
-    return frozenset(twice)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from narrowpass_constant_folding._calls import Call
-from narrowpass_constant_folding._operands import Array, Operand
-from narrowpass_constant_folding._refusals import schema_of
+from narrowpass_constant_folding.evaluation.calls import Call
+from narrowpass_constant_folding.evaluation.operands import Array, Operand
+from narrowpass_constant_folding.graphs.schemas import schema_of
 
 _OPERAND_ELEMENTS = 1024
 """Larger inputs are data, not shapes, axes or repeats that a result's shape depends on."""

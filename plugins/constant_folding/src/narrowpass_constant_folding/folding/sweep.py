@@ -7,19 +7,22 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding._attempt import Folded, Folder, Left
-from narrowpass_constant_folding._constants import Store, is_constant, tensor_of
-from narrowpass_constant_folding._report import Report
-from narrowpass_constant_folding._scopes import (
-    FIRST_IR_WITH_PLAIN_INITIALIZERS,
+from narrowpass_constant_folding.folding.attempt import Folded, Folder, Left
+from narrowpass_constant_folding.folding.values import Values
+from narrowpass_constant_folding.graphs.constants import (
+    Store,
+    initializer_graphs,
+    is_constant,
+    tensor_of,
+)
+from narrowpass_constant_folding.graphs.scopes import (
     Root,
     inner_nodes,
-    nested_graphs,
     remove_nodes,
     roots,
     subgraphs,
 )
-from narrowpass_constant_folding._values import Values
+from narrowpass_constant_folding.report import Report
 
 
 def fold_constants(
@@ -46,7 +49,7 @@ class _Sweep:
         self._folder = folder
         self._kept = kept
         self._report = report
-        self._store = Store(_initializer_graphs(model))
+        self._store = Store(initializer_graphs(model))
         self._values = Values(model)
         self._gone: dict[ir.Graph, list[ir.Node]] = {}
         self._removed: set[ir.Node] = set()
@@ -98,7 +101,7 @@ class _Sweep:
         if not isinstance(outcome, Folded):
             return False
         self._replace(graph, node, outcome.tensors)
-        self._report.folded(node, outcome.by, outcome.measured, outcome.limit)
+        self._report.did(node, "folded", outcome.by, measured=outcome.measured, limit=outcome.limit)
         self._values.drop(outcome.read)
         for value in outcome.read:
             self._reconsider(value)
@@ -118,14 +121,3 @@ class _Sweep:
         if len(nodes) == 1 and nodes[0] not in self._removed:
             del self._too_large[value]
             self._again.append(nodes[0])
-
-
-def _initializer_graphs(model: ir.Model) -> frozenset[ir.Graph]:
-    if (model.ir_version or 0) < FIRST_IR_WITH_PLAIN_INITIALIZERS:
-        return frozenset()
-    return frozenset(
-        graph
-        for root in roots(model)
-        for graph in nested_graphs(root.graph)
-        if not (root.is_function and graph is root.graph)
-    )

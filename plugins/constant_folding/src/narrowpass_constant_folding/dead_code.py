@@ -1,12 +1,15 @@
-"""Removes what nothing uses: nodes, initializers, model-local functions."""
+"""The pass ``dead-code``: removes nodes, initializers and functions that nothing uses."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import onnx
 import onnx_ir as ir
 
-from narrowpass_constant_folding._report import Report
-from narrowpass_constant_folding._scopes import (
+from narrowpass import Pass, PassResult
+from narrowpass_constant_folding.graphs.scopes import (
     inner_nodes,
     is_used,
     nested_graphs,
@@ -15,23 +18,37 @@ from narrowpass_constant_folding._scopes import (
     subgraphs,
 )
 
+if TYPE_CHECKING:
+    from narrowpass import Context
 
-def remove_dead_code(model: ir.Model, report: Report) -> bool:
-    """Remove unused nodes, initializers and functions; give whether anything went.
+
+@dataclass(frozen=True)
+class DeadCode(Pass):
+    """Remove what nothing uses: nodes, initializers, model-local functions.
 
     Nodes of domains that have no schema stay: what they do besides their outputs is unknown.
     Graph inputs stay, with the defaults that they may have.
     """
-    purity = _Purity(model)
-    nodes = sum(_remove_nodes(root.graph, purity) for root in roots(model))
-    initializers = sum(
-        _remove_initializers(graph) for root in roots(model) for graph in nested_graphs(root.graph)
-    )
-    functions = _remove_functions(model)
-    report.count("dead-nodes", nodes)
-    report.count("dead-initializers", initializers)
-    report.count("dead-functions", functions)
-    return bool(nodes or initializers or functions)
+
+    name: ClassVar[str] = "dead-code"
+
+    def run(self, model: ir.Model, ctx: Context) -> PassResult:
+        """Clean up `model` in place.
+
+        Counters: ``dead-nodes``, ``dead-initializers``, ``dead-functions``.
+        """
+        purity = _Purity(model)
+        removed = {
+            "dead-nodes": sum(_remove_nodes(root.graph, purity) for root in roots(model)),
+            "dead-initializers": sum(
+                _remove_initializers(graph)
+                for root in roots(model)
+                for graph in nested_graphs(root.graph)
+            ),
+            "dead-functions": _remove_functions(model),
+        }
+        ctx.counters.update({name: number for name, number in removed.items() if number})
+        return PassResult(model, any(removed.values()))
 
 
 def _remove_nodes(graph: ir.Graph, purity: _Purity) -> int:

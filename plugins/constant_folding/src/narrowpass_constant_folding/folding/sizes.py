@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from narrowpass_constant_folding._calls import Call
-from narrowpass_constant_folding._inference import UNKNOWN, ResultType
-from narrowpass_constant_folding._report import Refusal
+from narrowpass_constant_folding.evaluation.calls import Call
+from narrowpass_constant_folding.evaluation.inference import UNKNOWN, ResultType
+from narrowpass_constant_folding.report import Refusal
 
 _REPEATERS = frozenset(
     {"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Tile", "Upsample"}

@@ -6,8 +6,8 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding._operands import Operand, tensor_operand
-from narrowpass_constant_folding._scopes import nested_graphs, roots
+from narrowpass_constant_folding.evaluation.operands import Operand, tensor_operand
+from narrowpass_constant_folding.graphs.scopes import nested_graphs, roots
 
 
 class Values:

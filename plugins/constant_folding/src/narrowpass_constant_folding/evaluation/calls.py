@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from narrowpass_constant_folding._operands import Operand
+from narrowpass_constant_folding.evaluation.operands import Operand
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_constant_folding._scopes import output_positions
+from narrowpass_constant_folding.graphs.scopes import (
+    FIRST_IR_WITH_PLAIN_INITIALIZERS,
+    nested_graphs,
+    output_positions,
+    roots,
+)
 
 
 def constant_of(value: ir.Value) -> ir.TensorProtocol | None:
@@ -109,3 +114,18 @@ def _like(old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
     )
     new.metadata_props.update(old.metadata_props)
     return new
+
+
+def initializer_graphs(model: ir.Model) -> frozenset[ir.Graph]:
+    """Give the graphs of a model that can hold initializers which are no inputs.
+
+    The bodies of functions cannot, nor can any graph below IR version 4.
+    """
+    if (model.ir_version or 0) < FIRST_IR_WITH_PLAIN_INITIALIZERS:
+        return frozenset()
+    return frozenset(
+        graph
+        for root in roots(model)
+        for graph in nested_graphs(root.graph)
+        if not (root.is_function and graph is root.graph)
+    )

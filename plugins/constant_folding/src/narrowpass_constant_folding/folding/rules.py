@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from narrowpass_constant_folding._constants import constant_of
-from narrowpass_constant_folding._report import Refusal
-from narrowpass_constant_folding._scopes import inner_nodes, subgraphs
+from narrowpass_constant_folding.graphs.constants import constant_of
+from narrowpass_constant_folding.graphs.schemas import Schema, schema_of
+from narrowpass_constant_folding.graphs.scopes import inner_nodes, subgraphs
+from narrowpass_constant_folding.report import Refusal
 
 _QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FIRST_TRAINING_MODE_INPUT = 12
 _FIRST_DROPOUT_WITHOUT_TRAINING = 7
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-
-
-Schema = Any
-"""An `onnx.defs.OpSchema`, whose stubs lack what is asked of it here."""
 
 
 class Rules:
@@ -104,17 +100,6 @@ class Rules:
         if body is None:
             return Refusal("determinism", f"{node.op_type} gives another result each time")
         return self._first(body, body.opset_imports)
-
-
-@functools.lru_cache(maxsize=4096)
-def schema_of(domain: str, op_type: str, version: int) -> Schema | None:
-    """Give the schema of an operator at an operator-set version, or None."""
-    if version < 1 or not onnx.defs.has(op_type, domain):
-        return None
-    try:
-        return onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return None
 
 
 def _widens_half(node: ir.Node) -> bool:

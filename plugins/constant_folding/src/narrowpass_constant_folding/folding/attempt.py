@@ -8,18 +8,27 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding._calls import Call, make_call
-from narrowpass_constant_folding._constants import is_constant
-from narrowpass_constant_folding._evaluate import Evaluation, EvaluationError, TooMuchWorkError
-from narrowpass_constant_folding._inference import UNKNOWN, Inference
-from narrowpass_constant_folding._operands import Operand, operand_of
-from narrowpass_constant_folding._refusals import Rules
-from narrowpass_constant_folding._report import Refusal
-from narrowpass_constant_folding._results import NoTensorError, ResultError, stored_bytes, to_tensor
-from narrowpass_constant_folding._scopes import captured, is_used
-from narrowpass_constant_folding._sizes import SizeRule, refuse_early, too_large
-from narrowpass_constant_folding._undefined import undefined
-from narrowpass_constant_folding._values import Values
+from narrowpass_constant_folding.evaluation.calls import Call, make_call
+from narrowpass_constant_folding.evaluation.evaluator import (
+    Evaluation,
+    EvaluationError,
+    TooMuchWorkError,
+)
+from narrowpass_constant_folding.evaluation.inference import UNKNOWN, Inference
+from narrowpass_constant_folding.evaluation.operands import Operand, operand_of
+from narrowpass_constant_folding.evaluation.results import (
+    NoTensorError,
+    ResultError,
+    stored_bytes,
+    to_tensor,
+)
+from narrowpass_constant_folding.evaluation.undefined import undefined
+from narrowpass_constant_folding.folding.rules import Rules
+from narrowpass_constant_folding.folding.sizes import SizeRule, refuse_early, too_large
+from narrowpass_constant_folding.folding.values import Values
+from narrowpass_constant_folding.graphs.constants import is_constant
+from narrowpass_constant_folding.graphs.scopes import captured, is_used
+from narrowpass_constant_folding.report import Refusal
 
 _NO_TENSOR = Refusal("no-tensor", "its result is no tensor; only tensors can be stored")
 

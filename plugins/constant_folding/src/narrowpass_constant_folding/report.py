@@ -1,4 +1,4 @@
-"""What the pass did and what it left alone, gathered over its rounds."""
+"""What one run of a pass did, and what it left alone and why."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a constant expression is left alone.
+    """Why a node is left alone.
 
     Attributes:
         rule: the rule that decided.
         reason: why, as a sentence.
-        counter: the counter that it adds to; empty for none.
+        counter: the decision, and the counter that it adds to; empty for ``kept``, not counted.
         measured: the value that was compared, where there was one.
         limit: what it was compared with.
     """
@@ -35,51 +35,52 @@ class Refusal:
 class Report:
     """Gathers counters and decisions.
 
-    What was done adds up over the rounds. What was left alone may be folded in a later round,
-    so that only the last round's word counts.
+    What was left alone is an open decision: a later run may do it.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
     done: list[Decision] = field(default_factory=list)
     left: dict[ir.Node, Refusal] = field(default_factory=dict)
 
-    def begin_round(self) -> None:
-        """Forget what earlier rounds left alone."""
-        self.left.clear()
-
     def count(self, counter: str, number: int = 1) -> None:
         """Add to a counter."""
         self.counters[counter] += number
 
-    def folded(self, node: ir.Node, by: str, measured: int, limit: int) -> None:
-        """Note a folded node with the bytes of its results and the limit that they kept."""
-        self.counters["folded"] += 1
+    def did(
+        self,
+        node: ir.Node,
+        decision: str,
+        by: str,
+        reason: str = "",
+        measured: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        """Note what was done with a node, and count it under the decision's name."""
+        self.counters[decision] += 1
         self.left.pop(node, None)
-        self.done.append(
-            Decision(label(node), node.op_type, "folded", by, measured=measured, limit=limit)
-        )
+        self.done.append(Decision(label(node), node.op_type, decision, by, reason, measured, limit))
 
     def leave(self, node: ir.Node, refusal: Refusal) -> None:
-        """Note a constant expression that is left alone."""
+        """Note a node that is left alone although the pass looks for such."""
         self.left[node] = refusal
 
     def publish(self, ctx: Context) -> None:
         """Hand everything to `ctx`."""
-        for refusal in self.left.values():
-            if refusal.counter:
-                self.counters[refusal.counter] += 1
         ctx.counters.update({name: number for name, number in self.counters.items() if number})
         ctx.decisions.extend(self.done)
         for node, refusal in self.left.items():
+            if refusal.counter:
+                ctx.counters[refusal.counter] += 1
             ctx.decisions.append(
                 Decision(
                     label(node),
                     node.op_type,
-                    "kept",
+                    refusal.counter or "kept",
                     refusal.rule,
                     refusal.reason,
                     refusal.measured,
                     refusal.limit,
+                    open=True,
                 )
             )
 

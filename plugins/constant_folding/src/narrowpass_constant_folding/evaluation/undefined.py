@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_constant_folding._operands import Array
+from narrowpass_constant_folding.evaluation.operands import Array
 
 _FIRST_DEFINED_WIDE_SHIFT = 28
 _LIMITS: Any = ml_dtypes.iinfo

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_constant_folding._inference import ResultType
+from narrowpass_constant_folding.evaluation.inference import ResultType
 
 _COPIED_BYTES = 1 << 16
 

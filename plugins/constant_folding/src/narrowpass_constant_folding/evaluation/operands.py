@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_constant_folding._constants import constant_of
+from narrowpass_constant_folding.graphs.constants import constant_of
 
 if TYPE_CHECKING:
-    from narrowpass_constant_folding._values import Values
+    from narrowpass_constant_folding.folding.values import Values
 
 Array = np.ndarray[Any, Any]
 

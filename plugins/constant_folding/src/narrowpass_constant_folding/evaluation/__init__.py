@@ -1,0 +1,1 @@
+"""Evaluates single nodes at build time, within bounds of memory and time."""

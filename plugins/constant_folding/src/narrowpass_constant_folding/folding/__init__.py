@@ -1,0 +1,1 @@
+"""Folds constant expressions: the rules, the size, the sweep over a model."""

@@ -1,0 +1,67 @@
+"""The names of a model's values: which are taken, and which stand for two values."""
+
+from __future__ import annotations
+
+import functools
+
+import onnx_ir as ir
+
+from narrowpass_constant_folding.graphs.scopes import nested_graphs, roots, subgraphs
+
+
+class Names:
+    """The names of one model, gathered when they are first asked for."""
+
+    def __init__(self, model: ir.Model) -> None:
+        """Take the model."""
+        self._model = model
+
+    def unique(self, name: str) -> str:
+        """Give `name`, with a number where it is taken, and take it."""
+        taken = self._taken
+        chosen, number = name, 1
+        while chosen in taken:
+            chosen = f"{name}.{number}"
+            number += 1
+        taken.add(chosen)
+        return chosen
+
+    def ambiguous(self, name: str | None) -> bool:
+        """Whether a graph defines the name though it is already visible there from outside.
+
+        There, moving a use of a value into that graph might make it read the other value.
+        """
+        return name in self._twice
+
+    @functools.cached_property
+    def _taken(self) -> set[str]:
+        taken: set[str] = set()
+        for root in roots(self._model):
+            for graph in nested_graphs(root.graph):
+                taken |= _defined(graph)
+        return taken
+
+    @functools.cached_property
+    def _twice(self) -> frozenset[str]:
+        twice: set[str] = set()
+        for root in roots(self._model):
+            _find_twice(root.graph, set(), twice)
+        return frozenset(twice)
+
+
+def _find_twice(graph: ir.Graph, visible: set[str], twice: set[str]) -> None:
+    """Add to `twice` what `graph`, or one within it, defines though it is visible there."""
+    own = _defined(graph)
+    twice |= own & visible
+    added = own - visible
+    visible |= added
+    for node in graph:
+        for subgraph in subgraphs(node):
+            _find_twice(subgraph, visible, twice)
+    visible -= added
+
+
+def _defined(graph: ir.Graph) -> set[str]:
+    names = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+    names.update(value.name for node in graph for value in node.outputs)
+    return {name for name in names if name}

@@ -1,0 +1,199 @@
+"""One graph that is being rewritten: changes that keep every name that others may know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from narrowpass_constant_folding.graphs.constants import constant_of
+from narrowpass_constant_folding.graphs.names import Names
+from narrowpass_constant_folding.graphs.scopes import Root, inner_nodes, output_positions
+
+
+@dataclass
+class Scope:
+    """A graph, with what may be asked of it and done to it.
+
+    Nodes that are removed are cut off at once, so that what they read has one reader less, and
+    leave the graph when `commit` is called.
+
+    Attributes:
+        graph: the graph: of the model, of a function, or within a node of one.
+        root: what it belongs to.
+        kept: nodes that the caller wants left alone.
+        names: the names that the model uses.
+        holds_initializers: whether a new constant becomes an initializer, and no Constant node.
+        changed: whether anything was changed.
+    """
+
+    graph: ir.Graph
+    root: Root
+    kept: frozenset[ir.Node]
+    names: Names
+    holds_initializers: bool
+    changed: bool = False
+    _gone: dict[ir.Node, None] = field(default_factory=dict)
+    _positions: dict[ir.Value, list[int]] | None = None
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operator set; 0 where it is not imported."""
+        return self.root.opsets.get("", 0)
+
+    def free(self, node: ir.Node) -> bool:
+        """Whether the node may be changed: not kept, and not removed already."""
+        return node not in self.kept and node not in self._gone
+
+    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Give the tensor that a value always has, or None. Its data is not read."""
+        return None if value is None else constant_of(value)
+
+    def only_reader(self, value: ir.Value) -> ir.Node | None:
+        """Give the node of this graph that alone reads the value, and once; else None."""
+        if value.is_graph_output():
+            return None
+        uses = value.uses()
+        if len(uses) != 1:
+            return None
+        reader = next(iter(uses)).node
+        return reader if reader.graph is self.graph else None
+
+    def producer(self, value: ir.Value | None) -> ir.Node | None:
+        """Give the node of this graph that makes the value; None for another's."""
+        node = None if value is None else value.producer()
+        return node if node is not None and node.graph is self.graph else None
+
+    def add_constant(self, name: str, tensor: ir.TensorProtocol, before: ir.Node) -> ir.Value:
+        """Add a constant.
+
+        Args:
+            name: what it is to be called. Derived from the names of what it is made of, so that
+                it is the same from run to run; it gets a number where that name is taken.
+            tensor: its data.
+            before: the node that reads it first; of this graph.
+        """
+        value = ir.Value(
+            name=self.names.unique(name),
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(tensor.shape.numpy()),
+        )
+        self.changed = True
+        if self.holds_initializers:
+            value.const_value = tensor
+            self.graph.initializers.add(value)
+        else:
+            node = ir.Node(
+                "", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name
+            )
+            self.graph.insert_before(before, node)
+        return value
+
+    def add_value(self, name: str, like: ir.Value | None = None) -> ir.Value:
+        """Give a value for an output of a new node, with the type and shape of `like`."""
+        return ir.Value(
+            name=self.names.unique(name),
+            type=None if like is None else like.type,
+            shape=None if like is None else like.shape,
+        )
+
+    def successor(self, old: ir.Value) -> ir.Value:
+        """Give a value that a new node may produce in place of `old`, under its name."""
+        new = ir.Value(name=old.name, type=old.type, shape=old.shape, doc_string=old.doc_string)
+        new.metadata_props.update(old.metadata_props)
+        return new
+
+    def replace(self, at: ir.Node, new: ir.Node, outputs: Mapping[ir.Value, ir.Value]) -> None:
+        """Put a new node in the place of an old one.
+
+        Args:
+            at: a node of this graph; it is removed. All that `new` reads is there before it.
+            new: the new node.
+            outputs: for each output of an old node that anything reads, the output of `new` that
+                all readers get instead; made by `successor`.
+        """
+        if new.graph is None:
+            self.graph.insert_before(at, new)
+        for old, value in outputs.items():
+            self._pass_on(old, value)
+        self.remove(at)
+
+    def bypass(self, node: ir.Node, source: ir.Value) -> bool:
+        """Make everything that reads the node's first output read `source`, and remove the node.
+
+        The name of a graph output moves to `source`, where that is made by a node of this graph
+        and is no output itself.
+
+        Args:
+            node: a node of this graph whose other outputs nothing reads.
+            source: a value that always equals the first output; visible where that is.
+
+        Returns:
+            Whether it was done. It is not where a graph output would lose its name, or where
+            one of the names stands for two values, of which a reader might get the wrong one.
+        """
+        old = node.outputs[0]
+        if self.names.ambiguous(source.name) or self.names.ambiguous(old.name):
+            return False
+        if not old.is_graph_output():
+            _complete_type(source, old)
+            old.replace_all_uses_with(source)
+            self.remove(node)
+            return True
+        if self.producer(source) is None or source.is_graph_output():
+            return False
+        self._move_outputs(old, source)
+        old.replace_all_uses_with(source)
+        _take_signature(source, old)
+        self.remove(node)
+        return True
+
+    def remove(self, node: ir.Node) -> None:
+        """Remove a node of this graph whose outputs nothing reads."""
+        for inner in (node, *inner_nodes(node)):
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
+        self._gone[node] = None
+        self.changed = True
+
+    def commit(self) -> bool:
+        """Take the removed nodes out; give whether anything was changed."""
+        if self._gone:
+            self.graph.remove(list(self._gone), safe=True)
+            self._gone.clear()
+        return self.changed
+
+    def _pass_on(self, old: ir.Value, new: ir.Value) -> None:
+        if old.is_graph_output():
+            self._move_outputs(old, new)
+        old.replace_all_uses_with(new)
+
+    def _move_outputs(self, old: ir.Value, new: ir.Value) -> None:
+        if self._positions is None:
+            self._positions = output_positions(self.graph)
+        positions = self._positions.pop(old)
+        for index in positions:
+            self.graph.outputs[index] = new
+        self._positions[new] = positions
+
+
+def _complete_type(source: ir.Value, copy: ir.Value) -> None:
+    if source.is_graph_input() or source.is_graph_output():
+        return
+    if source.type is None:
+        source.type = copy.type
+    if source.shape is None:
+        source.shape = copy.shape
+
+
+def _take_signature(source: ir.Value, copy: ir.Value) -> None:
+    """Make `source` the output that `copy` was."""
+    name = copy.name
+    copy.name = None
+    source.name = name
+    source.type = copy.type
+    source.shape = copy.shape
+    source.doc_string = copy.doc_string
+    source.metadata_props.clear()
+    source.metadata_props.update(copy.metadata_props)
