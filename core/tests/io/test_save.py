@@ -443,3 +443,19 @@ def test_replace_that_raises_leaves_the_model(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="enough"):
         serialize(model, replace)
     assert [value.const_value for value in model.graph.initializers.values()] == tensors
+
+
+def test_initializers_are_declared_once(tmp_path):
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { t = Add(x, w)  y = Neg(t) }"""
+    )
+    del proto.graph.value_info[:]
+    path = tmp_path / "m.onnx"
+    save_model(ir.from_proto(proto), path)
+    assert not onnx.load(path).graph.value_info
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("w", 1, [2]))
+    proto.graph.value_info[0].doc_string = "kept for its text"
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("t", 1, [2]))
+    save_model(ir.from_proto(proto), path)
+    assert [info.name for info in onnx.load(path).graph.value_info] == ["w", "t"]

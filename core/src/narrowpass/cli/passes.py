@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narrowpass.options import HasOptions
+    from narrowpass.passes import Pass
     from narrowpass.plugins import Registry
 
 
@@ -26,7 +27,7 @@ def passes(state: State, as_json: bool) -> None:
     """List passes, pipelines, instruments and classifiers.
 
     The JSON document has the keys passes and instruments (name, owner, about, options: name, type,
-    default of each; passes also requires and forbids), pipelines (name, owner, text) and
+    default of each; passes also requires, forbids and parts), pipelines (name, owner, text) and
     classifiers (name, owner).
     """
     registry = state.registry
@@ -36,6 +37,7 @@ def passes(state: State, as_json: bool) -> None:
                 **_described(registry, "passes", name, cls),
                 "requires": list(cls.requires),
                 "forbids": list(cls.forbids),
+                "parts": _parts(cls),
             }
             for name, cls in sorted(registry.passes.items())
         ],
@@ -65,6 +67,13 @@ def _described(registry: Registry, kind: str, name: str, cls: type[Any]) -> dict
         "about": (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "`"),
         "options": _options(cls),
     }
+
+
+def _parts(cls: type[Pass]) -> list[str]:
+    """Give the text of the passes that one is made of, with its default options."""
+    from narrowpass.fixed_point import FixedPoint
+
+    return [str(part) for part in cls().parts()] if issubclass(cls, FixedPoint) else []
 
 
 def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
@@ -118,6 +127,8 @@ def _print(document: Mapping[str, Any]) -> None:
         for key, word in (("requires", "after"), ("forbids", "not after")):
             if row[key]:
                 click.echo(f"{row['name']} must stand {word} {', '.join(row[key])}")
+        if row["parts"]:
+            click.echo(f"{row['name']} runs these until nothing changes: {', '.join(row['parts'])}")
     if document["pipelines"]:
         click.echo()
         print_table(

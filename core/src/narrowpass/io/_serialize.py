@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import ModelError, NarrowpassError
 from narrowpass.io._inline import detach
-from narrowpass.io._walk import containers, initializers, proto_tensors
+from narrowpass.io._walk import containers, initializers, proto_containers, proto_tensors
 
 Replace = Callable[[str, ir.Value], ir.TensorProtocol | None]
 """Asked for each initializer, with its scope: what to write for it, None for its own data."""
@@ -77,6 +77,7 @@ def serialize(model: ir.Model, replace: Replace) -> onnx.ModelProto:
             if tensor.name != name:
                 tensor.name = name
     _drop_repeated_props(proto)
+    _drop_repeated_types(proto)
     return proto
 
 
@@ -145,3 +146,20 @@ def _drop_repeated_props(proto: onnx.ModelProto) -> None:
             del tensor.metadata_props[:]
             for key in sorted(props):
                 tensor.metadata_props.add(key=key, value=props[key])
+
+
+def _drop_repeated_types(proto: onnx.ModelProto) -> None:
+    # The IR's writer declares every initializer, which says its type and shape itself. Without
+    # this a file would grow by being read and written.
+    for container in proto_containers(proto):
+        if not isinstance(container, onnx.GraphProto) or not container.initializer:
+            continue
+        names = {tensor.name for tensor in container.initializer}
+        declared = [
+            info
+            for info in container.value_info
+            if info.name not in names or info.doc_string or info.metadata_props
+        ]
+        if len(declared) < len(container.value_info):
+            del container.value_info[:]
+            container.value_info.extend(declared)
