@@ -57,9 +57,14 @@ class FixedPoint(Pass):
             PassError: a part failed, or the model still changes after `most_rounds` rounds; the
                 message names the part.
         """
+        model, changed = self.run_parts(model, ctx)
+        return PassResult(model, bool(changed))
+
+    def run_parts(self, model: ir.Model, ctx: Context) -> tuple[ir.Model, frozenset[str]]:
+        """Do what `run` does; give the model, and the names of the parts that changed it."""
         parts = self.parts()
         tally = _Tally(len(parts))
-        modified = False
+        changed: set[str] = set()
         settled = 0
         for turn in range(self.most_rounds * len(parts)):
             index = turn % len(parts)
@@ -76,12 +81,13 @@ class FixedPoint(Pass):
             )
             tally.add(index, inner)
             model = result.model
-            modified = modified or result.modified
+            if result.modified:
+                changed.add(parts[index].name)
             # A part that changed something is not known to be done with the model: it looks again.
             settled = 0 if result.modified else settled + 1
             if settled == len(parts):
                 tally.publish(ctx)
-                return PassResult(model, modified)
+                return model, frozenset(changed)
         raise PassError(
             f"the model still changes after {self.most_rounds} rounds of "
             f"{', '.join(part.name for part in parts)}: two of them undo each other's work"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass import FixedPoint, PassResult
 from narrowpass_constant_folding.dead_code import DeadCode
+from narrowpass_constant_folding.declarations import Declarations
 from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
 from narrowpass_constant_folding.fold_constants import FoldConstants
 from narrowpass_constant_folding.rewrite import warn_of_idle_items
@@ -22,6 +23,8 @@ class Fold(FixedPoint):
     """Fold constants and clean up, until nothing changes any more.
 
     A second run changes nothing. Inputs and outputs keep their names, order, types and shapes.
+    Shapes that were inferred on the way are not written into the model, so that its file does not
+    grow by them; ``infer-shapes`` after ``fold`` does that.
 
     Attributes:
         max_growth: bytes by which one node's folding may grow the model; see ``fold-constants``.
@@ -55,4 +58,7 @@ class Fold(FixedPoint):
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Fold and clean up `model` in place."""
         warn_of_idle_items(self.name, self.keep, model, ctx)
-        return super().run(model, ctx)
+        declarations = Declarations(model)
+        model, changed = self.run_parts(model, ctx)
+        declarations.restore(model)
+        return PassResult(model, bool(changed - {"infer-shapes"}))
