@@ -48,6 +48,21 @@ def test_passes(call, passes):
     assert {"dump", "timing", "reproducer"} <= {row["name"] for row in document["instruments"]}
 
 
+def test_passes_by_name(call, passes):
+    document = call("passes", "negate", "timing", "--json").json
+    assert {kind: [row["name"] for row in rows] for kind, rows in document.items()} == {
+        "passes": ["negate"],
+        "pipelines": [],
+        "instruments": ["timing"],
+        "classifiers": [],
+    }
+    told = call("passes", "negate").out
+    assert told.startswith("pass ")
+    assert "instrument" not in told
+    failed = call("passes", "negat", code=2)
+    assert "no pass 'negat' is installed (did you mean 'negate'?)" in failed.err
+
+
 def test_backends(call):
     [row] = call("backends", "--json").json["backends"]
     assert (row["name"], row["available"], row["default"]) == ("reference", True, True)

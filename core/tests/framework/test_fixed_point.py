@@ -148,7 +148,7 @@ def test_a_strict_run_checks_each_part(model):
 
 
 def test_a_part_that_gives_no_result_is_named(model):
-    with pytest.raises(PassError, match="part 'liar{gives-result=false}': it gave None"):
+    with pytest.raises(PassError, match=r"part 'liar\{gives-result=false\}': it gave None"):
         WithLiar(gives_result=False).run(model, Context())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +12,10 @@ import click
 from narrowpass.cli._options import json_option
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
+from narrowpass.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from narrowpass.options import HasOptions
     from narrowpass.passes import Pass
@@ -21,17 +23,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @json_option
 @pass_state
-def passes(state: State, as_json: bool) -> None:
-    """List passes, pipelines, instruments and classifiers.
+def passes(state: State, names: tuple[str, ...], as_json: bool) -> None:
+    """List passes, pipelines, instruments and classifiers: those named, or all.
 
     The JSON document has the keys passes and instruments (name, owner, about, options: name, type,
     default of each; passes also requires, forbids and parts), pipelines (name, owner, text) and
     classifiers (name, owner).
     """
     registry = state.registry
-    document = {
+    document: dict[str, list[dict[str, Any]]] = {
         "passes": [
             {
                 **_described(registry, "passes", name, cls),
@@ -54,10 +57,23 @@ def passes(state: State, as_json: bool) -> None:
             for name in sorted(registry.classifiers)
         ],
     }
+    if names:
+        document = _only(names, document, registry)
     if as_json:
         print_json(document)
         return
-    _print(document)
+    _print(document, everything=not names)
+
+
+def _only(
+    names: tuple[str, ...], document: Mapping[str, list[dict[str, Any]]], registry: Registry
+) -> dict[str, list[dict[str, Any]]]:
+    """Give what the names select, whatever its kind."""
+    known = {row["name"]: row for rows in document.values() for row in rows}
+    for name in names:
+        if name not in known:
+            raise UsageError(registry.unknown("pass", name, known))
+    return {kind: [row for row in rows if row["name"] in names] for kind, rows in document.items()}
 
 
 def _described(registry: Registry, kind: str, name: str, cls: type[Any]) -> dict[str, Any]:
@@ -100,44 +116,49 @@ def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
     return rows
 
 
-def _print(document: Mapping[str, Any]) -> None:
-    if not document["passes"]:
-        click.echo("no passes are installed; the plugin narrowpass-constant-folding has some")
-    else:
-        print_table(
-            ("pass", "owner", "what it does"),
-            [(row["name"], row["owner"], row["about"]) for row in document["passes"]],
-        )
-    for title, rows in (("pass", document["passes"]), ("instrument", document["instruments"])):
-        if title == "instrument":
+def _print(document: Mapping[str, list[dict[str, Any]]], *, everything: bool) -> None:
+    """Print a table of each kind, and of the options; kinds of which there are none are left out.
+
+    Where everything is listed, the lack of passes is worth a word.
+    """
+    blocks: list[Callable[[], None]] = []
+    if everything and not document["passes"]:
+        hint = "no passes are installed; the plugin narrowpass-constant-folding has some"
+        blocks.append(partial(click.echo, hint))
+    for title, kind in (("pass", "passes"), ("instrument", "instruments")):
+        rows = document[kind]
+        blocks += _table((title, "owner", "what it does"), rows, ("name", "owner", "about"))
+        options = [{**option, "of": row["name"]} for row in rows for option in row["options"]]
+        columns = ("of", "name", "type", "default")
+        blocks += _table((title, "option", "takes", "default"), options, columns)
+        notes = [note for row in rows for note in _notes(row)]
+        if notes:
+            blocks.append(partial(click.echo, "\n".join(notes)))
+    blocks += _table(
+        ("named pipeline", "owner", "text"), document["pipelines"], ("name", "owner", "text")
+    )
+    blocks += _table(("classifier", "owner"), document["classifiers"], ("name", "owner"))
+    for index, block in enumerate(blocks):
+        if index:
             click.echo()
-            print_table(
-                ("instrument", "owner", "what it does"),
-                [(row["name"], row["owner"], row["about"]) for row in rows],
-            )
-        options = [
-            (row["name"], option["name"], option["type"], option["default"])
-            for row in rows
-            for option in row["options"]
-        ]
-        if options:
-            click.echo()
-            print_table((title, "option", "takes", "default"), options)
-    for row in document["passes"]:
-        for key, word in (("requires", "after"), ("forbids", "not after")):
-            if row[key]:
-                click.echo(f"{row['name']} must stand {word} {', '.join(row[key])}")
-        if row["parts"]:
-            click.echo(f"{row['name']} runs these until nothing changes: {', '.join(row['parts'])}")
-    if document["pipelines"]:
-        click.echo()
-        print_table(
-            ("named pipeline", "owner", "text"),
-            [(row["name"], row["owner"], row["text"]) for row in document["pipelines"]],
-        )
-    if document["classifiers"]:
-        click.echo()
-        print_table(
-            ("classifier", "owner"),
-            [(row["name"], row["owner"]) for row in document["classifiers"]],
-        )
+        block()
+
+
+def _table(
+    titles: Sequence[str], rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
+) -> list[Callable[[], None]]:
+    """Give what prints a table of the columns; nothing where there are no rows."""
+    cells = [tuple(str(row[column]) for column in columns) for row in rows]
+    return [partial(print_table, titles, cells)] if cells else []
+
+
+def _notes(row: Mapping[str, Any]) -> list[str]:
+    """Give sentences on how a pass stands to others."""
+    notes = [
+        f"{row['name']} must stand {word} {', '.join(row[key])}"
+        for key, word in (("requires", "after"), ("forbids", "not after"))
+        if row.get(key)
+    ]
+    if row.get("parts"):
+        notes.append(f"{row['name']} runs until nothing changes: {', '.join(row['parts'])}")
+    return notes
