@@ -261,7 +261,7 @@ class Unreadable(ir.Tensor):
 
 def test_nothing_is_read_that_is_not_folded():
     proto = parse(
-        "g (float[N, 4] x, float[4, 4] v) => (float[N, 4] y, int64[2] s, float[4, 4] t)"
+        "g (float[N, 4] x, float[4, 4] v) => (float[N, 4] y, int64[2] s, float[4096, 4096] t)"
         "{ y = MatMul(x, v)  s = Shape(v)  t = Transpose(v) }"
     )
     model = ir.from_proto(proto)

@@ -23,5 +23,18 @@ def narrowpass_passes() -> list[type[Pass]]:
     from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
     from narrowpass_constant_folding.fold import Fold
     from narrowpass_constant_folding.fold_constants import FoldConstants
+    from narrowpass_constant_folding.fuse_batchnorm import FuseBatchnorm
+    from narrowpass_constant_folding.fuse_bias import FuseBias
+    from narrowpass_constant_folding.fuse_pad import FusePad
+    from narrowpass_constant_folding.infer_shapes import InferShapes
 
-    return [Fold, FoldConstants, DeadCode, EliminateIdentity]
+    return [
+        Fold,
+        InferShapes,
+        DeadCode,
+        EliminateIdentity,
+        FoldConstants,
+        FusePad,
+        FuseBatchnorm,
+        FuseBias,
+    ]

@@ -10,6 +10,10 @@ from narrowpass_constant_folding.dead_code import DeadCode
 from narrowpass_constant_folding.declarations import Declarations
 from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
 from narrowpass_constant_folding.fold_constants import FoldConstants
+from narrowpass_constant_folding.fuse_batchnorm import FuseBatchnorm
+from narrowpass_constant_folding.fuse_bias import FuseBias
+from narrowpass_constant_folding.fuse_pad import FusePad
+from narrowpass_constant_folding.infer_shapes import InferShapes
 from narrowpass_constant_folding.rewrite import warn_of_idle_items
 
 if TYPE_CHECKING:
@@ -49,10 +53,14 @@ class Fold(FixedPoint):
         """Give the passes that `fold` is made of, in their order."""
         keep = self.keep
         return (
+            InferShapes(),
             # Dead code first: it no longer counts as a reader of what a fold would free.
             DeadCode(),
             EliminateIdentity(keep),
             FoldConstants(keep, self.max_growth),
+            FusePad(keep),
+            FuseBatchnorm(keep),
+            FuseBias(keep),
         )
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -129,3 +131,13 @@ def initializer_graphs(model: ir.Model) -> frozenset[ir.Graph]:
         for graph in nested_graphs(root.graph)
         if not (root.is_function and graph is root.graph)
     )
+
+
+_SMALL = 1024
+
+
+def small_array(tensor: ir.TensorProtocol | None) -> np.ndarray[Any, Any] | None:
+    """Read a tensor of numbers that is small, as shapes, axes and pads are; else give None."""
+    if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.size > _SMALL:
+        return None
+    return tensor.numpy()

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.names import Names
+from narrowpass_constant_folding.graphs.repeated import repeated_of
 from narrowpass_constant_folding.graphs.scopes import Root, inner_nodes, output_positions
 
 
@@ -49,6 +50,10 @@ class Scope:
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Give the tensor that a value always has, or None. Its data is not read."""
         return None if value is None else constant_of(value)
+
+    def repeated(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Give what `constant` does, also where an Expand or ConstantOfShape repeats a constant."""
+        return None if value is None else repeated_of(value)
 
     def only_reader(self, value: ir.Value) -> ir.Node | None:
         """Give the node of this graph that alone reads the value, and once; else None."""

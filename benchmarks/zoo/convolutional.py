@@ -1,0 +1,220 @@
+"""Convolutional image classifiers, after the papers that introduced them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution without bias, batch normalization, and an activation function if any."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        activation: type[nn.Module] | None = None,
+    ) -> None:
+        super().__init__(
+            nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+            nn.BatchNorm2d(outputs),
+            *([activation()] if activation else []),
+        )
+
+
+class Bottleneck(nn.Module):
+    """A residual block of ResNet-50 (He et al., 2015), with the stride in the 3x3 convolution."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            ConvNorm(inputs, width, activation=nn.ReLU),
+            ConvNorm(width, width, 3, stride, activation=nn.ReLU),
+            ConvNorm(width, 4 * width),
+        )
+        shortcut = stride != 1 or inputs != 4 * width
+        self.shortcut = ConvNorm(inputs, 4 * width, 1, stride) if shortcut else nn.Identity()
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.relu(self.body(x) + self.shortcut(x))
+        return out
+
+
+class Classifier(nn.Module):
+    """Features, global average pooling, and a head of linear layers."""
+
+    def __init__(self, features: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.flatten(self.pool(self.features(x)), 1))
+        return out
+
+
+def resnet50() -> nn.Module:
+    """Give ResNet-50."""
+    layers: list[nn.Module] = [ConvNorm(3, 64, 7, 2, activation=nn.ReLU), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for index in range(count):
+            layers.append(Bottleneck(channels, width, stride if index == 0 else 1))
+            channels = 4 * width
+    return Classifier(nn.Sequential(*layers), nn.Linear(channels, 1000))
+
+
+class SqueezeExcitation(nn.Module):
+    """Scales channels by what global pooling and two 1x1 convolutions make of them."""
+
+    def __init__(
+        self, channels: int, squeezed: int, inner: type[nn.Module], outer: type[nn.Module]
+    ) -> None:
+        super().__init__()
+        self.gate = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, squeezed, 1),
+            inner(),
+            nn.Conv2d(squeezed, channels, 1),
+            outer(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x * self.gate(x)
+        return out
+
+
+class InvertedResidual(nn.Module):
+    """Expansion, depthwise convolution, projection (Sandler et al., 2018; Howard et al., 2019)."""
+
+    def __init__(
+        self,
+        inputs: int,
+        expanded: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        activation: type[nn.Module],
+        gate: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        if expanded != inputs:
+            layers.append(ConvNorm(inputs, expanded, activation=activation))
+        layers.append(ConvNorm(expanded, expanded, kernel, stride, expanded, activation))
+        if gate is not None:
+            layers.append(gate)
+        layers.append(ConvNorm(expanded, outputs))
+        self.body = nn.Sequential(*layers)
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return x + out if self.residual else out
+
+
+def mobilenet_v2() -> nn.Module:
+    """Give MobileNetV2 (Sandler et al., 2018)."""
+    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=nn.ReLU6)]
+    channels = 32
+    settings = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
+    for factor, outputs, count, stride in settings:
+        for index in range(count):
+            step = stride if index == 0 else 1
+            expanded = factor * channels
+            layers.append(InvertedResidual(channels, expanded, outputs, 3, step, nn.ReLU6))
+            channels = outputs
+    layers.append(ConvNorm(channels, 1280, activation=nn.ReLU6))
+    return Classifier(nn.Sequential(*layers), nn.Linear(1280, 1000))
+
+
+_V3_LARGE: Sequence[tuple[int, int, int, bool, type[nn.Module], int]] = (
+    (3, 16, 16, False, nn.ReLU, 1),
+    (3, 64, 24, False, nn.ReLU, 2),
+    (3, 72, 24, False, nn.ReLU, 1),
+    (5, 72, 40, True, nn.ReLU, 2),
+    (5, 120, 40, True, nn.ReLU, 1),
+    (5, 120, 40, True, nn.ReLU, 1),
+    (3, 240, 80, False, nn.Hardswish, 2),
+    (3, 200, 80, False, nn.Hardswish, 1),
+    (3, 184, 80, False, nn.Hardswish, 1),
+    (3, 184, 80, False, nn.Hardswish, 1),
+    (3, 480, 112, True, nn.Hardswish, 1),
+    (3, 672, 112, True, nn.Hardswish, 1),
+    (5, 672, 160, True, nn.Hardswish, 2),
+    (5, 960, 160, True, nn.Hardswish, 1),
+    (5, 960, 160, True, nn.Hardswish, 1),
+)
+
+
+def mobilenet_v3() -> nn.Module:
+    """Give MobileNetV3-Large (Howard et al., 2019)."""
+    layers: list[nn.Module] = [ConvNorm(3, 16, 3, 2, activation=nn.Hardswish)]
+    channels = 16
+    for kernel, expanded, outputs, gated, activation, stride in _V3_LARGE:
+        squeezed = max(8, (expanded // 4 + 4) // 8 * 8)
+        gate = SqueezeExcitation(expanded, squeezed, nn.ReLU, nn.Hardsigmoid) if gated else None
+        layers.append(
+            InvertedResidual(channels, expanded, outputs, kernel, stride, activation, gate)
+        )
+        channels = outputs
+    layers.append(ConvNorm(channels, 960, activation=nn.Hardswish))
+    head = nn.Sequential(nn.Linear(960, 1280), nn.Hardswish(), nn.Linear(1280, 1000))
+    return Classifier(nn.Sequential(*layers), head)
+
+
+def efficientnet_b0() -> nn.Module:
+    """Give EfficientNet-B0 (Tan and Le, 2019)."""
+    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=nn.SiLU)]
+    channels = 32
+    settings = (
+        (1, 3, 16, 1, 1),
+        (6, 3, 24, 2, 2),
+        (6, 5, 40, 2, 2),
+        (6, 3, 80, 3, 2),
+        (6, 5, 112, 3, 1),
+        (6, 5, 192, 4, 2),
+        (6, 3, 320, 1, 1),
+    )
+    for factor, kernel, outputs, count, stride in settings:
+        for index in range(count):
+            expanded = factor * channels
+            gate = SqueezeExcitation(expanded, max(1, channels // 4), nn.SiLU, nn.Sigmoid)
+            step = stride if index == 0 else 1
+            layers.append(
+                InvertedResidual(channels, expanded, outputs, kernel, step, nn.SiLU, gate)
+            )
+            channels = outputs
+    layers.append(ConvNorm(channels, 1280, activation=nn.SiLU))
+    return Classifier(nn.Sequential(*layers), nn.Linear(1280, 1000))
+
+
+def condition(model: nn.Module) -> nn.Module:
+    """Give every normalization factors and statistics that keep the outputs well conditioned.
+
+    One forward pass in training mode takes the statistics of random images, so that each layer's
+    outputs have about unit variance; the factors are drawn near one.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+            nn.init.uniform_(module.weight, 0.8, 1.2)
+            nn.init.uniform_(module.bias, -0.2, 0.2)
+    with torch.no_grad():
+        model.train()(torch.randn(4, 3, 224, 224))
+    return model.eval()

@@ -1,0 +1,1 @@
+"""Folds arithmetic with constants into the weights of the operator before it."""

@@ -1,0 +1,1 @@
+"""What is known of shapes, and of integer values that are computed from shapes."""
