@@ -19,7 +19,10 @@ __all__ = ["narrowpass_passes"]
 @hookimpl
 def narrowpass_passes() -> list[type[Pass]]:
     """Register the passes of this distribution."""
+    from narrowpass_constant_folding.cse import Cse
     from narrowpass_constant_folding.dead_code import DeadCode
+    from narrowpass_constant_folding.dedup_weights import DedupWeights
+    from narrowpass_constant_folding.drop_casts import DropCasts
     from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
     from narrowpass_constant_folding.fold import Fold
     from narrowpass_constant_folding.fold_constants import FoldConstants
@@ -27,14 +30,23 @@ def narrowpass_passes() -> list[type[Pass]]:
     from narrowpass_constant_folding.fuse_bias import FuseBias
     from narrowpass_constant_folding.fuse_pad import FusePad
     from narrowpass_constant_folding.infer_shapes import InferShapes
+    from narrowpass_constant_folding.inline_if import InlineIf
+    from narrowpass_constant_folding.merge_reshapes import MergeReshapes
+    from narrowpass_constant_folding.merge_transposes import MergeTransposes
 
     return [
         Fold,
         InferShapes,
         DeadCode,
+        InlineIf,
         EliminateIdentity,
+        DropCasts,
         FoldConstants,
         FusePad,
         FuseBatchnorm,
         FuseBias,
+        MergeTransposes,
+        MergeReshapes,
+        Cse,
+        DedupWeights,
     ]

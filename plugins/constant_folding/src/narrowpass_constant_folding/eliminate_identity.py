@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from narrowpass_constant_folding.graphs.matching import is_op
+from narrowpass_constant_folding.identities import identity_source
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from narrowpass_constant_folding.rewrite import Work
 
 
 @dataclass(frozen=True)
 class EliminateIdentity(Rewrite):
-    """Remove nodes that give back what they are given.
+    """Remove nodes that give back what they are given, bit for bit.
+
+    Such as Identity, Dropout in inference, a Transpose that moves nothing, a Reshape, Expand,
+    Slice or Pad that changes nothing, Concat of one tensor, ``x * 1``, ``x - 0`` and
+    ``Neg(Neg(x))``. Adding 0.0 is none of these: it makes 0.0 of -0.0.
 
     One stays where it gives a graph output a name of its own: its source is an input, an
     initializer or an output of the graph, or comes from an outer graph.
@@ -31,13 +33,6 @@ class EliminateIdentity(Rewrite):
         """
         for scope in work.scopes():
             for node in scope.graph:
-                source = _source(node)
+                source = identity_source(scope, node)
                 if source is not None and scope.free(node) and scope.bypass(node, source):
                     work.report.count("identities")
-
-
-def _source(node: ir.Node) -> ir.Value | None:
-    """Give the value that the node's first output always equals."""
-    if is_op(node, "Identity") and len(node.inputs) == 1 and len(node.outputs) == 1:
-        return node.inputs[0]
-    return None

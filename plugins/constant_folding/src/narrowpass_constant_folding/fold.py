@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass import FixedPoint, PassResult
+from narrowpass_constant_folding.cse import Cse
 from narrowpass_constant_folding.dead_code import DeadCode
 from narrowpass_constant_folding.declarations import Declarations
+from narrowpass_constant_folding.dedup_weights import DedupWeights
+from narrowpass_constant_folding.drop_casts import DropCasts
 from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
 from narrowpass_constant_folding.fold_constants import FoldConstants
 from narrowpass_constant_folding.fuse_batchnorm import FuseBatchnorm
 from narrowpass_constant_folding.fuse_bias import FuseBias
 from narrowpass_constant_folding.fuse_pad import FusePad
 from narrowpass_constant_folding.infer_shapes import InferShapes
+from narrowpass_constant_folding.inline_if import InlineIf
+from narrowpass_constant_folding.merge_reshapes import MergeReshapes
+from narrowpass_constant_folding.merge_transposes import MergeTransposes
 from narrowpass_constant_folding.rewrite import warn_of_idle_items
 
 if TYPE_CHECKING:
@@ -54,13 +60,19 @@ class Fold(FixedPoint):
         keep = self.keep
         return (
             InferShapes(),
-            # Dead code first: it no longer counts as a reader of what a fold would free.
+            # Early: dead code no longer counts as a reader of what a fold would free.
             DeadCode(),
+            InlineIf(keep),
             EliminateIdentity(keep),
+            DropCasts(keep),
             FoldConstants(keep, self.max_growth),
             FusePad(keep),
             FuseBatchnorm(keep),
             FuseBias(keep),
+            MergeTransposes(keep),
+            MergeReshapes(keep),
+            Cse(keep),
+            DedupWeights(),
         )
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:

@@ -15,6 +15,7 @@ from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.scope import Scope
 from narrowpass_constant_folding.graphs.scopes import nested_graphs, roots
 from narrowpass_constant_folding.report import Report
+from narrowpass_constant_folding.shapes.values import ShapeValues
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -27,6 +28,7 @@ class Work:
         model: changed in place.
         kept: the nodes that the option ``keep`` selects.
         names: the names that the model uses.
+        values: what is known of integers that are computed from shapes.
         report: told what is done, and what is left alone and why.
         ctx: the context of the run.
         changed: whether anything was changed.
@@ -38,6 +40,7 @@ class Work:
         self.ctx = ctx
         self.kept = _kept_nodes(model, keep)
         self.names = Names(model)
+        self.values = ShapeValues()
         self.report = Report()
         self.changed = False
 
@@ -50,7 +53,7 @@ class Work:
         holders = initializer_graphs(self.model)
         for root in roots(self.model):
             for graph in nested_graphs(root.graph):
-                scope = Scope(graph, root, self.kept, self.names, graph in holders)
+                scope = Scope(graph, root, self.kept, self.names, self.values, graph in holders)
                 yield scope
                 self.changed |= scope.commit()
 

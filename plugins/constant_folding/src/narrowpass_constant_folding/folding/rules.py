@@ -50,7 +50,7 @@ class Rules:
         return self._within(node, opsets)
 
     def _within(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
-        refusal = self._own(node, opsets)
+        refusal = self.judge(node, opsets)
         if refusal:
             return refusal
         for graph in subgraphs(node):
@@ -60,7 +60,8 @@ class Rules:
                     return refusal
         return None
 
-    def _own(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
+    def judge(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
+        """Give what there is against the node itself, graphs within it left aside."""
         if node in self._kept:
             return Refusal("keep", f"the option keep selects {node.name or node.op_type!r}")
         key = node.op_identifier()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 
 import onnx_ir as ir
 
@@ -20,11 +21,22 @@ class Names:
         """Give `name`, with a number where it is taken, and take it."""
         taken = self._taken
         chosen, number = name, 1
-        while chosen in taken:
+        while taken[chosen]:
             chosen = f"{name}.{number}"
             number += 1
-        taken.add(chosen)
+        taken[chosen] += 1
         return chosen
+
+    def moved(self, name: str | None) -> str | None:
+        """Give the name for a value that moves to an outer graph: another if it is not alone."""
+        if name is None or self._taken[name] <= 1:
+            return name
+        self._taken[name] -= 1
+        return self.unique(name)
+
+    def release(self, name: str) -> None:
+        """Note that a graph no longer defines the name."""
+        self._taken[name] -= 1
 
     def ambiguous(self, name: str | None) -> bool:
         """Whether a graph defines the name though it is already visible there from outside.
@@ -34,12 +46,13 @@ class Names:
         return name in self._twice
 
     @functools.cached_property
-    def _taken(self) -> set[str]:
-        taken: set[str] = set()
-        for root in roots(self._model):
-            for graph in nested_graphs(root.graph):
-                taken |= _defined(graph)
-        return taken
+    def _taken(self) -> Counter[str]:
+        return Counter(
+            name
+            for root in roots(self._model)
+            for graph in nested_graphs(root.graph)
+            for name in _defined(graph)
+        )
 
     @functools.cached_property
     def _twice(self) -> frozenset[str]:

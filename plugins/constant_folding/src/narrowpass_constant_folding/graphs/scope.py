@@ -11,6 +11,7 @@ from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.repeated import repeated_of
 from narrowpass_constant_folding.graphs.scopes import Root, inner_nodes, output_positions
+from narrowpass_constant_folding.shapes.values import ShapeValues
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Scope:
         root: what it belongs to.
         kept: nodes that the caller wants left alone.
         names: the names that the model uses.
+        values: what is known of integers that are computed from shapes.
         holds_initializers: whether a new constant becomes an initializer, and no Constant node.
         changed: whether anything was changed.
     """
@@ -33,6 +35,7 @@ class Scope:
     root: Root
     kept: frozenset[ir.Node]
     names: Names
+    values: ShapeValues
     holds_initializers: bool
     changed: bool = False
     _gone: dict[ir.Node, None] = field(default_factory=dict)
@@ -121,7 +124,7 @@ class Scope:
         if new.graph is None:
             self.graph.insert_before(at, new)
         for old, value in outputs.items():
-            self._pass_on(old, value)
+            self.pass_on(old, value)
         self.remove(at)
 
     def bypass(self, node: ir.Node, source: ir.Value) -> bool:
@@ -154,6 +157,12 @@ class Scope:
         self.remove(node)
         return True
 
+    def pass_on(self, old: ir.Value, new: ir.Value) -> None:
+        """Give all readers of `old`, and its places among the outputs, to `new` of that name."""
+        if old.is_graph_output():
+            self._move_outputs(old, new)
+        old.replace_all_uses_with(new)
+
     def remove(self, node: ir.Node) -> None:
         """Remove a node of this graph whose outputs nothing reads."""
         for inner in (node, *inner_nodes(node)):
@@ -168,11 +177,6 @@ class Scope:
             self.graph.remove(list(self._gone), safe=True)
             self._gone.clear()
         return self.changed
-
-    def _pass_on(self, old: ir.Value, new: ir.Value) -> None:
-        if old.is_graph_output():
-            self._move_outputs(old, new)
-        old.replace_all_uses_with(new)
 
     def _move_outputs(self, old: ir.Value, new: ir.Value) -> None:
         if self._positions is None:

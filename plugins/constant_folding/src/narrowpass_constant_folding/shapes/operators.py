@@ -284,11 +284,13 @@ def _reshape(values: ShapeValues, node: ir.Node) -> Dims | None:
     source, target = input_of(node, 0), values.elements(input_of(node, 1))
     if source is None or target is None or target.rank != 1:
         return None
-    dims = reshaped(values.dims(source), target, allow_zero=bool(attribute(node, "allowzero", 0)))
+    dims = reshape_result(
+        values.dims(source), target, allow_zero=bool(attribute(node, "allowzero", 0))
+    )
     return tuple(map(_to_dim, dims))
 
 
-def reshaped(
+def reshape_result(
     source: tuple[Element, ...] | None, target: Elements, *, allow_zero: bool
 ) -> tuple[Element, ...]:
     """Give the shape that Reshape gives.
