@@ -115,6 +115,11 @@ def _make(name: str) -> nn.Module:
         importlib.import_module(f"zoo.{entry.module}"), entry.maker
     )
     model = maker().eval()
+    if name != "minilm":
+        # As training leaves them: biases of zero would make additions that a tool may drop.
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("bias") and not parameter.detach().any():
+                torch.nn.init.normal_(parameter, std=0.02)
     if entry.module == "convolutional":
         from zoo.convolutional import condition
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
@@ -84,32 +83,36 @@ def _sample(tensor: ir.TensorProtocol) -> object:
     if tensor.dtype == ir.DataType.STRING:
         return tuple(bytes(text) for text in tensor.numpy().reshape(-1))
     last = max(0, int(tensor.nbytes) - _SAMPLE_BYTES)
-    return b"".join(
-        _part(tensor, index * last // (_SAMPLES - 1), _SAMPLE_BYTES) for index in range(_SAMPLES)
-    )
+    places = [index * last // (_SAMPLES - 1) for index in range(_SAMPLES)]
+    return b"".join(_parts(tensor, places, _SAMPLE_BYTES))
 
 
 def _equal(left: ir.TensorProtocol, right: ir.TensorProtocol) -> bool:
     """Whether two tensors of equal samples, type and shape have the same bytes."""
     if left is right or left.dtype == ir.DataType.STRING:
         return True
-    mapped = isinstance(left, MappedTensor) and isinstance(right, MappedTensor)
-    if mapped and left.file is right.file and left.offset == right.offset:
+    if _place(left) is not None and _place(left) == _place(right):
         return True
-    return all(
-        _part(left, place, _CHUNK_BYTES) == _part(right, place, _CHUNK_BYTES)
-        for place in range(0, int(left.nbytes), _CHUNK_BYTES)
+    places = range(0, int(left.nbytes), _CHUNK_BYTES)
+    pairs = zip(
+        _parts(left, places, _CHUNK_BYTES), _parts(right, places, _CHUNK_BYTES), strict=True
     )
+    return all(one == other for one, other in pairs)
 
 
-def _part(tensor: ir.TensorProtocol, offset: int, size: int) -> bytes:
-    """Read at most `size` bytes from `offset` on, without holding the rest."""
+def _place(tensor: ir.TensorProtocol) -> object:
+    return (tensor.file, tensor.offset) if isinstance(tensor, MappedTensor) else None
+
+
+def _parts(tensor: ir.TensorProtocol, places: Iterable[int], size: int) -> Iterator[bytes]:
+    """Read at most `size` bytes from each of the places; of a mapped tensor, nothing else."""
     if isinstance(tensor, MappedTensor):
-        return tensor.read(offset, min(size, tensor.nbytes - offset))
-    if tensor.nbytes <= _CHUNK_BYTES or tensor.dtype.bitwidth < 8:
-        return tensor.tobytes()[offset : offset + size]
-    flat = np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
-    return flat[offset : offset + size].tobytes()
+        for place in places:
+            yield tensor.read(place, min(size, tensor.nbytes - place))
+        return
+    data = memoryview(tensor.tobytes())
+    for place in places:
+        yield bytes(data[place : place + size])
 
 
 def _replace(names: Names, report: Report, first: ir.Value, other: ir.Value) -> None:

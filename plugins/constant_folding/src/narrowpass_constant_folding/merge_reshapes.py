@@ -78,7 +78,7 @@ def _settle(scope: Scope, node: ir.Node) -> bool:
     operand, source = input_of(node, 1), node.inputs[0]
     if node.op_type != "Reshape" or operand is None or source is None:
         return False
-    if scope.constant(operand) is not None:
+    if scope.constant(operand) is not None or not _pays(scope, node, operand):
         return False
     result = _result(scope, node)
     if result is None:
@@ -89,6 +89,13 @@ def _settle(scope: Scope, node: ir.Node) -> bool:
         return False
     _replace(scope, node, source, target)
     return True
+
+
+def _pays(scope: Scope, node: ir.Node, operand: ir.Value) -> bool:
+    """Whether no node is added: where a constant is a node, another must go for it."""
+    if scope.holds_initializers:
+        return True
+    return scope.producer(operand) is not None and scope.only_reader(operand) is node
 
 
 def _result(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.evaluation.calls import Call, make_call
@@ -29,7 +30,9 @@ from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import is_constant
 from narrowpass_constant_folding.graphs.scopes import captured, is_used
 from narrowpass_constant_folding.report import Refusal
+from narrowpass_constant_folding.shapes.values import ShapeValues
 
+_INDEX_DTYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 _NO_TENSOR = Refusal("no-tensor", "its result is no tensor; only tensors can be stored")
 
 
@@ -74,6 +77,7 @@ class Folder:
         self._rules = rules
         self._inference = Inference()
         self._evaluation = Evaluation(model, self._inference)
+        self._shape_values = ShapeValues()
         self._failures: dict[ir.Node, Refusal] = {}
         self._measured: dict[ir.Node, int] = {}
 
@@ -94,7 +98,7 @@ class Folder:
             return None
         reads = _operands(node, values)
         if reads is None:
-            return None
+            return self._from_shapes(node, opsets, values)
         refusal = self._rules.refuse(node, opsets) or self._failures.get(node)
         if refusal:
             return Left(reads.values, refusal)
@@ -107,6 +111,28 @@ class Folder:
         data = any(operand.tensor is not None for operand in call.operands.values())
         by = "constant-inputs" if data else "static-shape"
         return Folded(result, reads.values, measured, limit, by)
+
+    def _from_shapes(
+        self, node: ir.Node, opsets: Mapping[str, int], values: Values
+    ) -> Folded | None:
+        """Fold integers that are known although not all that they are computed from is."""
+        output = node.outputs[0] if len(node.outputs) == 1 else None
+        if output is None or output.dtype not in _INDEX_DTYPES:
+            return None
+        elements = self._shape_values.elements(output)
+        numbers = None if elements is None else elements.numbers
+        if elements is None or numbers is None or self._rules.refuse(node, opsets):
+            return None
+        dtype = output.dtype.numpy()
+        limits = np.iinfo(dtype)
+        if any(not limits.min <= number <= limits.max for number in numbers):
+            return None
+        array = np.array(numbers, dtype).reshape((len(numbers),) if elements.rank else ())
+        read = Counter(value for value in node.inputs if value and values.constant(value))
+        limit = self._sizes.limit(node.op_type, values.freed_by(read))
+        if array.nbytes > limit:
+            return None
+        return Folded({output: ir.Tensor(array)}, read, array.nbytes, limit, "known-shape")
 
     def _evaluate(
         self, node: ir.Node, call: Call, limit: int
