@@ -293,7 +293,8 @@ def test_nothing_is_read_that_is_not_folded():
 )
 def test_what_would_take_gigabytes_is_not_even_evaluated(node, shape):
     proto = parse(
-        f"g () => (double y) {{ c = {node}  d = Cast <to = 11> (c)  y = ReduceSum <keepdims=0>(d) }}",
+        f"g () => (double y) {{ c = {node}  d = Cast <to = 11> (c)"
+        "  y = ReduceSum <keepdims=0>(d) }",
         initializers={
             "s": np.array(shape),
             "a": np.ones((1, 1), np.float32),

@@ -33,12 +33,14 @@ def narrowpass_passes() -> list[type[Pass]]:
     from narrowpass_constant_folding.inline_if import InlineIf
     from narrowpass_constant_folding.merge_reshapes import MergeReshapes
     from narrowpass_constant_folding.merge_transposes import MergeTransposes
+    from narrowpass_constant_folding.unpack_sequences import UnpackSequences
 
     return [
         Fold,
         InferShapes,
         DeadCode,
         InlineIf,
+        UnpackSequences,
         EliminateIdentity,
         DropCasts,
         FoldConstants,

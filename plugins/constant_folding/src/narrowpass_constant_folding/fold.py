@@ -21,6 +21,7 @@ from narrowpass_constant_folding.inline_if import InlineIf
 from narrowpass_constant_folding.merge_reshapes import MergeReshapes
 from narrowpass_constant_folding.merge_transposes import MergeTransposes
 from narrowpass_constant_folding.rewrite import warn_of_idle_items
+from narrowpass_constant_folding.unpack_sequences import UnpackSequences
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -63,6 +64,7 @@ class Fold(FixedPoint):
             # Early: dead code no longer counts as a reader of what a fold would free.
             DeadCode(),
             InlineIf(keep),
+            UnpackSequences(keep),
             EliminateIdentity(keep),
             DropCasts(keep),
             FoldConstants(keep, self.max_growth),

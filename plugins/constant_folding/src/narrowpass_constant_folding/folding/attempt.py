@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from narrowpass_constant_folding.evaluation.results import (
 )
 from narrowpass_constant_folding.evaluation.undefined import undefined
 from narrowpass_constant_folding.folding.rules import Rules
-from narrowpass_constant_folding.folding.sizes import SizeRule, refuse_early, too_large
+from narrowpass_constant_folding.folding.sizes import HELD_BYTES, SizeRule, refuse_early, too_large
 from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import is_constant
 from narrowpass_constant_folding.graphs.scopes import captured, is_used
@@ -62,10 +62,13 @@ class Left:
     Attributes:
         read: what it reads, with the number of uses.
         refusal: why.
+        held: values of its outputs, where these are known and only too large to be stored: what
+            reads them may be small.
     """
 
     read: Counter[ir.Value]
     refusal: Refusal
+    held: Mapping[ir.Value, ir.TensorProtocol] = field(default_factory=dict)
 
 
 class Folder:
@@ -96,9 +99,13 @@ class Folder:
         """
         if is_constant(node) or _is_inner_identity(node):
             return None
+        if self._shape_values.has_rule(node):
+            folded = self._from_shapes(node, opsets, values)
+            if folded is not None:
+                return folded
         reads = _operands(node, values)
         if reads is None:
-            return self._from_shapes(node, opsets, values)
+            return None
         refusal = self._rules.refuse(node, opsets) or self._failures.get(node)
         if refusal:
             return Left(reads.values, refusal)
@@ -108,6 +115,9 @@ class Folder:
         if isinstance(result, Refusal):
             return Left(reads.values, result)
         measured = sum(stored_bytes(tensor) for tensor in result.values())
+        if measured > limit:
+            held = result if measured <= HELD_BYTES else {}
+            return Left(reads.values, too_large(measured, limit), held)
         data = any(operand.tensor is not None for operand in call.operands.values())
         by = "constant-inputs" if data else "static-shape"
         return Folded(result, reads.values, measured, limit, by)
@@ -115,9 +125,9 @@ class Folder:
     def _from_shapes(
         self, node: ir.Node, opsets: Mapping[str, int], values: Values
     ) -> Folded | None:
-        """Fold integers that are known although not all that they are computed from is."""
-        output = node.outputs[0] if len(node.outputs) == 1 else None
-        if output is None or output.dtype not in _INDEX_DTYPES:
+        """Fold integers that are known, perhaps though not all that they are computed from is."""
+        output = node.outputs[0]
+        if output.dtype not in _INDEX_DTYPES:
             return None
         elements = self._shape_values.elements(output)
         numbers = None if elements is None else elements.numbers
@@ -132,7 +142,9 @@ class Folder:
         limit = self._sizes.limit(node.op_type, values.freed_by(read))
         if array.nbytes > limit:
             return None
-        return Folded({output: ir.Tensor(array)}, read, array.nbytes, limit, "known-shape")
+        data = len(read) == len(set(node.inputs)) and node.op_type not in ("Shape", "Size")
+        by = "constant-inputs" if data else "static-shape"
+        return Folded({output: ir.Tensor(array)}, read, array.nbytes, limit, by)
 
     def _evaluate(
         self, node: ir.Node, call: Call, limit: int
@@ -174,9 +186,8 @@ class Folder:
             self._failures[node] = refusal
             return refusal
         measured = sum(stored_bytes(tensor) for tensor in tensors.values())
-        if measured > limit:
+        if measured > max(limit, HELD_BYTES):
             self._measured[node] = measured
-            return too_large(measured, limit)
         return tensors
 
     def _refuse_undefined(self, node: ir.Node, call: Call) -> Refusal | None:

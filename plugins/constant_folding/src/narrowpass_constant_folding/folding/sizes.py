@@ -14,6 +14,9 @@ _REPEATERS = frozenset(
 _REPEATER_SHARE = 8
 """What only repeats values is cheap to compute and dear to store."""
 
+HELD_BYTES = 1 << 16
+"""Results up to this size are computed although they may not be stored: for what reads them."""
+
 _SIZED_BY_DATA = frozenset({"MaxUnpool", "Loop", "Scan", *_REPEATERS})
 _MOST_BY_DATA = 1 << 16
 
@@ -61,7 +64,7 @@ def refuse_early(
     """
     known = [inferred.get(name, UNKNOWN).nbytes for name in needed]
     stored = sum(size or 0 for size in known)
-    if stored > limit:
+    if stored > max(limit, HELD_BYTES):
         return too_large(stored, limit)
     every = [inferred.get(name, UNKNOWN) for name in call.results if name]
     if None in known and call.node.op_type in _SIZED_BY_DATA:

@@ -98,6 +98,8 @@ class _Sweep:
             if outcome.refusal.counter == "too-large":
                 for value in outcome.read:
                     self._too_large.setdefault(value, []).append(node)
+            for value, tensor in outcome.held.items():
+                self._values.hold(value, tensor)
         if not isinstance(outcome, Folded):
             return False
         self._replace(graph, node, outcome.tensors)

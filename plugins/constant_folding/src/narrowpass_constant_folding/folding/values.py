@@ -17,6 +17,7 @@ class Values:
         """Count all uses of a model."""
         self._left: Counter[ir.Value] = Counter()
         self._constants: dict[ir.Value, Operand] = {}
+        self._held: set[ir.Value] = set()
         for root in roots(model):
             for graph in nested_graphs(root.graph):
                 for node in graph:
@@ -31,6 +32,11 @@ class Values:
                 self._constants[value] = found
         return found
 
+    def hold(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+        """Take a value for constant that is not stored as one; no bytes are freed with it."""
+        self._constants[value] = Operand(tensor.dtype, tuple(tensor.shape.numpy()), tensor)
+        self._held.add(value)
+
     def sole(self, value: ir.Value, uses: int) -> bool:
         """Whether a reader with so many uses is the only one."""
         return self._left[value] == uses and not value.is_graph_output()
@@ -39,7 +45,7 @@ class Values:
         """Give the bytes of the constants that are unused once these uses are gone."""
         freed = 0
         for value, uses in read.items():
-            if self.sole(value, uses):
+            if value not in self._held and self.sole(value, uses):
                 operand = self.constant(value)
                 freed += operand.nbytes if operand else 0
         return freed

@@ -54,7 +54,8 @@ def nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
         current = waiting.pop()
         yield current
         for node in current:
-            waiting.extend(subgraphs(node))
+            if node.attributes:
+                waiting.extend(subgraphs(node))
 
 
 def inner_nodes(node: ir.Node) -> Iterator[ir.Node]:

@@ -50,6 +50,8 @@ _UNARY_NAMES = """
 """
 _UNARY = frozenset(_UNARY_NAMES.split())
 _ARITHMETIC = frozenset({"Add", "And", "Div", "Mod", "Mul", "Or", "Sub", "Xor"})
+_INDEXING = frozenset({"Concat", "Gather", "Slice", "Squeeze", "Unsqueeze"})
+_INDEX_DTYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
@@ -72,7 +74,7 @@ class Operators:
             InferenceError: the node contradicts its operator's definition.
         """
         types = [UNKNOWN if value is None else type_of(value) for value in node.inputs]
-        quick = _quick(node, types, opsets)
+        quick = _quick(node, types, opsets) or self._from_elements(node, types)
         if quick is not None:
             return [quick]
         found = list(self._by_schema(node, types, opsets))
@@ -81,6 +83,15 @@ class Operators:
             if dims is not None:
                 found[0] = Type(found[0].dtype, _better(found[0].dims, dims))
         return found
+
+    def _from_elements(self, node: ir.Node, types: Sequence[Type]) -> Type | None:
+        """Give the type of an index or shape whose elements are known."""
+        if node.op_type not in _INDEXING or node.domain or types[0].dtype not in _INDEX_DTYPES:
+            return None
+        found = self._values.elements(node.outputs[0])
+        if found is None:
+            return None
+        return Type(types[0].dtype, (len(found.items),) if found.rank else ())
 
     def _by_schema(
         self, node: ir.Node, types: Sequence[Type], opsets: Mapping[str, int]

@@ -97,7 +97,17 @@ class ShapeValues:
         if not is_op(node, *_RULES) or not node.outputs:
             return None
         found = _RULES[node.op_type](self, node)
-        return found if found is None or len(found.items) <= _MOST_ELEMENTS else None
+        if found is None or len(found.items) > _MOST_ELEMENTS:
+            return None
+        # What does not fit wraps around: that is left to what computes it.
+        limit = 1 << (63 if node.outputs[0].dtype == ir.DataType.INT64 else 31)
+        if all(not isinstance(item, int) or -limit <= item < limit for item in found.items):
+            return found
+        return None
+
+    def has_rule(self, node: ir.Node) -> bool:
+        """Whether elements of the node's output may be known."""
+        return node.op_type in _RULES and not node.domain and len(node.outputs) == 1
 
     def operand(self, node: ir.Node, index: int) -> Elements | None:
         """Give what is known already of an input of a node."""
