@@ -119,3 +119,62 @@ def check_onnxruntime(before, after, feeds, tolerance=1e-5):
         np.testing.assert_array_equal(np.isnan(got), np.isnan(due))
         scale = np.abs(due[np.isfinite(due)]).max(initial=0)
         np.testing.assert_allclose(got, due, rtol=0, atol=float(scale) * tolerance)
+
+
+SPECIAL = [0.0, -0.0, 1.5, -2.25, np.nan, np.inf, -np.inf, 1e-40, 3.0e38, 7.0]
+
+
+def feeds_of(proto, seed=0, special=True, **sizes):
+    """Give feeds for a model's inputs; floats hold NaN, infinities and both zeros."""
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    defaults = {item.name for item in proto.graph.initializer}
+    for value in proto.graph.input:
+        if value.name in defaults:
+            continue
+        tensor = value.type.tensor_type
+        dims = [sizes.get(d.dim_param, 2) if d.dim_param else d.dim_value for d in tensor.shape.dim]
+        dtype = ir.DataType(tensor.elem_type)
+        if dtype == ir.DataType.BOOL:
+            feeds[value.name] = rng.integers(0, 2, dims).astype(bool)
+        elif dtype.is_integer():
+            feeds[value.name] = rng.integers(0, 3, dims).astype(dtype.numpy())
+        else:
+            array = rng.standard_normal(dims)
+            if special:
+                array = np.where(rng.random(dims) < 0.3, rng.choice(SPECIAL, dims), array)
+            feeds[value.name] = np.asarray(array, dtype.numpy())
+    return feeds
+
+
+def check_bits(before, after, seeds=2, special=True, **sizes):
+    """Check that onnx's evaluator gives the same bits for both, for random and special feeds."""
+    with np.errstate(all="ignore"):
+        for seed in range(seeds):
+            check_reference(before, after, feeds_of(before, seed, special, **sizes))
+
+
+def check_close(before, after, tolerance, reference=True, **sizes):
+    """Check both by onnx's evaluator and by onnxruntime, to a share of the largest value."""
+    feeds = feeds_of(before, special=False, **sizes)
+    check_onnxruntime(before, after, feeds, tolerance)
+    if not reference:
+        return
+    expected = ReferenceEvaluator(before).run(None, feeds)
+    actual = ReferenceEvaluator(after).run(None, feeds)
+    for got, due in zip(actual, expected, strict=True):
+        assert got.dtype == due.dtype
+        assert got.shape == due.shape
+        scale = np.abs(due.astype(np.float64)).max(initial=0)
+        np.testing.assert_allclose(
+            got.astype(np.float64), due.astype(np.float64), rtol=0, atol=scale * tolerance
+        )
+
+
+def in_branch(body, inputs="float[N, 3, 4] x", output="float[N, 3, 4]", outer=""):
+    """Give ONNX text with nodes in both branches of an If; they make `p` from `x`."""
+    return (
+        f"g ({inputs}, bool c) => (float[?] y) {{ {outer} y = If(c)"
+        f" <then_branch = t () => ({output} p) {{ {body} }},"
+        f" else_branch = e () => ({output} q) {{ q = Abs(x) }}> }}"
+    )

@@ -32,12 +32,14 @@ class InlineIf(Rewrite):
         Counters: ``inlined``.
         """
         for scope in work.scopes():
-            for node in scope.graph:
-                if is_op(node, "If") and scope.free(node):
-                    branch = _taken(scope, node)
-                    if branch is not None:
-                        _inline(scope, node, branch)
-                        work.report.did(node, "inlined", "inline-if")
+            waiting = list(scope.graph)
+            while waiting:
+                node = waiting.pop()
+                branch = _taken(scope, node) if is_op(node, "If") and scope.free(node) else None
+                if branch is not None:
+                    waiting.extend(branch)  # there may be one within it
+                    _inline(scope, node, branch)
+                    work.report.did(node, "inlined", "inline-if")
 
 
 def _taken(scope: Scope, node: ir.Node) -> ir.Graph | None:
@@ -77,8 +79,8 @@ def _move_initializers(scope: Scope, node: ir.Node, branch: ir.Graph) -> dict[ir
         tensor, name = value.const_value, value.name
         if tensor is None or name is None:
             raise ValueError(f"an initializer of the branch of {node.name!r} has no name or data")
-        del branch.initializers[name]
         scope.names.release(name)
+        del branch.initializers[name]
         moved[value] = scope.add_constant(name, tensor, node)
         value.replace_all_uses_with(moved[value])
     return moved

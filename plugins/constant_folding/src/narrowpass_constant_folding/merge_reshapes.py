@@ -11,6 +11,7 @@ import onnx_ir as ir
 from narrowpass_constant_folding.graphs.matching import attribute, input_of, is_op
 from narrowpass_constant_folding.rewrite import Rewrite
 from narrowpass_constant_folding.shapes.operators import reshape_result
+from narrowpass_constant_folding.shapes.sizes import product
 from narrowpass_constant_folding.shapes.targets import constant_target
 
 if TYPE_CHECKING:
@@ -101,14 +102,9 @@ def _pays(scope: Scope, node: ir.Node, operand: ir.Value) -> bool:
 def _result(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
     """Give the shape of the node's result; None where the rank is not known."""
     known = scope.values.dims(node.outputs[0])
-    if node.op_type != "Reshape":
+    computed = _computed(scope, node)
+    if computed is None:
         return known
-    target = scope.values.elements(input_of(node, 1))
-    source = None if node.inputs[0] is None else scope.values.dims(node.inputs[0])
-    if target is None:
-        return known
-    allow_zero = bool(attribute(node, "allowzero", 0))
-    computed = reshape_result(source, target, allow_zero=allow_zero)
     if known is None or len(known) != len(computed):
         return computed
     # A name of the result's own says nothing of where it comes from.
@@ -116,6 +112,40 @@ def _result(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
         other if isinstance(other, int) or item is None else item
         for item, other in zip(computed, known, strict=True)
     )
+
+
+def _computed(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
+    """Give the shape of the result as it follows from that of the input."""
+    source = None if node.inputs[0] is None else scope.values.dims(node.inputs[0])
+    if node.op_type == "Reshape":
+        target = scope.values.elements(input_of(node, 1))
+        allow_zero = bool(attribute(node, "allowzero", 0))
+        if target is None:
+            return None
+        return reshape_result(source, target, allow_zero=allow_zero)
+    if source is None:
+        return None
+    if node.op_type == "Flatten":
+        axis = attribute(node, "axis", 1)
+        return product(source[:axis]), product(source[axis:])
+    axes = _axes(scope, node)
+    if axes is None:
+        return None
+    rank = len(source) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    places = {axis % rank for axis in axes} if rank else set()
+    if node.op_type == "Squeeze":
+        return tuple(dim for axis, dim in enumerate(source) if axis not in places)
+    rest = iter(source)
+    return tuple(1 if axis in places else next(rest) for axis in range(rank))
+
+
+def _axes(scope: Scope, node: ir.Node) -> tuple[int, ...] | None:
+    """Give the axes of a Squeeze or Unsqueeze, where it names them."""
+    if input_of(node, 1) is None:
+        axes: tuple[int, ...] | None = attribute(node, "axes", None)
+        return axes
+    elements = scope.values.elements(input_of(node, 1))
+    return None if elements is None else elements.numbers
 
 
 def _infers(scope: Scope, node: ir.Node) -> bool:

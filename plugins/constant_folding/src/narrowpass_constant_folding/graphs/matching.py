@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.scopes import is_used
 
 
@@ -43,20 +44,18 @@ def only_first_output_used(node: ir.Node) -> bool:
 
 def dtype_of(value: ir.Value) -> ir.DataType | None:
     """Give the element type of a value, where it is known."""
-    if value.const_value is not None:
-        return value.const_value.dtype
-    if value.dtype == ir.DataType.UNDEFINED:
-        return None
-    return value.dtype
+    if value.dtype not in (None, ir.DataType.UNDEFINED):
+        return value.dtype
+    tensor = constant_of(value)
+    return None if tensor is None else tensor.dtype
 
 
 def dims_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
     """Give the shape of a value: sizes, names of symbolic dimensions, None for unknown ones."""
-    if value.const_value is not None:
-        return tuple(value.const_value.shape.numpy())
-    if value.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    if value.shape is not None:
+        return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    tensor = constant_of(value)
+    return None if tensor is None else tuple(tensor.shape.numpy())
 
 
 def static_dims_of(value: ir.Value) -> tuple[int, ...] | None:
