@@ -37,7 +37,8 @@ def test_a_split_to_a_sequence(split, taken, sizes):
 def test_outputs_keep_their_names():
     proto = parse(
         "g (float[4, N] x) => (float[?, ?] y, float[?, ?] z, float[?, ?] w) {"
-        " s = SplitToSequence(x, p) y = SequenceAt(s, i) z = SequenceAt(s, j) w = SequenceAt(s, i) }",
+        " s = SplitToSequence(x, p)"
+        " y = SequenceAt(s, i) z = SequenceAt(s, j) w = SequenceAt(s, i) }",
         initializers={"p": np.array([1, 3]), **NUMBERS},
     )
     after, _, _ = fold(proto)
