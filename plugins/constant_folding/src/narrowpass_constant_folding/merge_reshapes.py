@@ -42,36 +42,39 @@ class MergeReshapes(Rewrite):
         for scope in work.scopes():
             if scope.opset < _FIRST_RESHAPE_WITH_OPERAND:
                 continue
-            for node in scope.graph:
+            for found in scope.graph:
+                node = found
                 if not is_op(node, *_FAMILY) or not scope.free(node):
                     continue
-                if _merge(scope, node):
+                merged = _merge(scope, node)
+                while merged is not None:
                     work.report.did(node, "merged", "merge-reshapes")
-                elif _settle(scope, node):
+                    node, merged = merged, _merge(scope, merged)
+                if _settle(scope, node):
                     work.report.did(node, "constant-targets", "merge-reshapes")
 
 
-def _merge(scope: Scope, node: ir.Node) -> bool:
-    """Read what the reshape before reads, which nothing else needs."""
+def _merge(scope: Scope, node: ir.Node) -> ir.Node | None:
+    """Read what the reshape before reads, if nothing else reads that; give the new node."""
     middle = node.inputs[0]
     before = scope.producer(middle)
     if middle is None or before is None or not is_op(before, *_FAMILY) or not scope.free(before):
-        return False
+        return None
     source = before.inputs[0]
     if source is None or scope.only_reader(middle) is not node:
-        return False
+        return None
     if scope.names.ambiguous(source.name):
-        return False
+        return None
     result = _result(scope, node)
     if result is None:
-        return False
+        return None
     inferring = _infers(scope, node) and _infers(scope, before)
     target = constant_target(scope.values.dims(source), result, may_infer=inferring)
     if target is None:
-        return False
-    _replace(scope, node, source, target)
+        return None
+    reshape = _replace(scope, node, source, target)
     scope.remove(before)
-    return True
+    return reshape
 
 
 def _settle(scope: Scope, node: ir.Node) -> bool:
@@ -156,7 +159,7 @@ def _infers(scope: Scope, node: ir.Node) -> bool:
     return target is not None and -1 in target.items
 
 
-def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: list[int]) -> None:
+def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: list[int]) -> ir.Node:
     output = scope.successor(node.outputs[0])
     operand = scope.add_constant(
         f"{output.name}:shape", ir.Tensor(np.array(target, np.int64)), node
@@ -171,3 +174,4 @@ def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: list[int]) -
         metadata_props=dict(node.metadata_props),
     )
     scope.replace(node, reshape, {node.outputs[0]: output})
+    return reshape
