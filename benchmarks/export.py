@@ -1,4 +1,4 @@
-"""Exports well-known models to ONNX files, by both of torch's exporters::
+"""Exports well-known models to ONNX files, by both of torch's exporters.
 
     python benchmarks/export.py FOLDER [NAME ...] [--exporter dynamo|torchscript]
 

@@ -42,6 +42,7 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the outputs of a batch of images or features, NCHW."""
         out: Tensor = self.relu(self.body(x) + self.shortcut(x))
         return out
 
@@ -56,6 +57,7 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the outputs of a batch of images or features, NCHW."""
         out: Tensor = self.head(torch.flatten(self.pool(self.features(x)), 1))
         return out
 
@@ -87,6 +89,7 @@ class SqueezeExcitation(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the outputs of a batch of images or features, NCHW."""
         out: Tensor = x * self.gate(x)
         return out
 
@@ -116,6 +119,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the outputs of a batch of images or features, NCHW."""
         out: Tensor = self.body(x)
         return x + out if self.residual else out
 

@@ -30,6 +30,7 @@ class Encoder(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any) -> Any:
+        """Give the one tensor that is exported."""
         return self.model(
             input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
         ).last_hidden_state
@@ -43,6 +44,7 @@ class Decoder(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+        """Give the one tensor that is exported."""
         return self.model(
             input_ids=input_ids, attention_mask=attention_mask, use_cache=False
         ).logits
@@ -56,6 +58,7 @@ class ImageClassifier(nn.Module):
         self.model = model
 
     def forward(self, x: Any) -> Any:
+        """Give the one tensor that is exported."""
         return self.model(pixel_values=x).logits
 
 

@@ -249,9 +249,8 @@ REPORTS = [
     ),
     Report(
         SIM + "1284",  # zeros that come about from constants of a shape
-        FLAT
-        + "{ z = ConstantOfShape(f) c = Concat <axis = 0> (k, z) r = Reshape(c, f2) y =
-            Sub(x, r) }",
+        FLAT + "{ z = ConstantOfShape(f) c = Concat <axis = 0> (k, z)"
+        " r = Reshape(c, f2) y = Sub(x, r) }",
         {"f": np.array([2]), "f2": np.array([1, 4]), "k": normal(2)},
         ["Sub"],
     ),

@@ -75,17 +75,17 @@ def _make_gemm(scope: Scope, add: ir.Node) -> bool:
 def _is_gemm(scope: Scope, matmul: ir.Node, bias: ir.Value) -> bool:
     """Whether the operands are matrices, and the bias has a value for each column, or one."""
     left, right = matmul.inputs
-    tensor = scope.constant(bias)
-    if left is None or right is None or tensor is None:
+    if left is None or right is None:
         return False
     shapes = [dims_of(left), dims_of(right)]
     if any(dims is None or len(dims) != 2 for dims in shapes):
         return False
     columns = (shapes[1] or ())[1]
-    dims = tuple(tensor.shape.numpy())
-    if dims not in ((), (1,), (1, 1), (columns,), (1, columns)):
+    if columns is None:
         return False
-    dtypes = {dtype_of(left), dtype_of(right), tensor.dtype}
+    if dims_of(bias) not in ((), (1,), (1, 1), (columns,), (1, columns)):
+        return False
+    dtypes = {dtype_of(left), dtype_of(right), dtype_of(bias)}
     if len(dtypes) != 1 or not dtypes <= _GEMM_DTYPES:
         return False
-    return tensor.dtype != ir.DataType.BFLOAT16 or scope.opset >= _FIRST_GEMM_WITH_BFLOAT16
+    return dtypes != {ir.DataType.BFLOAT16} or scope.opset >= _FIRST_GEMM_WITH_BFLOAT16
