@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--light", action="store_true", help="add the models that onnx ships")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each tool")
     parser.add_argument("--json", type=Path, help="write all rows to a file")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     tools = [tool.__name__ for tool in TOOLS if importlib.util.find_spec(tool.__name__)]
     missing = {tool.__name__ for tool in TOOLS} - set(tools)
     if missing:

@@ -19,7 +19,8 @@ from folding_kit import (
 )
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass import Context
+from narrowpass import Accept, Context, Reject
+from narrowpass.reference import ReferenceBackend
 from narrowpass_constant_folding.fold import Fold
 from narrowpass_constant_folding.fold_constants import FoldConstants
 
@@ -449,3 +450,48 @@ def test_the_pass_in_pipeline_text():
     )
     with pytest.raises(ValueError, match="max-growth"):
         Fold(max_growth=-1)
+
+
+class FakeBackend(ReferenceBackend):
+    """The reference under another name, which refuses one operator and counts what it compiles."""
+
+    name = "fake"
+
+    def __init__(self):
+        self.compiled = 0
+
+    def supports(self, node, ctx):
+        return Reject("no pools here") if node.op_type == "LpPool" else Accept()
+
+    def compile(self, bundle, options):
+        self.compiled += 1
+        return super().compile(bundle, options)
+
+
+@pytest.mark.parametrize(("op", "native"), [("MaxPool", True), ("LpPool", False)])
+def test_what_takes_the_reference_long_is_computed_by_the_target(op, native):
+    proto = parse(
+        "g () => (float[1, 1, ?, ?] y)"
+        f"{{ y = {op} <kernel_shape = [9, 9], strides = [8, 8]> (a) }}",
+        initializers={"a": np.ones((1, 1, 200, 200), np.float32)},
+    )
+    target = FakeBackend()
+    ctx = Context(target=target)
+    model = ir.from_proto(proto)
+    FoldConstants().run(model, ctx)
+    assert target.compiled == native
+    assert ctx.counters["folded"] == native
+    assert ctx.counters["too-large"] == (not native)
+    if not native:
+        assert ctx.decisions[0].by == "time-rule"
+        return
+    (expected,) = ReferenceEvaluator(proto).run(None, {})
+    assert_same_bits(model.graph.outputs[0].const_value.numpy(), expected)
+
+
+def test_a_large_erf_folds():
+    proto = parse(
+        "g () => (float[300, 300] y) { y = Erf(a) }",
+        initializers={"a": np.linspace(-4, 4, 90000, dtype=np.float32).reshape(300, 300)},
+    )
+    assert ops(fold(proto)[0]) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from narrowpass_constant_folding.evaluation.native import NativeEvaluation
 from narrowpass_constant_folding.folding.attempt import Folder
 from narrowpass_constant_folding.folding.rules import Rules
 from narrowpass_constant_folding.folding.sizes import SizeRule
@@ -23,6 +24,9 @@ class FoldConstants(Rewrite):
     folded value keeps its name. Initializers that are also graph inputs are no constants, since a
     caller may override them. What is random, what would make the model grow, and the
     quantization of constants stays.
+
+    What the reference evaluator would take long for is computed by the target, where that is
+    another backend and supports the node.
 
     In graphs, results become initializers. Where a scope has no initializers of its own (the
     bodies of model-local functions, and every graph of a model below IR version 4, whose
@@ -54,5 +58,7 @@ class FoldConstants(Rewrite):
         Counters: ``folded``, ``constants`` (Constant nodes made initializers), ``failed``,
         ``too-large``.
         """
-        folder = Folder(work.model, SizeRule(self.max_growth), Rules(work.model, work.kept))
+        rules = Rules(work.model, work.kept)
+        native = NativeEvaluation.of(work.ctx)
+        folder = Folder(work.model, SizeRule(self.max_growth), rules, native)
         work.changed |= fold_constants(work.model, folder, work.kept, work.report)

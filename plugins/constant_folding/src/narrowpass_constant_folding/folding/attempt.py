@@ -16,6 +16,7 @@ from narrowpass_constant_folding.evaluation.evaluator import (
     TooMuchWorkError,
 )
 from narrowpass_constant_folding.evaluation.inference import UNKNOWN, Inference
+from narrowpass_constant_folding.evaluation.native import NativeEvaluation
 from narrowpass_constant_folding.evaluation.operands import Operand, operand_of
 from narrowpass_constant_folding.evaluation.results import (
     NoTensorError,
@@ -25,7 +26,13 @@ from narrowpass_constant_folding.evaluation.results import (
 )
 from narrowpass_constant_folding.evaluation.undefined import undefined
 from narrowpass_constant_folding.folding.rules import Rules
-from narrowpass_constant_folding.folding.sizes import HELD_BYTES, SizeRule, refuse_early, too_large
+from narrowpass_constant_folding.folding.sizes import (
+    HELD_BYTES,
+    TIME_RULE,
+    SizeRule,
+    refuse_early,
+    too_large,
+)
 from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import is_constant
 from narrowpass_constant_folding.graphs.scopes import captured, is_used
@@ -74,8 +81,11 @@ class Left:
 class Folder:
     """Evaluates nodes of one model; remembers what it learned of those that it refused."""
 
-    def __init__(self, model: ir.Model, sizes: SizeRule, rules: Rules) -> None:
-        """Take the model, and what must not be folded."""
+    def __init__(
+        self, model: ir.Model, sizes: SizeRule, rules: Rules, native: NativeEvaluation | None
+    ) -> None:
+        """Take the model, what must not be folded, and a backend for what is large."""
+        self._native = native
         self._sizes = sizes
         self._rules = rules
         self._inference = Inference()
@@ -162,14 +172,15 @@ class Folder:
         if not all(inferred.get(name, UNKNOWN).is_tensor for name in needed):
             return _NO_TENSOR
         refusal = refuse_early(call, inferred, tuple(needed), limit)
-        if refusal:
+        native = self._native if refusal and refusal.rule == TIME_RULE else None
+        if refusal and not (native and native.accepts(node)):
             return refusal
         refusal = self._refuse_undefined(node, call)
         if refusal:
             self._failures[node] = refusal
             return refusal
         try:
-            results = self._evaluation.run(call)
+            results = (native or self._evaluation).run(call)
             tensors = {
                 value: to_tensor(results[name], value, inferred.get(name, UNKNOWN))
                 for name, value in needed.items()
