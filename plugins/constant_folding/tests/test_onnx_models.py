@@ -77,15 +77,16 @@ def tensor_of(data):
     return onnx.numpy_helper.from_array(np.asarray(data))
 
 
-def sampled_cases():
+def sampled_cases(step=None):
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # onnx's own making of the cases overflows on purpose
         cases = [case for case in load_model_tests(kind="node") if case.model is not None]
-    return cases[::SAMPLED]
+    return cases[:: step or SAMPLED]
 
 
-def test_node_tests_made_constant_fold_to_what_they_expect():
-    folded, cases = 0, sampled_cases()
+def fold_all(cases):
+    """Fold node tests made constant; give how many fold away entirely, to what they expect."""
+    folded = 0
     for case in cases:
         proto, outputs = made_constant(case)
         model = ir.from_proto(proto)
@@ -96,8 +97,23 @@ def test_node_tests_made_constant_fold_to_what_they_expect():
         folded += 1
         for value, expected in zip(model.graph.outputs, outputs, strict=True):
             check_expected(case, value.const_value, expected)
+    return folded
+
+
+def test_node_tests_made_constant_fold_to_what_they_expect():
+    cases = sampled_cases()
     assert len(cases) > 150
-    assert folded > 0.8 * len(cases)
+    assert fold_all(cases) > 0.8 * len(cases)
+
+
+@pytest.mark.long
+def test_all_node_tests_made_constant(record_property):
+    cases = sampled_cases(1)
+    folded = fold_all(cases)
+    print(f"{folded} of {len(cases)} node tests fold away entirely")  # shown by pytest -s
+    record_property("folded", folded)
+    assert len(cases) > 1800
+    assert folded >= 1650
 
 
 def check_expected(case, tensor, expected):
