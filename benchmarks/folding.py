@@ -33,9 +33,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import zoo
-from equal_outputs import light_models
+from equal_outputs import light_models, run
 from folding_tools import TOOLS
 from rich.console import Console
 from rich.table import Table
@@ -114,16 +113,6 @@ def signature(model: onnx.ModelProto) -> dict[str, list[bytes]]:
 def size_of(path: Path) -> int:
     """Give the bytes of a model with all files beside it that have its name."""
     return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
-
-
-def run(path: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Run a model by onnxruntime without its optimizations."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
 def feeds_for(path: Path, seed: int, sizes: Mapping[str, int]) -> dict[str, Array]:

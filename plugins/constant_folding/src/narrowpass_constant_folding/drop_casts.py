@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, dtype_of, input_of, is_op
+from narrowpass_constant_folding.graphs.nodes import remade
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -118,16 +119,7 @@ def _settle(scope: Scope, node: ir.Node) -> bool:
 def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: ir.DataType) -> None:
     attributes = [attr for name, attr in node.attributes.items() if name != "to"]
     output = scope.successor(node.outputs[0])
-    cast = ir.Node(
-        "",
-        "Cast",
-        [source],
-        [*attributes, ir.AttrInt64("to", int(target))],
-        outputs=[output],
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
-    )
+    cast = remade(node, "Cast", [source], [*attributes, ir.AttrInt64("to", int(target))], [output])
     scope.replace(node, cast, {node.outputs[0]: output})
 
 

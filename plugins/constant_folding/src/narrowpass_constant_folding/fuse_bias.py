@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.fusion.absorb import absorb
 from narrowpass_constant_folding.graphs.matching import dims_of, dtype_of, is_op
+from narrowpass_constant_folding.graphs.nodes import remade
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -57,15 +58,7 @@ def _make_gemm(scope: Scope, add: ir.Node) -> bool:
             continue
         if scope.only_reader(product) is add and _is_gemm(scope, matmul, bias):
             output = scope.successor(add.outputs[0])
-            gemm = ir.Node(
-                "",
-                "Gemm",
-                [*matmul.inputs, bias],
-                outputs=[output],
-                name=matmul.name,
-                doc_string=matmul.doc_string,
-                metadata_props=dict(matmul.metadata_props),
-            )
+            gemm = remade(matmul, "Gemm", [*matmul.inputs, bias], [], [output])
             scope.replace(add, gemm, {add.outputs[0]: output})
             scope.remove(matmul)
             return True

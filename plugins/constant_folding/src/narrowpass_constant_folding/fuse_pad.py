@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import small_array
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, input_of, is_op
+from narrowpass_constant_folding.graphs.nodes import remade
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -62,15 +63,12 @@ def _fuse(scope: Scope, node: ir.Node) -> bool:
     attributes = [
         attr for name, attr in node.attributes.items() if name not in ("pads", "auto_pad")
     ]
-    fused = ir.Node(
-        "",
+    fused = remade(
+        node,
         node.op_type,
         [source, *node.inputs[1:]],
         [*attributes, ir.AttrInt64s("pads", pads)],
-        outputs=[output],
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
+        [output],
     )
     scope.replace(node, fused, {node.outputs[0]: output})
     return True

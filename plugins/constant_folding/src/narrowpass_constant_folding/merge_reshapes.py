@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, input_of, is_op
+from narrowpass_constant_folding.graphs.nodes import remade
 from narrowpass_constant_folding.rewrite import Rewrite
-from narrowpass_constant_folding.shapes.operators import reshape_result
+from narrowpass_constant_folding.shapes.results import reshape_result
 from narrowpass_constant_folding.shapes.sizes import product
 from narrowpass_constant_folding.shapes.targets import constant_target
 
@@ -164,14 +165,6 @@ def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: list[int]) -
     operand = scope.add_constant(
         f"{output.name}:shape", ir.Tensor(np.array(target, np.int64)), node
     )
-    reshape = ir.Node(
-        "",
-        "Reshape",
-        [source, operand],
-        outputs=[output],
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
-    )
+    reshape = remade(node, "Reshape", [source, operand], [], [output])
     scope.replace(node, reshape, {node.outputs[0]: output})
     return reshape

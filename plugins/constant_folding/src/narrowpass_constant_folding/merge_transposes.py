@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, is_op
+from narrowpass_constant_folding.graphs.nodes import remade
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -49,16 +50,7 @@ def _merge(scope: Scope, node: ir.Node) -> bool:
     if perm == sorted(perm) and scope.bypass(node, source):
         return True
     output = scope.successor(node.outputs[0])
-    merged = ir.Node(
-        "",
-        "Transpose",
-        [source],
-        [ir.AttrInt64s("perm", perm)],
-        outputs=[output],
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
-    )
+    merged = remade(node, "Transpose", [source], [ir.AttrInt64s("perm", perm)], [output])
     scope.replace(node, merged, {node.outputs[0]: output})
     return True
 
@@ -88,15 +80,12 @@ def _absorb(scope: Scope, gemm: ir.Node) -> bool:
         return False
     kept = [attr for name, attr in gemm.attributes.items() if name not in flips]
     output = scope.successor(gemm.outputs[0])
-    merged = ir.Node(
-        "",
+    merged = remade(
+        gemm,
         "Gemm",
         inputs,
         [*kept, *(ir.AttrInt64(name, flip) for name, flip in flips.items() if flip)],
-        outputs=[output],
-        name=gemm.name,
-        doc_string=gemm.doc_string,
-        metadata_props=dict(gemm.metadata_props),
+        [output],
     )
     scope.replace(gemm, merged, {gemm.outputs[0]: output})
     return True

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import small_array
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, input_of, is_op
+from narrowpass_constant_folding.graphs.nodes import remade
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -66,16 +67,7 @@ def _concat(scope: Scope, node: ir.Node) -> bool:
     if any(scope.names.ambiguous(value.name) for value in made.inputs if value is not None):
         return False
     output = scope.successor(node.outputs[0])
-    concat = ir.Node(
-        "",
-        "Concat",
-        list(made.inputs),
-        [node.attributes["axis"]],
-        outputs=[output],
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
-    )
+    concat = remade(node, "Concat", list(made.inputs), [node.attributes["axis"]], [output])
     scope.replace(node, concat, {node.outputs[0]: output})
     return True
 
@@ -105,15 +97,12 @@ def _split(scope: Scope, node: ir.Node) -> bool:
     operand = scope.add_constant(
         f"{sequence.name}:split", ir.Tensor(np.array(sizes, np.int64)), node
     )
-    split = ir.Node(
-        "",
+    split = remade(
+        node,
         "Split",
         [source, operand],
         [ir.AttrInt64("axis", attribute(node, "axis", 0))],
-        outputs=outputs,
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
+        outputs,
     )
     scope.graph.insert_before(node, split)
     for place, takers in readers.items():

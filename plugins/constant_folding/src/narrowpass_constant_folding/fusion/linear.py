@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, input_of, is_op
+from narrowpass_constant_folding.graphs.nodes import remade
 from narrowpass_constant_folding.graphs.scope import Scope
 
 Array = np.ndarray[Any, Any]
@@ -70,17 +71,7 @@ class Linear:
         inputs[1] = weight
         inputs[index : index + 1] = [bias]
         attributes = [attr for name, attr in self.node.attributes.items() if name != "beta"]
-        return ir.Node(
-            self.node.domain,
-            self.node.op_type,
-            inputs,
-            attributes,
-            overload=self.node.overload,
-            outputs=[output],
-            name=self.node.name,
-            doc_string=self.node.doc_string,
-            metadata_props=dict(self.node.metadata_props),
-        )
+        return remade(self.node, self.node.op_type, inputs, attributes, [output])
 
 
 def linear_of(scope: Scope, node: ir.Node | None) -> Linear | None:

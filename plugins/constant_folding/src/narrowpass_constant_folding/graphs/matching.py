@@ -56,12 +56,3 @@ def dims_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
         return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
     tensor = constant_of(value)
     return None if tensor is None else tuple(tensor.shape.numpy())
-
-
-def static_dims_of(value: ir.Value) -> tuple[int, ...] | None:
-    """Give the shape of a value, where every dimension is known."""
-    dims = dims_of(value)
-    if dims is None:
-        return None
-    known = tuple(dim for dim in dims if isinstance(dim, int))
-    return known if len(known) == len(dims) else None

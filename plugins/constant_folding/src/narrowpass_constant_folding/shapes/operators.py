@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import constant_of, small_array
-from narrowpass_constant_folding.graphs.matching import attribute, input_of, is_op
+from narrowpass_constant_folding.graphs.matching import is_op
 from narrowpass_constant_folding.graphs.schemas import schema_of
-from narrowpass_constant_folding.shapes.sizes import (
-    Element,
-    Size,
-    broadcast,
-    divide,
-    is_equal,
-    named,
-    product,
-)
+from narrowpass_constant_folding.shapes.results import RULES, to_dim
+from narrowpass_constant_folding.shapes.sizes import Element, broadcast, named
 from narrowpass_constant_folding.shapes.types import (
     UNKNOWN,
     Dim,
@@ -31,7 +23,7 @@ from narrowpass_constant_folding.shapes.types import (
     to_proto,
     type_of,
 )
-from narrowpass_constant_folding.shapes.values import Elements, ShapeValues
+from narrowpass_constant_folding.shapes.values import ShapeValues
 
 Array = np.ndarray[Any, Any]
 
@@ -78,8 +70,8 @@ class Operators:
         if quick is not None:
             return [quick]
         found = list(self._by_schema(node, types, opsets))
-        if is_op(node, *_RULES):
-            dims = _RULES[node.op_type](self._values, node)
+        if is_op(node, *RULES):
+            dims = RULES[node.op_type](self._values, node)
             if dims is not None:
                 found[0] = Type(found[0].dtype, _better(found[0].dims, dims))
         return found
@@ -182,7 +174,7 @@ def _broadcast(left: Dims | None, right: Dims | None) -> Dims | None:
             and 1 not in (one, other)
         ):
             return None  # the node is at fault; ONNX's inference says so
-        dims.append(_to_dim(broadcast(_to_element(one), _to_element(other))))
+        dims.append(to_dim(broadcast(_to_element(one), _to_element(other))))
     return tuple(dims)
 
 
@@ -274,14 +266,6 @@ def _to_element(dim: Dim) -> Element:
     return named(dim) if isinstance(dim, str) else dim
 
 
-def _to_dim(element: Element) -> Dim:
-    """Give what can be declared: a number that is no size, or a name of our own, cannot."""
-    if isinstance(element, Size):
-        symbol = element.symbol
-        return None if symbol is None or symbol.startswith("?") else symbol
-    return element if element is not None and element >= 0 else None
-
-
 def _better(old: Dims | None, new: Dims) -> Dims:
     if old is None or len(old) != len(new):
         return new if old is None else old
@@ -289,101 +273,3 @@ def _better(old: Dims | None, new: Dims) -> Dims:
         known if isinstance(known, int) or other is None else other
         for known, other in zip(old, new, strict=True)
     )
-
-
-def _reshape(values: ShapeValues, node: ir.Node) -> Dims | None:
-    source, target = input_of(node, 0), values.elements(input_of(node, 1))
-    if source is None or target is None or target.rank != 1:
-        return None
-    dims = reshape_result(
-        values.dims(source), target, allow_zero=bool(attribute(node, "allowzero", 0))
-    )
-    return tuple(map(_to_dim, dims))
-
-
-def reshape_result(
-    source: tuple[Element, ...] | None, target: Elements, *, allow_zero: bool
-) -> tuple[Element, ...]:
-    """Give the shape that Reshape gives.
-
-    Args:
-        source: the shape of what is reshaped; None where unknown.
-        target: the elements of its second operand.
-        allow_zero: whether 0 means zero, and not the dimension of the source at that place.
-    """
-    result: list[Element] = []
-    for axis, item in enumerate(target.items):
-        if item == 0 and not allow_zero:
-            result.append(source[axis] if source is not None and axis < len(source) else None)
-        else:
-            result.append(item)
-    if result.count(-1) == 1 and source is not None:
-        place = result.index(-1)
-        rest = product(item for index, item in enumerate(result) if index != place)
-        whole = product(source)
-        result[place] = divide(whole, rest) if is_equal(rest, 0) is not True else None
-    return tuple(None if item == -1 else item for item in result)
-
-
-def _expand(values: ShapeValues, node: ir.Node) -> Dims | None:
-    source, target = input_of(node, 0), values.elements(input_of(node, 1))
-    dims = None if source is None else values.dims(source)
-    if dims is None or target is None or target.rank != 1:
-        return None
-    rank = max(len(dims), len(target.items))
-    left = (1,) * (rank - len(dims)) + dims
-    right = (1,) * (rank - len(target.items)) + target.items
-    return tuple(_to_dim(broadcast(*pair)) for pair in zip(left, right, strict=True))
-
-
-def _constant_of_shape(values: ShapeValues, node: ir.Node) -> Dims | None:
-    target = values.elements(input_of(node, 0))
-    return None if target is None or target.rank != 1 else tuple(map(_to_dim, target.items))
-
-
-def _range(values: ShapeValues, node: ir.Node) -> Dims | None:
-    start, limit, step = (values.elements(input_of(node, index)) for index in range(3))
-    if start is None or limit is None or step is None or start.items != (0,) or step.items != (1,):
-        return None
-    return (_to_dim(limit.items[0]),)
-
-
-def _slice(values: ShapeValues, node: ir.Node) -> Dims | None:
-    """Keep what the slice does not touch; ONNX's inference says nothing of partial operands."""
-    source = input_of(node, 0)
-    dims = None if source is None else values.dims(source)
-    if dims is None or len(node.inputs) < 3:
-        return None
-    axes = values.elements(input_of(node, 3)) if input_of(node, 3) is not None else None
-    starts, ends = values.elements(input_of(node, 1)), values.elements(input_of(node, 2))
-    steps = values.elements(input_of(node, 4)) if input_of(node, 4) is not None else None
-    if axes is None or axes.numbers is None or starts is None or ends is None:
-        return None
-    if steps is not None and steps.items != (1,) * len(axes.items):
-        return None
-    result: list[Element] = list(dims)
-    for axis, start, end in zip(axes.numbers, starts.items, ends.items, strict=False):
-        place = axis % len(dims) if dims else 0
-        result[place] = _sliced(dims[place], start, end)
-    return tuple(map(_to_dim, result))
-
-
-def _sliced(size: Element, start: Element, end: Element) -> Element:
-    if start != 0:
-        return None
-    if size is not None and size == end:
-        return size
-    if isinstance(end, int) and end >= 1 << 31:
-        return size
-    return None
-
-
-_RULES: Mapping[str, Callable[[ShapeValues, ir.Node], Dims | None]] = MappingProxyType(
-    {
-        "Reshape": _reshape,
-        "Expand": _expand,
-        "ConstantOfShape": _constant_of_shape,
-        "Range": _range,
-        "Slice": _slice,
-    }
-)
