@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @json_option
 @pass_state
 def passes(state: State, names: tuple[str, ...], as_json: bool) -> None:
-    """List passes, pipelines, instruments and classifiers: those named, or all.
+    """List passes, pipelines, instruments and classifiers.
+
+    Only those that are named, if any are.
 
     The JSON document has the keys passes and instruments (name, owner, about, options: name, type,
     default of each; passes also requires, forbids and parts), pipelines (name, owner, text) and
