@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
@@ -110,9 +112,16 @@ def _parts(tensor: ir.TensorProtocol, places: Iterable[int], size: int) -> Itera
         for place in places:
             yield tensor.read(place, min(size, tensor.nbytes - place))
         return
-    data = memoryview(tensor.tobytes())
+    data = _bytes_of(tensor)
     for place in places:
         yield bytes(data[place : place + size])
+
+
+def _bytes_of(tensor: ir.TensorProtocol) -> memoryview:
+    """Give the bytes as they are stored in a file, without a copy where there need be none."""
+    if tensor.dtype.bitwidth < 8 or sys.byteorder == "big":
+        return memoryview(tensor.tobytes())
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
 
 
 def _replace(names: Names, report: Report, first: ir.Value, other: ir.Value) -> None:
