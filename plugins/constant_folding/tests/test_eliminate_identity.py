@@ -167,6 +167,24 @@ def test_a_weight_is_not_read_because_it_stands_in_a_sum():
     assert ops(run(EliminateIdentity(), proto)[0]) == ["Mul"]
 
 
+def test_numbers_that_only_a_double_can_hold_are_not_zero():
+    proto = parse(
+        "g (double[2] x) => (double[2] y) { a = Add(x, z) y = Abs(a) }",
+        initializers={"z": np.array([-0.0, -1e-300])},
+    )
+    assert ops(run(EliminateIdentity(), proto)[0]) == ["Add", "Abs"]
+
+
+def test_a_large_repeated_constant_is_looked_at_without_making_it():
+    proto = parse(
+        "g (float[N, 1000000, 1000000] x) => (float[?, ?, ?] y)"
+        "{ o = ConstantOfShape <value = float[1] {1}> (s) a = Mul(x, o)"
+        " t = ConstantOfShape <value = bool[1] {1}> (s) b = Where(t, a, k) y = Abs(b) }",
+        initializers={"s": np.array([1000000, 1000000]), "k": np.float32(3)},
+    )
+    assert ops(run(Fold(), proto)[0]) == ["Abs"]
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float16", "bfloat16", "double", "int64"])
 def test_neutral_elements_of_every_type(dtype):
     number = onnx.TensorProto.DataType.Value(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -39,3 +41,8 @@ def repeated_of(value: ir.Value) -> ir.TensorProtocol | None:
         return None
     # A view, which takes no memory of its own.
     return ir.Tensor(np.broadcast_to(tensor.numpy(), shape), dtype=tensor.dtype)
+
+
+def without_repeats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Give a view that has each element of a broadcast array once, so that looking is cheap."""
+    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import dims_of, input_of, is_op
+from narrowpass_constant_folding.graphs.repeated import without_repeats
 from narrowpass_constant_folding.graphs.scope import Scope
 
 _FIRST_WITH_BROADCASTING = 7
@@ -44,13 +45,13 @@ def _all_are(scope: Scope, value: ir.Value, element: float) -> bool:
     tensor = scope.repeated(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING or not tensor.size:
         return False
-    array = tensor.numpy()
+    array = without_repeats(tensor.numpy())
     # Looked at first, so that weights are not read because they stand in a sum.
     first = array.flat[0]
     if not _is(first, element):
         return False
     if element == 0 and tensor.dtype.is_floating_point():
-        wide = array.astype(np.float32)
+        wide = array if array.dtype.kind == "f" else array.astype(np.float32)
         return bool((wide == 0).all() and (np.signbit(wide) == np.signbit(element)).all())
     return bool((array == np.array(element).astype(array.dtype)).all())
 
@@ -95,7 +96,7 @@ def chosen(scope: Scope, node: ir.Node) -> ir.Value | None:
     tensor = scope.repeated(input_of(node, 0))
     if tensor is None or not tensor.size:
         return None
-    array = tensor.numpy()
+    array = without_repeats(tensor.numpy())
     if array.flat[0] != array.flat[-1] or not (array.all() or not array.any()):
         return None
     yes, no = node.inputs[1], node.inputs[2]
