@@ -83,4 +83,5 @@ class Fold(FixedPoint):
         declarations = Declarations(model)
         model, changed = self.run_parts(model, ctx)
         declarations.restore(model)
+        ctx.counters.pop("inferred", None)
         return PassResult(model, bool(changed - {"infer-shapes"}))
