@@ -1,0 +1,1 @@
+"""What builds the extension; not part of the package."""

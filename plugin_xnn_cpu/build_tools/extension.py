@@ -1,0 +1,37 @@
+"""The cffi builder of ``narrowpass_xnn_cpu.native._xnn``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cffi import FFI
+
+CSRC = Path(__file__).resolve().parent.parent / "csrc"
+HEADERS = ("xnnpack.h", "kernels.h", "tape.h")
+
+_CONSTANT = re.compile(r"#define \w+ (?:0x)?[0-9a-fA-F]+u?$")
+
+
+def declarations() -> str:
+    """Give the headers as cffi reads them: no directives but simple constants."""
+    lines: list[str] = []
+    for header in HEADERS:
+        for line in (CSRC / header).read_text(encoding="utf-8").splitlines():
+            if not line.startswith("#") or _CONSTANT.match(line):
+                lines.append(line)
+    return "\n".join(lines)
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(declarations())
+ffibuilder.set_source(
+    "narrowpass_xnn_cpu.native._xnn",
+    "".join(f'#include "{header}"\n' for header in HEADERS),
+    sources=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.c")),
+    depends=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.h")),
+    include_dirs=["csrc"],
+    extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,--allow-shlib-undefined", "-Wl,-z,now"],
+    py_limited_api=True,
+)

@@ -1,0 +1,69 @@
+/* Elementwise kernels that fuse what XNNPACK does in two passes, and conversions. */
+#include "run.h"
+
+#define TILE 4096
+
+typedef struct {
+  const void *params;
+  const void *a;
+  const void *b;
+  float *out;
+} job;
+
+NP_FOR_EACH_CPU
+static void add_clamp(const float *a, const float *b, float *out, size_t count, float low,
+                      float high) {
+  for (size_t i = 0; i < count; i++) {
+    float sum = a[i] + b[i];
+    sum = sum < low ? low : sum; /* NaN stays */
+    out[i] = sum > high ? high : sum;
+  }
+}
+
+static void add_clamp_part(void *context, size_t start, size_t count) {
+  const job *task = context;
+  const struct np_add_clamp_params *p = task->params;
+  add_clamp((const float *)task->a + start, (const float *)task->b + start, task->out + start,
+            count, p->low, p->high);
+}
+
+int np_add_clamp(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+  const struct np_add_clamp_params *p = params;
+  job task = {p, inputs[0], inputs[1], out};
+  if (p->count == 0) return 0;
+  const pthreadpool_t used = p->count * 4 < NP_SMALL ? NULL : pool;
+  pthreadpool_parallelize_1d_tile_1d(used, add_clamp_part, &task, p->count, TILE,
+                                     NP_DISABLE_DENORMALS);
+  return 0;
+}
+
+static void to_float_part(void *context, size_t start, size_t count) {
+  const job *task = context;
+  const struct np_to_float_params *p = task->params;
+  float *out = task->out + start;
+#define NP_CONVERT(type)                                              \
+  {                                                                   \
+    const type *in = (const type *)task->a + start;                   \
+    for (size_t i = 0; i < count; i++) out[i] = (float)in[i];         \
+    return;                                                           \
+  }
+  switch (p->from) {
+    case NP_CAST_BOOL:
+    case NP_CAST_U8:
+      NP_CONVERT(uint8_t)
+    case NP_CAST_I32:
+      NP_CONVERT(int32_t)
+    default:
+      NP_CONVERT(int64_t)
+  }
+#undef NP_CONVERT
+}
+
+int np_to_float(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+  const struct np_to_float_params *p = params;
+  job task = {p, inputs[0], NULL, out};
+  if (p->count == 0) return 0;
+  const pthreadpool_t used = p->count * 4 < NP_SMALL ? NULL : pool;
+  pthreadpool_parallelize_1d_tile_1d(used, to_float_part, &task, p->count, TILE, 0);
+  return 0;
+}

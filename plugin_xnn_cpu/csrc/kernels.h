@@ -1,0 +1,68 @@
+/* Kernels of our own: what XNNPACK lacks, or does in more passes over memory than are needed.
+ *
+ * Each has a struct of parameters; the caller has checked that all sizes and strides stay inside
+ * the buffers. Strides and offsets are in elements. Read by cffi too: no directives but simple
+ * constants. */
+#ifndef NARROWPASS_KERNELS_H
+#define NARROWPASS_KERNELS_H
+
+#include "xnnpack.h"
+
+#define NP_MAX_DIMS 8
+
+/* out[offset + i·out_strides] = in[offset + i·in_strides] over all indices i below `sizes`. */
+struct np_copy_params {
+  size_t rank;
+  size_t sizes[8];
+  ptrdiff_t in_strides[8];
+  ptrdiff_t out_strides[8];
+  ptrdiff_t in_offset;
+  ptrdiff_t out_offset;
+  size_t element_size;
+};
+
+/* out = condition ? x : y, each broadcast by strides of 0; out is dense. */
+struct np_where_params {
+  size_t rank;
+  size_t sizes[8];
+  ptrdiff_t strides[3][8];
+  size_t element_size;
+};
+
+/* out[o, i, :] = in[o, index[i], :]; rows of `row_bytes`; negative indices count from the end. */
+struct np_gather_params {
+  size_t outer;
+  size_t axis;
+  size_t indices;
+  size_t row_bytes;
+  size_t index_size;
+};
+
+/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`. */
+struct np_layer_norm_params {
+  size_t rows;
+  size_t columns;
+  float epsilon;
+  int32_t has_bias;
+  int32_t root_mean_square; /* no mean is taken away */
+};
+
+/* out = min(max(a + b, low), high), all of `count` elements. */
+struct np_add_clamp_params {
+  size_t count;
+  float low;
+  float high;
+};
+
+#define NP_CAST_BOOL 0
+#define NP_CAST_I32 1
+#define NP_CAST_I64 2
+#define NP_CAST_U8 3
+
+/* float out[i] = in[i]. */
+struct np_to_float_params {
+  size_t count;
+  int32_t from;
+};
+
+#endif

@@ -1,0 +1,27 @@
+/* What the kernels share. */
+#ifndef NARROWPASS_RUN_H
+#define NARROWPASS_RUN_H
+
+#include "tape.h"
+
+#define NP_DISABLE_DENORMALS 0x00000001
+#define NP_YIELD_WORKERS 0x00000002
+
+/* One function body, compiled for several instruction sets; the fitting one is chosen when the
+ * library is loaded. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(NP_ONE_TARGET)
+#define NP_FOR_EACH_CPU \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define NP_FOR_EACH_CPU
+#endif
+
+/* Below this many bytes, waking the workers costs more than it saves. */
+#define NP_SMALL 65536
+
+typedef int np_kernel(const void *params, const void *const *inputs, void *out,
+                      pthreadpool_t pool);
+
+np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float;
+
+#endif

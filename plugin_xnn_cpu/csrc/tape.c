@@ -1,0 +1,109 @@
+#define _POSIX_C_SOURCE 199309L /* clock_gettime */
+
+#include "tape.h"
+
+#include <time.h>
+
+#include "run.h"
+
+static uint64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static int set_up(const np_step *step, void *const *buffers, void *workspace) {
+  const void *a = buffers[step->inputs[0]];
+  void *out = buffers[step->output];
+  switch (step->call) {
+    case NP_UNARY:
+      return xnn_setup_unary_elementwise_nc(step->op, a, out);
+    case NP_BINARY:
+      return xnn_setup_binary_elementwise_nd(step->op, a, buffers[step->inputs[1]], out);
+    case NP_CONVOLUTION:
+      return xnn_setup_convolution2d_nhwc_f32(step->op, workspace, a, out);
+    case NP_DECONVOLUTION:
+      return xnn_setup_deconvolution2d_nhwc_f32(step->op, a, out);
+    case NP_FULLY_CONNECTED:
+      return xnn_setup_fully_connected_nc_f32(step->op, a, out);
+    case NP_BATCH_MATMUL:
+      return xnn_setup_batch_matrix_multiply_nc_f32(step->op, workspace, a,
+                                                    buffers[step->inputs[1]], out);
+    case NP_MAX_POOL:
+      return xnn_setup_max_pooling2d_nhwc_f32(step->op, a, out);
+    case NP_AVERAGE_POOL:
+      return xnn_setup_average_pooling2d_nhwc_f32(step->op, a, out);
+    case NP_REDUCE:
+      return xnn_setup_reduce_nd(step->op, workspace, a, out);
+    case NP_SOFTMAX:
+      return xnn_setup_softmax_nc_f32(step->op, a, out);
+    case NP_PAD:
+      return xnn_setup_constant_pad_nd_x32(step->op, a, out);
+    case NP_TRANSPOSE:
+      return xnn_setup_transpose_nd_x32(step->op, a, out);
+    case NP_RESIZE_BILINEAR:
+      return xnn_setup_resize_bilinear2d_nhwc(step->op, workspace, a, out);
+    default:
+      return NP_STATUS_CALL;
+  }
+}
+
+static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t pool) {
+  const void *inputs[NP_MAX_INPUTS];
+  for (size_t i = 0; i < NP_MAX_INPUTS; i++) {
+    inputs[i] = step->inputs[i] < 0 ? NULL : buffers[step->inputs[i]];
+  }
+  void *out = buffers[step->output];
+  switch (step->call) {
+    case NP_COPY:
+      return np_copy(step->params, inputs, out, pool);
+    case NP_WHERE:
+      return np_where(step->params, inputs, out, pool);
+    case NP_GATHER:
+      return np_gather(step->params, inputs, out, pool);
+    case NP_LAYER_NORM:
+      return np_layer_norm(step->params, inputs, out, pool);
+    case NP_ADD_CLAMP:
+      return np_add_clamp(step->params, inputs, out, pool);
+    case NP_TO_FLOAT:
+      return np_to_float(step->params, inputs, out, pool);
+    default:
+      return NP_STATUS_CALL;
+  }
+}
+
+int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
+           pthreadpool_t pool, uint64_t *nanoseconds, size_t *failed) {
+  uint64_t start = nanoseconds == NULL ? 0 : now();
+  for (size_t i = 0; i < count; i++) {
+    np_step *step = &steps[i];
+    int status = 0;
+    if (step->op == NULL) {
+      status = run_kernel(step, buffers, pool);
+    } else {
+      if (!step->set_up) status = set_up(step, buffers, workspace);
+      if (status == 0) status = xnn_run_operator(step->op, pool);
+    }
+    if (status != 0) {
+      *failed = i;
+      return status;
+    }
+    if (nanoseconds != NULL) {
+      uint64_t end = now();
+      nanoseconds[i] = end - start;
+      start = end;
+    }
+  }
+  return 0;
+}
+
+static void nothing(void *context, size_t index) {
+  (void)context;
+  (void)index;
+}
+
+void np_rest(pthreadpool_t pool) {
+  if (pool == NULL) return;
+  pthreadpool_parallelize_1d(pool, nothing, NULL, pthreadpool_get_threads_count(pool),
+                             NP_YIELD_WORKERS);
+}

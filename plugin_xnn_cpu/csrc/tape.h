@@ -1,0 +1,58 @@
+/* The tape: a compiled sequence of operators and kernels over numbered buffers.
+ *
+ * The caller owns everything that a step names and keeps it alive while the tape is used. Read by
+ * cffi too: no directives but simple constants. */
+#ifndef NARROWPASS_TAPE_H
+#define NARROWPASS_TAPE_H
+
+#include "kernels.h"
+
+#define NP_MAX_INPUTS 3
+
+/* What a step runs. The first group sets up an XNNPACK operator with its buffers and runs it. */
+enum np_call {
+  NP_UNARY = 0,
+  NP_BINARY = 1,
+  NP_CONVOLUTION = 2,
+  NP_DECONVOLUTION = 3,
+  NP_FULLY_CONNECTED = 4,
+  NP_BATCH_MATMUL = 5,
+  NP_MAX_POOL = 6,
+  NP_AVERAGE_POOL = 7,
+  NP_REDUCE = 8,
+  NP_SOFTMAX = 9,
+  NP_PAD = 10,
+  NP_TRANSPOSE = 11,
+  NP_RESIZE_BILINEAR = 12,
+
+  NP_COPY = 32,
+  NP_WHERE = 33,
+  NP_GATHER = 34,
+  NP_LAYER_NORM = 35,
+  NP_ADD_CLAMP = 36,
+  NP_TO_FLOAT = 37
+};
+
+/* Statuses of ours, beside those of XNNPACK. */
+#define NP_STATUS_INDEX 100
+#define NP_STATUS_CALL 101
+
+typedef struct {
+  int32_t call;       /* enum np_call */
+  int32_t set_up;     /* 0: buffers changed since the last setup, or may change in each run */
+  int32_t inputs[3];  /* buffer numbers */
+  int32_t output;     /* buffer number */
+  xnn_operator_t op;  /* NULL for kernels of ours */
+  const void *params; /* for kernels of ours */
+} np_step;
+
+/* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'
+ * reshape asked for. Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or
+ * the status of the step whose index is then in `failed`. */
+int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
+           pthreadpool_t pool, uint64_t *nanoseconds, size_t *failed);
+
+/* Make the workers of `pool` sleep now, rather than spin until the next run. */
+void np_rest(pthreadpool_t pool);
+
+#endif

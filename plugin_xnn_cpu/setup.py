@@ -1,0 +1,35 @@
+"""Builds the C extension, beside the XNNPACK that it is linked with."""
+
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from build_tools import bundle
+
+
+class BuildWithLibrary(build_ext):
+    """Puts the library into the package before the extension is linked against it."""
+
+    def run(self) -> None:
+        """Bundle the library, then build as usual."""
+        package = Path(self.get_ext_fullpath("narrowpass_xnn_cpu.native._xnn")).parent
+        files = bundle.bundle(package / "lib")
+        for extension in self.extensions:
+            extension.extra_objects = [str(file) for file in files]
+        super().run()
+
+    def get_outputs(self) -> list[str]:
+        """Name the library's files too, so that a wheel takes them."""
+        package = Path(self.get_ext_fullpath("narrowpass_xnn_cpu.native._xnn")).parent
+        return [*super().get_outputs(), *map(str, bundle.files(package / "lib"))]
+
+
+setup(
+    cffi_modules=["build_tools/extension.py:ffibuilder"],
+    cmdclass={"build_ext": BuildWithLibrary},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

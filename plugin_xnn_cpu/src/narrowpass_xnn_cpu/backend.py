@@ -1,0 +1,57 @@
+"""The backend that plans what XNNPACK computes and what is left to others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar
+
+from narrowpass import Accept, Backend, CompileOptions, Program, Reject
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from narrowpass import Context
+    from narrowpass.bundle import Bundle
+
+
+class XnnCpuBackend(Backend):
+    """Runs models on the CPU, with XNNPACK and kernels of its own.
+
+    What neither has runs on the reference evaluator, node by node; `Program.explain` says why.
+    """
+
+    name: ClassVar[str] = "xnn-cpu"
+    priority: ClassVar[int] = 100
+
+    def available(self) -> str | None:
+        """Give None where the library can be loaded, else the reason why not."""
+        from narrowpass_xnn_cpu.native import unavailable
+
+        return unavailable()
+
+    def default_pipeline(self, passes: Collection[str]) -> str:
+        """Give ``fold`` where it is installed."""
+        return "fold" if "fold" in passes else ""
+
+    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+        """Accept what has a native kernel, by the types and shapes that the node's values have."""
+        from narrowpass_xnn_cpu.lower.families import reason
+        from narrowpass_xnn_cpu.lower.facts import Facts
+        from narrowpass_xnn_cpu.lower.op import Op
+
+        if node.graph is None:
+            return Reject("the node is in no graph, so that nothing is known of its inputs")
+        version = node.version or node.graph.opset_imports.get(node.domain, 1)
+        found = reason(Op.of(node, version), Facts(node.graph))
+        return Accept() if found is None else Reject(found)
+
+    def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
+        """Compile all methods of `bundle`.
+
+        Raises:
+            BackendError: a node that nothing can run; the message names it and why.
+            UsageError: a value to keep that no method has.
+        """
+        from narrowpass_xnn_cpu.program import XnnProgram
+
+        return XnnProgram(bundle, options)

@@ -1,0 +1,161 @@
+"""Which operation runs where, and in what order: native partitions as large as they can be."""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower import families
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op
+
+
+class Where(enum.Enum):
+    """Where an operation runs."""
+
+    NATIVE = "native"
+    SHAPES = "shapes"
+    """Evaluated when shapes change: its result follows from them."""
+    HOST = "host"
+
+
+@dataclass
+class Assigned:
+    """An operation and where it runs.
+
+    Attributes:
+        op: the operation.
+        where: where it runs.
+        reason: why it is not native; empty where it is.
+    """
+
+    op: Op
+    where: Where
+    reason: str = ""
+
+
+@dataclass
+class Unit:
+    """Operations that run together, in order; all native ones of a unit are one partition."""
+
+    native: bool
+    ops: list[Assigned]
+
+
+_UNREPEATABLE = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+    "Dropout",
+}
+
+
+def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
+    """Decide for each operation where it runs; `facts.fixed` grows on the way."""
+    assigned = []
+    for op in ops:
+        if _follows_from_shapes(op, facts):
+            facts.fixed.update(value.name or "" for value in op.outputs if value.name)
+            assigned.append(Assigned(op, Where.SHAPES, "follows from shapes"))
+            continue
+        reason = families.reason(op, facts)
+        where = Where.NATIVE if reason is None else Where.HOST
+        assigned.append(Assigned(op, where, reason or ""))
+    return assigned
+
+
+def _follows_from_shapes(op: Op, facts: Facts) -> bool:
+    node = op.nodes[0]
+    if len(op.nodes) != 1 or node.domain or any(not value.name for value in op.outputs):
+        return False
+    if not all(isinstance(value.type, ir.TensorType) for value in op.outputs):
+        return False
+    if op.kind in ("Shape", "Size"):
+        return isinstance(op.required(0).type, ir.TensorType)
+    if op.kind in _UNREPEATABLE or any(_graphs(node)):
+        return False
+    if not op.inputs:
+        return op.kind == "Constant"
+    return all(value is None or facts.is_fixed(value) for value in op.inputs)
+
+
+def _graphs(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def reads(op: Op) -> list[ir.Value]:
+    """Give the values that an operation reads, those read in its subgraphs included."""
+    found = [value for value in op.inputs if value is not None]
+    for node in op.nodes:
+        for graph in _graphs(node):
+            found += _captured(graph)
+    return list(dict.fromkeys(found))
+
+
+def _captured(graph: ir.Graph) -> list[ir.Value]:
+    own: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
+    found: list[ir.Value] = []
+    for node in graph:
+        found += [value for value in node.inputs if value is not None and value not in own]
+        for inner in _graphs(node):
+            found += [value for value in _captured(inner) if value not in own]
+        own.update(node.outputs)
+    found += [value for value in graph.outputs if value is not None and value not in own]
+    return found
+
+
+def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
+    """Order operations into few units.
+
+    Host operations that can run, do; then native ones, as far as they go; and so on. A unit
+    depends on earlier ones only, so that there is no cycle between partitions.
+    """
+    makers = {value: i for i, entry in enumerate(assigned) for value in entry.op.outputs}
+    waits: list[int] = []
+    users: list[list[int]] = [[] for _ in assigned]
+    for index, entry in enumerate(assigned):
+        needed = {makers[value] for value in reads(entry.op) if value in makers}
+        waits.append(len(needed))
+        for maker in needed:
+            users[maker].append(index)
+    ready: dict[Where, list[int]] = {where: [] for where in Where}
+    for index, count in enumerate(waits):
+        if not count:
+            ready[assigned[index].where].append(index)
+    units: list[Unit] = []
+    native = False
+    while any(ready.values()):
+        unit = Unit(native, [])
+        kinds = (Where.SHAPES, Where.NATIVE if native else Where.HOST)
+        while index := _next(ready, kinds):
+            entry = assigned[index - 1]
+            unit.ops.append(entry)
+            for user in users[index - 1]:
+                waits[user] -= 1
+                if not waits[user]:
+                    heapq.heappush(ready[assigned[user].where], user)
+        if unit.ops:
+            units.append(unit)
+        native = not native
+    return units
+
+
+def _next(ready: dict[Where, list[int]], kinds: Iterable[Where]) -> int:
+    """Take the first ready operation of these kinds; give its index plus 1, or 0 for none."""
+    for kind in kinds:
+        if ready[kind]:
+            return heapq.heappop(ready[kind]) + 1
+    return 0

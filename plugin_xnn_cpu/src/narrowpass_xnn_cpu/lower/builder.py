@@ -1,0 +1,162 @@
+"""Building a partition: values get slots, layouts are changed where a step needs another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.steps import Permute
+from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
+from narrowpass_xnn_cpu.plan.step import Slot, Step
+
+Perm = tuple[int, ...]
+Array = np.ndarray[Any, Any]
+
+NHWC: Perm = (0, 2, 3, 1)
+
+
+def identity(rank: int) -> Perm:
+    """Give the order of axes as ONNX has them."""
+    return tuple(range(rank))
+
+
+class Builder:
+    """Collects the steps of a partition.
+
+    A value lies in one or more slots, each with the order of its axes: axis i of the slot is
+    axis ``perm[i]`` of the value. A Transpose only renames axes; elements move where a step asks
+    for an order that no slot has.
+
+    Args:
+        facts: of the graph.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._items: list[Item] = []
+        self._places: list[Place] = []
+        self._slots: dict[str, dict[Perm, Slot]] = {}
+        self._inputs: dict[str, Slot] = {}
+        self._fixed: dict[str, Slot] = {}
+        self._constants: dict[tuple[str, Perm, int], Slot] = {}
+        self._op: Op | None = None
+        self.primary: dict[str, Perm] = {}
+
+    def start(self, op: Op) -> None:
+        """Say which operation the next steps are of."""
+        self._op = op
+
+    def rank(self, value: ir.Value) -> int:
+        """Give the rank of a value, which the rules have checked to be known."""
+        rank = self.facts.rank(value)
+        if rank is None:
+            raise ValueError(f"the rank of {value.name!r} is not known")
+        return rank
+
+    def layout(self, value: ir.Value) -> Perm:
+        """Give the order of axes that `value` was computed in."""
+        return self.primary.get(value.name or "", identity(self.rank(value)))
+
+    def has(self, value: ir.Value, perm: Perm) -> bool:
+        """Tell whether a value can be had in this order without moving elements."""
+        if self.facts.is_constant(value):
+            return True
+        return perm in self._slots.get(value.name or "", {identity(self.rank(value)): None})
+
+    def at(self, value: ir.Value, perm: Perm | None = None, rank: int | None = None) -> Slot:
+        """Give a slot that holds `value`.
+
+        Args:
+            value: the value.
+            perm: the order of axes; None for ONNX's.
+            rank: for constants, a rank to fill up to with leading axes of 1; `perm` is of that.
+        """
+        if self.facts.is_constant(value):
+            return self._constant(value, perm, rank)
+        name = value.name or ""
+        if name not in self._slots:
+            slot = Slot(name, _numpy_dtype(self.facts, value))
+            (self._fixed if name in self.facts.fixed else self._inputs)[name] = slot
+            self._place(value, slot, identity(self.rank(value)))
+        known = self._slots[name]
+        if perm is None:
+            perm = identity(self.rank(value))
+        if perm not in known:
+            # From the order that it was computed in: the others are copies of that.
+            source = self.primary.get(name) or next(iter(known))
+            slot = Slot(name, known[source].dtype)
+            moves = tuple(source.index(axis) for axis in perm)
+            step = Permute(known[source], slot, moves)
+            self._items.append(step)
+            self._place(value, slot, perm)
+        return known[perm]
+
+    def _constant(self, value: ir.Value, perm: Perm | None, rank: int | None) -> Slot:
+        array = self.facts.constant(value)
+        assert array is not None
+        full = max(rank or 0, array.ndim)
+        order = identity(full) if perm is None else perm
+        key = value.name or "", order, full
+        if key not in self._constants:
+            shaped = array.reshape((1,) * (full - array.ndim) + array.shape).transpose(order)
+            self._constants[key] = self.constant_slot(value.name or "", shaped)
+        return self._constants[key]
+
+    def constant_slot(self, name: str, array: Array) -> Slot:
+        """Give a slot that holds these elements."""
+        dense = np.ascontiguousarray(array).reshape(array.shape)
+        return Slot(name, dense.dtype, dense)
+
+    def new(self, value: ir.Value) -> Slot:
+        """Give a fresh slot for a value."""
+        return Slot(value.name or "", _numpy_dtype(self.facts, value))
+
+    def scratch(self, value: ir.Value) -> Slot:
+        """Give a fresh slot for something on the way to a value."""
+        return Slot(f"{value.name} (part)", _numpy_dtype(self.facts, value))
+
+    def emit(self, step: Step, value: ir.Value | None = None, perm: Perm | None = None) -> Slot:
+        """Add a step; its output is `value`, laid out as `perm`, where given."""
+        if self._op is not None:
+            step.nodes = tuple(_name(node) for node in self._op.nodes)
+        self._items.append(step)
+        if value is not None:
+            self.alias(value, step.output, perm)
+        return step.output
+
+    def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
+        """Say that a slot holds `value`."""
+        order = identity(self.rank(value)) if perm is None else perm
+        self.primary.setdefault(value.name or "", order)
+        self._place(value, slot, order)
+
+    def _place(self, value: ir.Value, slot: Slot, perm: Perm) -> None:
+        name = value.name or ""
+        self._slots.setdefault(name, {})[perm] = slot
+        self._places.append(Place(name, slot, perm))
+
+    def add_shape_node(self, node: ShapeNode) -> None:
+        """Add shape arithmetic."""
+        self._items.append(node)
+
+    def finish(self, number: int, outputs: Sequence[ir.Value]) -> Partition:
+        """Make the partition; `outputs` are what others read of it."""
+        self._op = None
+        given = {value.name or "": self.at(value) for value in outputs}
+        return Partition(number, self._items, self._inputs, given, self._fixed, self._places)
+
+
+def _name(node: ir.Node) -> str:
+    return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
+def _numpy_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
+    dtype = facts.dtype(value)
+    if dtype is None:
+        raise ValueError(f"the element type of {value.name!r} is not known")
+    return np.dtype(dtype.numpy())

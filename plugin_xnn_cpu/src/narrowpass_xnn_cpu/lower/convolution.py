@@ -1,0 +1,283 @@
+"""Convolutions, plain, grouped, depthwise and transposed, in one or two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.facts import Array, Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.native.operators import Convolution, Deconvolution
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
+
+CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
+"""The order in which images lie, by rank."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window moves over two dimensions; lines count as images of height 1.
+
+    Attributes:
+        size: height, width.
+        pads: top, left, bottom, right.
+        strides: down, right.
+        dilations: down, right.
+    """
+
+    size: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+
+    @classmethod
+    def of(cls, op: Op, size: Sequence[int], dims: Sequence[int | str | None] | None) -> Window:
+        """Read the attributes of an operator.
+
+        Args:
+            op: the operator.
+            size: of the window, in one or two dimensions.
+            dims: sizes of the input in these dimensions, as far as they are known.
+
+        Raises:
+            BackendError: what XNNPACK cannot do, or what is not known.
+        """
+        spatial = len(size)
+        if spatial not in (1, 2):
+            raise BackendError(f"windows of {spatial} dimensions have no kernel")
+        strides = list(op.get("strides", [1] * spatial))
+        dilations = list(op.get("dilations", [1] * spatial))
+        pads = list(op.get("pads", [0] * 2 * spatial))
+        if not len(strides) == len(dilations) == spatial or len(pads) != 2 * spatial:
+            raise BackendError("strides, dilations or pads do not fit the window")
+        mode = op.get("auto_pad", "NOTSET")
+        if mode == "VALID":
+            pads = [0] * 2 * spatial
+        elif mode in ("SAME_UPPER", "SAME_LOWER"):
+            pads = _same_pads(mode, size, strides, dilations, dims)
+        if min(pads) < 0:
+            raise BackendError(f"negative pads {pads} have no kernel")
+        if spatial == 1:
+            return cls(
+                (1, size[0]), (0, pads[0], 0, pads[1]), (1, strides[0]), (1, dilations[0])
+            )
+        return cls(
+            (size[0], size[1]),
+            (pads[0], pads[1], pads[2], pads[3]),
+            (strides[0], strides[1]),
+            (dilations[0], dilations[1]),
+        )
+
+
+def _same_pads(
+    mode: str,
+    size: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    dims: Sequence[int | str | None] | None,
+) -> list[int]:
+    before, after = [], []
+    for axis, (kernel, stride, dilation) in enumerate(zip(size, strides, dilations, strict=True)):
+        reach = (kernel - 1) * dilation + 1
+        if stride == 1:
+            total = reach - 1
+        else:
+            dim = None if dims is None else dims[axis]
+            if not isinstance(dim, int):
+                raise BackendError(f"auto_pad {mode} with strides needs sizes that are known")
+            total = max(0, (-(-dim // stride) - 1) * stride + reach - dim)
+        small, large = total // 2, total - total // 2
+        before.append(small if mode == "SAME_UPPER" else large)
+        after.append(large if mode == "SAME_UPPER" else small)
+    return before + after
+
+
+class Convolve(Step):
+    """A convolution over images, or over lines as images of height 1."""
+
+    def __init__(self, given: Slot, output: Slot, operator: Convolution, outputs: int, name: str):
+        super().__init__([given], output)
+        self.kernel = f"xnn {name}"
+        self._operator = operator
+        self._outputs = outputs
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
+        # An empty batch has an output too, of a size that only a full one tells.
+        height, width = self._operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+        if height < 1 or width < 1:
+            raise BackendError(f"the window is larger than the padded input {list(shape)}")
+        line = (image[0], width, self._outputs)
+        result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
+        return Run(result, self._operator.call if image[0] else "", self._operator)
+
+
+class Deconvolve(Step):
+    """A transposed convolution over images, or over lines as images of height 1."""
+
+    kernel = "xnn deconvolution"
+
+    def __init__(self, given: Slot, output: Slot, operator: Deconvolution, outputs: int) -> None:
+        super().__init__([given], output)
+        self._operator = operator
+        self._outputs = outputs
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
+        height, width = self._operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+        if height < 1 or width < 1:
+            raise BackendError(f"pads leave nothing of the output for {list(shape)}")
+        line = (image[0], width, self._outputs)
+        result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
+        return Run(result, self._operator.call if image[0] else "", self._operator)
+
+
+def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:
+    kernel = op.input(1)
+    if kernel is None or not facts.is_constant(kernel):
+        return "its kernel is not a constant"
+    dims = facts.dims(kernel) or ()
+    sizes = tuple(dim for dim in dims if isinstance(dim, int))
+    if len(sizes) not in (3, 4):
+        return f"convolutions of {len(sizes) - 2} dimensions have no kernel"
+    if 0 in sizes:
+        return "its kernel is empty"
+    if facts.rank(op.input(0)) not in (None, len(sizes)):
+        return f"its input has rank {facts.rank(op.input(0))}, its kernel {len(sizes)}"
+    bias = op.input(2)
+    if bias is not None and not facts.is_constant(bias):
+        return "its bias is not a constant"
+    return sizes
+
+
+def _window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> Window:
+    dims = facts.dims(op.input(0))
+    return Window.of(op, sizes[2:], None if dims is None else dims[2:])
+
+
+def _check_conv(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 3)
+    if reason:
+        return reason
+    sizes = _kernel_dims(op, facts)
+    if isinstance(sizes, str):
+        return sizes
+    groups = op.get("group", 1)
+    if groups < 1 or sizes[0] % groups:
+        return f"{sizes[0]} output channels cannot form {groups} groups"
+    channels = (facts.dims(op.input(0)) or (None, None))[1]
+    if isinstance(channels, int) and channels != sizes[1] * groups:
+        return f"its input has {channels} channels, its kernel is for {sizes[1] * groups}"
+    try:
+        _window(op, facts, sizes)
+    except BackendError as error:
+        return str(error)
+    return _check_bias(op, facts, sizes[0])
+
+
+def _check_bias(op: Op, facts: Facts, channels: int) -> str | None:
+    bias = op.input(2)
+    if bias is not None and facts.dims(bias) != (channels,):
+        return f"its bias is of shape {facts.dims(bias)}, not [{channels}]"
+    return None
+
+
+def _float_array(facts: Facts, value: ir.Value | None) -> Array | None:
+    array = facts.constant(value)
+    return None if array is None else np.ascontiguousarray(array, dtype=np.float32)
+
+
+@lowers("Conv", check=_check_conv, clamps=True)
+def _conv(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    given = op.required(0)
+    kernel = facts.constant(op.required(1))
+    assert kernel is not None
+    window = _window(op, facts, kernel.shape)
+    groups = op.get("group", 1)
+    outputs, per_group = kernel.shape[:2]
+    image = kernel.reshape(outputs, per_group, *window.size)
+    depthwise = per_group == 1 and groups > 1
+    order = (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)
+    packed = np.ascontiguousarray(image.transpose(order))
+    if depthwise:
+        packed = packed[0]
+    operator = Convolution(
+        packed,
+        _float_array(facts, op.input(2)),
+        window.pads,
+        window.strides,
+        window.dilations,
+        groups,
+        op.limits,
+        depthwise=depthwise,
+    )
+    name = "depthwise convolution" if depthwise else "convolution"
+    perm = CHANNELS_LAST[kernel.ndim]
+    step = Convolve(builder.at(given, perm), builder.new(op.output), operator, outputs, name)
+    builder.emit(step, op.output, perm)
+
+
+def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 3)
+    if reason:
+        return reason
+    sizes = _kernel_dims(op, facts)
+    if isinstance(sizes, str):
+        return sizes
+    if op.get("output_shape", None) is not None:
+        return "an output_shape is given; only pads and output_padding are covered"
+    if op.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return f"auto_pad {op.get('auto_pad', '')} of transposed convolutions is not covered"
+    groups = op.get("group", 1)
+    if groups < 1 or sizes[0] % groups:
+        return f"{sizes[0]} input channels cannot form {groups} groups"
+    channels = (facts.dims(op.input(0)) or (None, None))[1]
+    if isinstance(channels, int) and channels != sizes[0]:
+        return f"its input has {channels} channels, its kernel is for {sizes[0]}"
+    try:
+        window = _window(op, facts, sizes)
+    except BackendError as error:
+        return str(error)
+    extra = list(op.get("output_padding", [0] * (len(sizes) - 2)))
+    strides = window.strides[-len(extra) :]
+    if any(not 0 <= a < s for a, s in zip(extra, strides, strict=False)):
+        return f"output_padding {extra} is not below the strides"
+    return _check_bias(op, facts, sizes[1] * groups)
+
+
+@lowers("ConvTranspose", check=_check_conv_transpose, clamps=True)
+def _conv_transpose(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    kernel = facts.constant(op.required(1))
+    assert kernel is not None
+    window = _window(op, facts, kernel.shape)
+    groups = op.get("group", 1)
+    inputs, per_group = kernel.shape[:2]
+    outputs = per_group * groups
+    grouped = kernel.reshape(groups, inputs // groups, per_group, *window.size)
+    packed = np.ascontiguousarray(grouped.transpose(0, 2, 3, 4, 1))
+    extra = list(op.get("output_padding", [0] * (kernel.ndim - 2)))
+    operator = Deconvolution(
+        packed.reshape(outputs, *window.size, inputs // groups),
+        _float_array(facts, op.input(2)),
+        window.pads,
+        [0, *extra] if len(extra) == 1 else extra,
+        window.strides,
+        window.dilations,
+        groups,
+        op.limits,
+    )
+    perm = CHANNELS_LAST[kernel.ndim]
+    given = builder.at(op.required(0), perm)
+    step = Deconvolve(given, builder.new(op.output), operator, outputs)
+    builder.emit(step, op.output, perm)

@@ -1,0 +1,317 @@
+"""Elementwise operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Permute, Reshaped, broadcast
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+_UNARY = {
+    "Abs": "abs",
+    "Ceil": "ceiling",
+    "Cos": "cosine",
+    "Exp": "exp",
+    "Floor": "floor",
+    "HardSwish": "hardswish",
+    "Log": "log",
+    "Neg": "negate",
+    "Round": "bankers_rounding",
+    "Sigmoid": "sigmoid",
+    "Sin": "sine",
+    "Sqrt": "square_root",
+    "Tanh": "tanh",
+    "square": "square",
+    "rsqrt": "reciprocal_square_root",
+    "gelu": "gelu",
+    "tanh-gelu": "approxgelu",
+}
+"""XNNPACK's names of operators without parameters. Names in lower case are of patterns."""
+
+_BINARY = {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Div": "divide",
+    "Max": "maximum",
+    "Min": "minimum",
+    "Sum": "add",
+    "PRelu": "prelu",
+}
+
+
+class AddClamp(Step):
+    """A sum of two tensors of one shape, clamped: one pass over memory instead of two."""
+
+    in_place = (0, 1)
+    kernel = "add-clamp"
+
+    def __init__(self, a: Slot, b: Slot, output: Slot, limits: tuple[float, float]) -> None:
+        super().__init__([a, b], output)
+        self._limits = limits
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape = broadcast(*shapes)
+        if not elements(shape):
+            return Run(shape)
+        return Run(shape, "NP_ADD_CLAMP", params=kernels.add_clamp(elements(shape), *self._limits))
+
+
+def _check_floats(op: Op, facts: Facts) -> str | None:
+    return needs_floats(op, facts, len(op.inputs))
+
+
+def clamp(builder: Builder, slot: Slot, value: ir.Value, perm: Perm, op: Op) -> None:
+    """Add what clamps a computed slot to the limits of `op`; its output is `value`."""
+    step = Elementwise(slot, builder.new(value), "clamp", op.limits)
+    builder.emit(step, value, perm)
+
+
+def unary(op: Op, builder: Builder, kind: str, parameters: Sequence[float] = ()) -> None:
+    """Add an elementwise step, in whatever order of axes the operand has."""
+    given = op.required(0)
+    perm = builder.layout(given)
+    step = Elementwise(builder.at(given, perm), builder.new(op.output), kind, parameters)
+    builder.emit(step, op.output, perm)
+
+
+@lowers(*_UNARY, check=_check_floats)
+def _unary(op: Op, builder: Builder) -> None:
+    unary(op, builder, _UNARY[op.kind])
+
+
+@lowers("Gelu", check=_check_floats)
+def _gelu(op: Op, builder: Builder) -> None:
+    unary(op, builder, "approxgelu" if op.get("approximate", "none") == "tanh" else "gelu")
+
+
+@lowers("Relu", check=_check_floats)
+def _relu(op: Op, builder: Builder) -> None:
+    unary(op, builder, "clamp", (0.0, math.inf))
+
+
+@lowers("Elu", check=_check_floats)
+def _elu(op: Op, builder: Builder) -> None:
+    unary(op, builder, "elu", (op.get("alpha", 1.0),))
+
+
+@lowers("LeakyRelu", check=_check_floats)
+def _leaky_relu(op: Op, builder: Builder) -> None:
+    unary(op, builder, "leaky_relu", (op.get("alpha", 0.01),))
+
+
+def clip_limits(op: Op, facts: Facts) -> tuple[float, float] | str:
+    """Give the bounds of a Clip, or the reason why they are not known."""
+    if op.version < 11:
+        low, high = op.get("min", -math.inf), op.get("max", math.inf)
+    else:
+        bounds = []
+        for index, default in ((1, -math.inf), (2, math.inf)):
+            value = op.input(index)
+            bound = default if value is None else facts.scalar(value)
+            if bound is None:
+                return f"the bound {value.name if value else ''!r} is not a constant number"
+            bounds.append(bound)
+        low, high = bounds
+    if math.isnan(low) or math.isnan(high) or low > high:
+        return f"the bounds [{low}, {high}] are not in order"
+    return low, high
+
+
+def _check_clip(op: Op, facts: Facts) -> str | None:
+    limits = clip_limits(op, facts)
+    return limits if isinstance(limits, str) else needs_floats(op, facts)
+
+
+@lowers("Clip", check=_check_clip)
+def _clip(op: Op, builder: Builder) -> None:
+    limits = clip_limits(op, builder.facts)
+    assert not isinstance(limits, str)
+    unary(op, builder, "clamp", limits)
+
+
+@lowers("HardSigmoid", check=_check_floats)
+def _hard_sigmoid(op: Op, builder: Builder) -> None:
+    given, output = op.required(0), op.output
+    perm = builder.layout(given)
+    slot = builder.at(given, perm)
+    numbers = {"multiply": op.get("alpha", 0.2), "add": op.get("beta", 0.5)}
+    for kind, number in numbers.items():
+        constant = builder.constant_slot(f"{kind}", np.float32(number).reshape(()))
+        slot = builder.emit(Pairwise(slot, constant, builder.scratch(output), kind))
+    builder.emit(Elementwise(slot, builder.new(output), "clamp", (0.0, 1.0)), output, perm)
+
+
+def common_layout(builder: Builder, values: Sequence[ir.Value], rank: int) -> Perm:
+    """Choose the order of axes for operands of an elementwise operator.
+
+    The one that fewest operands must be moved to; with equal numbers, one that is not ONNX's,
+    since that is what convolutions ask for next.
+    """
+    full = [v for v in values if builder.rank(v) == rank and not builder.facts.is_constant(v)]
+    candidates = dict.fromkeys([*(builder.layout(v) for v in full), identity(rank)])
+
+    def cost(perm: Perm) -> tuple[int, bool]:
+        return sum(not builder.has(v, perm) for v in full), perm == identity(rank)
+
+    return min(candidates, key=cost)
+
+
+def operand(builder: Builder, value: ir.Value, perm: Perm) -> Slot:
+    """Give an operand for broadcasting against others of order `perm`."""
+    rank, full = builder.rank(value), len(perm)
+    if builder.facts.is_constant(value):
+        whole = identity(full) == perm or rank == 0
+        return builder.at(value) if whole else builder.at(value, perm, rank=full)
+    if rank == full:
+        return builder.at(value, perm)
+    if rank == 0 or perm == identity(full):
+        return builder.at(value)
+    # In ONNX's order the leading axes may be missing; in another one they need a place.
+    lead = (1,) * (full - rank)
+    widened = builder.emit(Reshaped(builder.at(value), builder.scratch(value), lead.__add__))
+    return builder.emit(Permute(widened, builder.scratch(value), perm))
+
+
+def _check_binary(op: Op, facts: Facts) -> str | None:
+    if not op.inputs:
+        return "it has no inputs"
+    if op.kind in ("Add", "Sub", "Mul", "Div") and op.version < 7 and op.get("broadcast", 0):
+        return "broadcasting along an axis, of operator sets below 7, is not covered"
+    return _check_floats(op, facts)
+
+
+@lowers(*_BINARY, check=_check_binary, clamps=True)
+def _binary(op: Op, builder: Builder) -> None:
+    values = [value for value in op.inputs if value is not None]
+    output = op.output
+    rank = max(builder.rank(value) for value in values)
+    perm = common_layout(builder, values, rank)
+    if len(values) == 1:
+        builder.alias(output, builder.at(values[0], perm), perm)
+        return
+    kind = _BINARY[op.kind]
+    slot = operand(builder, values[0], perm)
+    for index, value in enumerate(values[1:], start=2):
+        last = index == len(values)
+        other = operand(builder, value, perm)
+        if last and op.clamped and kind == "add" and len(values) == 2 and _alike(op, builder.facts):
+            builder.emit(AddClamp(slot, other, builder.new(output), op.limits), output, perm)
+            return
+        target = builder.new(output) if last and not op.clamped else builder.scratch(output)
+        slot = builder.emit(Pairwise(slot, other, target, kind))
+    if op.clamped:
+        clamp(builder, slot, output, perm, op)
+    else:
+        builder.alias(output, slot, perm)
+
+
+def _alike(op: Op, facts: Facts) -> bool:
+    """Tell whether both operands surely have one shape."""
+    first, second = (facts.dims(value) for value in op.inputs[:2])
+    return first is not None and first == second and None not in first
+
+
+def _check_pow(op: Op, facts: Facts) -> str | None:
+    exponent = facts.scalar(op.input(1))
+    if exponent not in (0.5, 1.0, 2.0, -0.5):
+        return "only powers by the constants 2, 1, 0.5 and -0.5 have a kernel"
+    return needs_floats(op, facts)
+
+
+@lowers("Pow", check=_check_pow)
+def _pow(op: Op, builder: Builder) -> None:
+    exponent = builder.facts.scalar(op.input(1))
+    if exponent == 1.0:
+        given = op.required(0)
+        perm = builder.layout(given)
+        builder.alias(op.output, builder.at(given, perm), perm)
+        return
+    kinds = {2.0: "square", 0.5: "square_root", -0.5: "reciprocal_square_root"}
+    unary(op, builder, kinds[exponent or 0.0])
+
+
+@lowers("Reciprocal", check=_check_floats)
+def _reciprocal(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    perm = builder.layout(given)
+    one = builder.constant_slot("one", np.float32(1).reshape(()))
+    step = Pairwise(one, builder.at(given, perm), builder.new(op.output), "divide")
+    step.in_place = (1,)
+    builder.emit(step, op.output, perm)
+
+
+def _check_identity(op: Op, facts: Facts) -> str | None:
+    if op.kind == "Dropout":
+        if len(op.outputs) > 1 and (op.outputs[1].uses() or op.outputs[1].name in facts.needed):
+            return "its mask is used"
+        training = op.input(2)
+        if training is not None and facts.scalar(training) != 0.0:
+            return "it may be in training mode"
+        if op.version < 7 and not op.get("is_test", 0):
+            return "it is in training mode"
+    return needs_floats(op, facts)
+
+
+@lowers("Identity", "Dropout", check=_check_identity)
+def _identity(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    perm = builder.layout(given)
+    builder.alias(op.output, builder.at(given, perm), perm)
+
+
+class ToFloat(Step):
+    """A conversion to float32."""
+
+    def __init__(self, given: Slot, output: Slot) -> None:
+        super().__init__([given], output)
+        self.kernel = f"convert {given.dtype.name} to float32"
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        params = kernels.to_float(elements(shape), self.inputs[0].dtype.name)
+        return Run(shape, "NP_TO_FLOAT", params=params)
+
+
+_CASTS = {
+    ir.DataType.BOOL,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.FLOAT,
+}
+
+
+def _check_cast(op: Op, facts: Facts) -> str | None:
+    source, target = facts.dtype(op.input(0)), ir.DataType(op.get("to", 0))
+    if target != ir.DataType.FLOAT:
+        return f"conversion to {target.name.lower()} has no kernel"
+    if source not in _CASTS:
+        name = "an unknown type" if source is None else source.name.lower()
+        return f"conversion from {name} has no kernel"
+    if facts.rank(op.input(0)) is None:
+        return "the rank of its input is not known"
+    return None
+
+
+@lowers("Cast", check=_check_cast)
+def _cast(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    perm = builder.layout(given)
+    slot = builder.at(given, perm)
+    if slot.dtype == np.float32:
+        builder.alias(op.output, slot, perm)
+        return
+    builder.emit(ToFloat(slot, builder.new(op.output)), op.output, perm)

@@ -1,0 +1,108 @@
+"""What is known of a graph when it is compiled: constants, element types, ranks, users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Array = np.ndarray[Any, Any]
+Dims = tuple[int | str | None, ...]
+
+SMALL = 1 << 16
+"""Elements up to which a constant's value may be looked at to decide something."""
+
+
+class Facts:
+    """What is known of a graph.
+
+    Args:
+        graph: with types and shapes as far as they could be inferred.
+        kept: names of values that must be readable beside the outputs.
+        overridden: names of initializers that are fed in each run: no constants.
+
+    Attributes:
+        needed: names of the values that somebody outside of the graph reads.
+        fixed: names of values that follow from shapes and constants alone, and are small.
+    """
+
+    def __init__(
+        self, graph: ir.Graph, kept: Iterable[str] = (), overridden: Iterable[str] = ()
+    ) -> None:
+        self.graph = graph
+        self.needed = {value.name or "" for value in graph.outputs} | set(kept)
+        self.fixed: set[str] = set()
+        fed = set(overridden)
+        self._constants = {
+            name: value.const_value
+            for name, value in graph.initializers.items()
+            if name not in fed and value.const_value is not None
+        }
+        self._arrays: dict[str, Array] = {}
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Tell whether `value` is an initializer that is not fed."""
+        return value is not None and value.name in self._constants
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """Give the elements of a constant; None where `value` is none."""
+        if value is None or value.name is None or value.name not in self._constants:
+            return None
+        array = self._arrays.get(value.name)
+        if array is None:
+            array = self._constants[value.name].numpy()
+            if array.size <= SMALL:
+                self._arrays[value.name] = array
+        return array
+
+    def scalar(self, value: ir.Value | None) -> float | None:
+        """Give the element of a constant of shape [] or [1]; None where `value` is no such."""
+        if value is None or value.name not in self._constants:
+            return None
+        tensor = self._constants[value.name]
+        if tensor.size != 1 or len(tensor.shape) > 1:
+            return None
+        array = self.constant(value)
+        if array is None or array.dtype.kind not in "fiub":
+            return None
+        return float(array.reshape(())[()])
+
+    def is_fixed(self, value: ir.Value | None) -> bool:
+        """Tell whether the elements are known once shapes are: constant, or from shapes."""
+        return value is not None and (self.is_constant(value) or value.name in self.fixed)
+
+    @staticmethod
+    def dtype(value: ir.Value | None) -> ir.DataType | None:
+        """Give the element type; None where it is not known or `value` is no tensor."""
+        if value is None:
+            return None
+        if value.dtype is None and value.const_value is not None:
+            return value.const_value.dtype
+        return value.dtype if isinstance(value.type, ir.TensorType) else None
+
+    def rank(self, value: ir.Value | None) -> int | None:
+        """Give the number of dimensions; None where it is not known."""
+        dims = self.dims(value)
+        return None if dims is None else len(dims)
+
+    def dims(self, value: ir.Value | None) -> Dims | None:
+        """Give the dimensions: numbers, names, or None for those of which nothing is known."""
+        if value is None:
+            return None
+        if value.const_value is not None and self.is_constant(value):
+            return tuple(value.const_value.shape.numpy())
+        if value.shape is None:
+            return None
+        return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+    def only_user(self, value: ir.Value) -> ir.Node | None:
+        """Give the node that alone reads `value`, once; None where others do too."""
+        if value.name in self.needed:
+            return None
+        uses = value.uses()
+        if len(uses) != 1:
+            return None
+        node = next(iter(uses)).node
+        return node if node.graph is self.graph else None

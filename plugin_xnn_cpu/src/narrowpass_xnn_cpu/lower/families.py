@@ -1,0 +1,61 @@
+"""All families together: whether an operation can be lowered, and lowering it."""
+
+from __future__ import annotations
+
+from narrowpass_xnn_cpu.lower import (
+    convolution,
+    elementwise,
+    indexing,
+    join,
+    linear,
+    normalization,
+    pooling,
+    reduction,
+    resize,
+    shape,
+)
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import RULES, Op
+
+FAMILIES = (
+    convolution,
+    elementwise,
+    indexing,
+    join,
+    linear,
+    normalization,
+    pooling,
+    reduction,
+    resize,
+    shape,
+)
+"""Importing these registers their rules."""
+
+
+def reason(op: Op, facts: Facts) -> str | None:
+    """Give the reason why an operation has no native kernel; None where it has."""
+    domain = op.nodes[0].domain
+    if domain:
+        return f"operators of domain {domain!r} have no native kernel"
+    rule = RULES.get(op.kind)
+    if rule is None:
+        return f"{op.kind} has no native kernel"
+    found = rule.check(op, facts)
+    if found is not None:
+        return found
+    for output in op.outputs:
+        if output.name and output.dtype is None:
+            return f"the element type of {output.name!r} is not known"
+        rank = facts.rank(output)
+        if output.name and rank is None:
+            return f"the rank of {output.name!r} is not known"
+        if rank is not None and rank > 6:
+            return f"its output has {rank} dimensions; XNNPACK takes 6 at most"
+    return None
+
+
+def lower(op: Op, builder: Builder) -> None:
+    """Add the steps of an operation."""
+    builder.start(op)
+    RULES[op.kind].lower(op, builder)

@@ -1,0 +1,94 @@
+"""Operators that choose elements by index or condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
+from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+
+class Gathered(Step):
+    """Rows of a tensor, by index."""
+
+    kernel = "gather"
+
+    def __init__(self, given: Slot, indices: Slot, output: Slot, axis: int) -> None:
+        super().__init__([given, indices], output)
+        self._axis = axis
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape, indices = shapes
+        axis = self._axis
+        result = (*shape[:axis], *indices, *shape[axis + 1 :])
+        if not elements(indices):
+            return Run(result)
+        params = kernels.gather(
+            elements(shape[:axis]),
+            shape[axis],
+            elements(indices),
+            elements(shape[axis + 1 :]) * self.output.dtype.itemsize,
+            self.inputs[1].dtype.itemsize,
+        )
+        return Run(result, "NP_GATHER", params=params)
+
+
+def _check_gather(op: Op, facts: Facts) -> str | None:
+    reason = needs(op.required(0), facts, ir.DataType.FLOAT) or needs(
+        op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
+    )
+    if reason:
+        return reason
+    rank = facts.rank(op.input(0)) or 0
+    axis = op.get("axis", 0)
+    if not -rank <= axis < rank:
+        return f"axis {axis} is not one of an input of rank {rank}"
+    return None
+
+
+@lowers("Gather", check=_check_gather)
+def _gather(op: Op, builder: Builder) -> None:
+    given, indices = op.required(0), op.required(1)
+    axis = op.get("axis", 0) % builder.rank(given)
+    step = Gathered(builder.at(given), builder.at(indices), builder.new(op.output), axis)
+    builder.emit(step, op.output)
+
+
+class Chosen(Step):
+    """Elements of one tensor or another."""
+
+    kernel = "where"
+
+    def __init__(self, condition: Slot, x: Slot, y: Slot, output: Slot) -> None:
+        super().__init__([condition, x, y], output)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        result = broadcast(*shapes)
+        if not elements(result):
+            return Run(result)
+        strides = [kernels.broadcast_strides(shape, result) for shape in shapes]
+        params = kernels.where(result, strides, self.output.dtype.itemsize)
+        return Run(result, "NP_WHERE", params=params)
+
+
+def _check_where(op: Op, facts: Facts) -> str | None:
+    return (
+        needs(op.required(0), facts, ir.DataType.BOOL)
+        or needs(op.required(1), facts, ir.DataType.FLOAT)
+        or needs(op.required(2), facts, ir.DataType.FLOAT)
+    )
+
+
+@lowers("Where", check=_check_where)
+def _where(op: Op, builder: Builder) -> None:
+    slots = [builder.at(op.required(index)) for index in range(3)]
+    step = Chosen(slots[0], slots[1], slots[2], builder.new(op.output))
+    builder.emit(step, op.output, identity(builder.rank(op.output)))

@@ -1,0 +1,344 @@
+"""Operators that put tensors together or take parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.elementwise import common_layout
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.shape import check_float
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators import Pad
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+Part = tuple[list[int], list[int], list[int]]
+"""Where a part starts, its size, and its step, for each axis."""
+
+
+class Joined(Step):
+    """One piece of a concatenation, written to its place.
+
+    Args:
+        slots: all pieces.
+        index: of the piece that this step writes.
+        output: what all of them form.
+        axis: along which they are joined.
+    """
+
+    kernel = "copy"
+
+    def __init__(self, slots: Sequence[Slot], index: int, output: Slot, axis: int) -> None:
+        super().__init__([slots[index], *slots], output)
+        self._index = index
+        self._axis = axis
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        piece, *all_pieces = shapes
+        axis = self._axis
+        for shape in all_pieces:
+            if shape[:axis] != piece[:axis] or shape[axis + 1 :] != piece[axis + 1 :]:
+                raise BackendError(f"{list(piece)} and {list(shape)} do not join at axis {axis}")
+        whole = sum(shape[axis] for shape in all_pieces)
+        result = (*piece[:axis], whole, *piece[axis + 1 :])
+        if not elements(piece):
+            return Run(result)
+        strides = kernels.dense_strides(result)
+        before = sum(shape[axis] for shape in all_pieces[: self._index])
+        params = kernels.copy(
+            piece,
+            kernels.dense_strides(piece),
+            strides,
+            self.output.dtype.itemsize,
+            out_offset=before * strides[axis],
+        )
+        return Run(result, "NP_COPY", params=params)
+
+
+def _check_concat(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, len(op.inputs))
+    if reason:
+        return reason
+    rank = facts.rank(op.input(0)) or 0
+    axis = op.get("axis", 1)
+    if rank == 0 or not -rank <= axis < rank:
+        return f"axis {axis} is not one of inputs of rank {rank}"
+    if any(facts.rank(value) != rank for value in op.inputs):
+        return "its inputs differ in rank"
+    return None
+
+
+@lowers("Concat", check=_check_concat)
+def _concat(op: Op, builder: Builder) -> None:
+    values = [value for value in op.inputs if value is not None]
+    rank = builder.rank(values[0])
+    perm = common_layout(builder, values, rank)
+    if len(values) == 1:
+        builder.alias(op.output, builder.at(values[0], perm), perm)
+        return
+    slots = [builder.at(value, perm) for value in values]
+    output = builder.new(op.output)
+    axis = perm.index(op.get("axis", 1) % rank)
+    for index in range(len(slots)):
+        builder.emit(Joined(slots, index, output, axis))
+    builder.alias(op.output, output, perm)
+
+
+class Sliced(Step):
+    """A part of a tensor: a view where it is dense, a copy where it is not."""
+
+    kernel = "copy"
+
+    def __init__(
+        self,
+        given: Slot,
+        output: Slot,
+        part: Callable[[Shape, Sizing], Part],
+        values: Sequence[str] = (),
+    ) -> None:
+        super().__init__([given], output)
+        self.values = tuple(values)
+        self._part = part
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        starts, sizes, steps = self._part(shape, sizing)
+        result = tuple(sizes)
+        if not elements(result):
+            return Run(result)
+        strides = kernels.dense_strides(shape)
+        offset = sum(start * stride for start, stride in zip(starts, strides, strict=True))
+        itemsize = self.output.dtype.itemsize
+        # Dense: after the first axis that is longer than 1, all axes are whole.
+        long = [axis for axis, size in enumerate(result) if size != 1]
+        whole = all(result[axis] == shape[axis] for axis in long[1:])
+        between = range(long[0] + 1, len(shape)) if long else ()
+        if (
+            whole
+            and all(step == 1 for axis, step in enumerate(steps) if result[axis] != 1)
+            and all(shape[axis] == result[axis] for axis in between)
+        ):
+            return Run(result, view=offset * itemsize)
+        params = kernels.copy(
+            result,
+            [stride * step for stride, step in zip(strides, steps, strict=True)],
+            kernels.dense_strides(result),
+            itemsize,
+            in_offset=offset,
+        )
+        return Run(result, "NP_COPY", params=params)
+
+
+def _check_slice(op: Op, facts: Facts) -> str | None:
+    if op.version >= 10 and not all(
+        facts.is_fixed(value) for value in op.inputs[1:] if value is not None
+    ):
+        return "its bounds are computed from data"
+    return check_float(op, facts)
+
+
+@lowers("Slice", check=_check_slice)
+def _slice(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    rank = builder.rank(given)
+    perm = builder.layout(given)
+    operands = [None if value is None else value.name or "" for value in op.inputs[1:]]
+    names = [*operands, *[None] * (4 - len(operands))] if op.version >= 10 else [None] * 4
+    attributes = [op.get(name, None) for name in ("starts", "ends", "axes")]
+
+    def part(shape: Shape, sizing: Sizing) -> Part:
+        read = [
+            None if name is None else [int(item) for item in sizing.value(name).reshape(-1)]
+            for name in names
+        ]
+        if op.version < 10:
+            read = [*attributes, None]
+        starts, ends, axes, steps = read
+        if starts is None or ends is None:
+            raise BackendError("a Slice lacks its starts or ends")
+        axes = list(range(len(starts))) if axes is None else axes
+        steps = [1] * len(starts) if steps is None else steps
+        if not len(starts) == len(ends) == len(axes) == len(steps):
+            raise BackendError("starts, ends, axes and steps of a Slice differ in length")
+        found: Part = [0] * rank, list(shape), [1] * rank
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            if not -rank <= axis < rank or step == 0:
+                raise BackendError(f"a Slice of axis {axis} with step {step} makes no sense")
+            at = perm.index(axis % rank)
+            found[0][at], found[1][at] = _range(start, end, step, shape[at])
+            found[2][at] = step
+        return found
+
+    step = Sliced(
+        builder.at(given, perm), builder.new(op.output), part, [n for n in names if n is not None]
+    )
+    builder.emit(step, op.output, perm)
+
+
+def _range(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+    """Give the first index and the count, by ONNX's rules for bounds out of range."""
+    start = start + size if start < 0 else start
+    end = end + size if end < 0 else end
+    if step > 0:
+        start, end = min(max(start, 0), size), min(max(end, 0), size)
+    else:
+        start, end = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
+    count = max(0, -(-(end - start) // step))
+    return (start, count) if count else (0, 0)
+
+
+def _split_sizes(op: Op, facts: Facts) -> list[int] | None:
+    """Give the sizes of the parts; None where they are equal."""
+    if op.version < 13:
+        listed = op.get("split", None)
+        return None if listed is None else list(listed)
+    array = facts.constant(op.input(1))
+    return None if array is None else [int(size) for size in array.reshape(-1)]
+
+
+def _check_split(op: Op, facts: Facts) -> str | None:
+    if op.version >= 13 and op.input(1) is not None and not facts.is_constant(op.input(1)):
+        return "the sizes of its parts are not constant"
+    sizes = _split_sizes(op, facts)
+    if sizes is not None and len(sizes) != len(op.outputs):
+        return f"it has {len(op.outputs)} outputs for {len(sizes)} parts"
+    return check_float(op, facts)
+
+
+@lowers("Split", check=_check_split)
+def _split(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    rank = builder.rank(given)
+    perm = builder.layout(given)
+    slot = builder.at(given, perm)
+    axis = perm.index(op.get("axis", 0) % rank)
+    sizes = _split_sizes(op, builder.facts)
+    count = len(op.outputs)
+
+    for index, output in enumerate(op.outputs):
+
+        def part(shape: Shape, sizing: Sizing, index: int = index) -> Part:
+            if sizes is None:
+                each = -(-shape[axis] // count)
+                parts = [min(each, max(0, shape[axis] - i * each)) for i in range(count)]
+            else:
+                parts = sizes
+            if sum(parts) != shape[axis] or min(parts) < 0:
+                raise BackendError(f"parts {parts} do not make up axis {axis} of {list(shape)}")
+            starts, result = [0] * rank, list(shape)
+            starts[axis], result[axis] = sum(parts[:index]), parts[index]
+            return starts, result, [1] * rank
+
+        if output.name:
+            builder.emit(Sliced(slot, builder.new(output), part), output, perm)
+
+
+class Padded(Step):
+    """A tensor with constants around it."""
+
+    kernel = "xnn pad"
+
+    def __init__(
+        self,
+        given: Slot,
+        output: Slot,
+        value: float,
+        pads: Callable[[Sizing], tuple[list[int], list[int]]],
+        values: Sequence[str],
+    ) -> None:
+        super().__init__([given], output)
+        self.values = tuple(values)
+        self._pads = pads
+        self._value = value
+        self._operator = Pad(value)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        before, after = ([max(0, pad) for pad in pads] for pads in self._pads(sizing))
+        result = tuple(map(sum, zip(before, shape, after, strict=True)))
+        if not any(before) and not any(after):
+            return Run(result, view=0)
+        if not elements(shape):
+            return Run(result, constant=np.full(result, self._value, np.float32))
+        self._operator.reshape(shape, before, after, sizing.pool)
+        return Run(result, self._operator.call, self._operator)
+
+
+def _check_pad(op: Op, facts: Facts) -> str | None:
+    if op.get("mode", "constant") != "constant":
+        return f"padding of mode {op.get('mode', '')} has no kernel"
+    if op.version >= 11:
+        if not facts.is_fixed(op.input(1)):
+            return "its pads are computed from data"
+        if op.input(2) is not None and facts.scalar(op.input(2)) is None:
+            return "its value is not constant"
+        axes = op.input(3)
+        if axes is not None and not facts.is_constant(axes):
+            return "its axes are not constant"
+    elif op.get("pads", op.get("paddings", None)) is None:
+        return "it has no pads"
+    if facts.rank(op.input(0)) == 0:
+        return "its input has no axes"
+    return check_float(op, facts)
+
+
+@lowers("Pad", check=_check_pad)
+def _pad(op: Op, builder: Builder) -> None:
+    given, facts = op.required(0), builder.facts
+    rank = builder.rank(given)
+    perm = builder.layout(given)
+    axes = list(range(rank))
+    name: str | None = None
+    value = 0.0
+    if op.version >= 11:
+        name = op.required(1).name or ""
+        value = facts.scalar(op.input(2)) or 0.0
+        listed = facts.constant(op.input(3))
+        if listed is not None:
+            axes = [int(axis) % rank for axis in listed.reshape(-1)]
+    else:
+        value = op.get("value", 0.0)
+
+    def pads(sizing: Sizing) -> tuple[list[int], list[int]]:
+        if name is None:
+            listed = [int(pad) for pad in op.get("pads", op.get("paddings", None))]
+        else:
+            listed = [int(pad) for pad in sizing.value(name).reshape(-1)]
+        if len(listed) != 2 * len(axes):
+            raise BackendError(f"pads {listed} do not fit {len(axes)} axes")
+        before, after = [0] * rank, [0] * rank
+        for index, axis in enumerate(axes):
+            at = perm.index(axis)
+            before[at], after[at] = listed[index], listed[index + len(axes)]
+        return before, after
+
+    def cropped(shape: Shape, sizing: Sizing) -> Part:
+        before, after = ([min(0, pad) for pad in pads_] for pads_ in pads(sizing))
+        sizes = [s + b + a for s, b, a in zip(shape, before, after, strict=True)]
+        if any(size < 0 for size in sizes):
+            raise BackendError(f"negative pads take away more than there is of {list(shape)}")
+        return [-pad for pad in before], sizes, [1] * rank
+
+    names = [] if name is None else [name]
+    slot = builder.at(given, perm)
+    known = None if name is not None and facts.constant(op.input(1)) is None else True
+    if known is None or _negative(op, facts):
+        # Negative pads cut off; the rest is padded.
+        slot = builder.emit(Sliced(slot, builder.scratch(given), cropped, names))
+    step = Padded(slot, builder.new(op.output), value, pads, names)
+    builder.emit(step, op.output, perm)
+
+
+def _negative(op: Op, facts: Facts) -> bool:
+    array = facts.constant(op.input(1)) if op.version >= 11 else None
+    listed = op.get("pads", op.get("paddings", ())) if array is None else array.reshape(-1)
+    return any(int(pad) < 0 for pad in listed)
+
+

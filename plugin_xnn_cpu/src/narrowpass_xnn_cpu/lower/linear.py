@@ -1,0 +1,217 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.elementwise import clamp
+from narrowpass_xnn_cpu.lower.facts import Array, Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
+from narrowpass_xnn_cpu.native.operators import BatchMatMul, FullyConnected
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+
+class Linear(Step):
+    """Rows of any number of leading axes times a constant matrix."""
+
+    kernel = "xnn fully connected"
+
+    def __init__(self, given: Slot, output: Slot, operator: FullyConnected) -> None:
+        super().__init__([given], output)
+        self._operator = operator
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        operator = self._operator
+        if shape[-1] != operator.channels:
+            raise BackendError(
+                f"rows of {shape[-1]} do not fit a matrix for {operator.channels}"
+            )
+        result = (*shape[:-1], operator.outputs)
+        rows = elements(shape[:-1])
+        if not rows:
+            return Run(result)
+        operator.reshape(rows, sizing.pool)
+        return Run(result, operator.call, operator)
+
+
+class MatrixProducts(Step):
+    """Products of matrices that are both computed, or of batches of them."""
+
+    kernel = "xnn batch matmul"
+
+    def __init__(self, a: Slot, b: Slot, output: Slot, *, transpose_b: bool) -> None:
+        super().__init__([a, b], output)
+        self._transposed = transpose_b
+        self._operator = BatchMatMul(transpose_b=transpose_b)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        a, b = shapes
+        m, k = a[-2:]
+        n, inner = b[-2:] if self._transposed else (b[-1], b[-2])
+        if k != inner:
+            raise BackendError(f"matrices of {list(a)} and {list(b)} do not fit together")
+        rank = max(len(a), len(b)) - 2
+        batch_a = (1,) * (rank + 2 - len(a)) + a[:-2]
+        batch_b = (1,) * (rank + 2 - len(b)) + b[:-2]
+        pairs = list(zip(batch_a, batch_b, strict=True))
+        if any(x != y and 1 not in (x, y) for x, y in pairs):
+            raise BackendError(f"batches of {list(a)} and {list(b)} do not fit together")
+        batch = tuple(0 if 0 in pair else max(pair) for pair in pairs)
+        result = (*batch, m, n)
+        if not elements(result):
+            return Run(result)
+        if k == 0:
+            return Run(result, constant=np.zeros(result, np.float32))
+        self._operator.reshape(batch_a, batch_b, m, k, n, sizing.pool)
+        return Run(result, self._operator.call, self._operator)
+
+
+def _matrix(facts: Facts, value: ir.Value | None) -> bool:
+    """Tell whether a value is a constant matrix that has elements."""
+    dims = facts.dims(value)
+    return facts.is_constant(value) and dims is not None and len(dims) == 2 and 0 not in dims
+
+
+def _check_gemm(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 3)
+    if reason:
+        return reason
+    if not _matrix(facts, op.input(1)) and (op.get("alpha", 1.0) != 1.0 or op.get("transA", 0)):
+        return "products of two computed matrices are covered without alpha and transA only"
+    if facts.rank(op.input(0)) != 2 or facts.rank(op.input(1)) != 2:
+        return "its operands are not matrices"
+    if op.input(2) is not None and op.get("beta", 1.0) != 1.0 and not facts.is_constant(op.input(2)):
+        return "a beta other than 1 is covered for constants only"
+    return None
+
+
+@lowers("Gemm", check=_check_gemm, clamps=True)
+def _gemm(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    given, matrix, added = op.required(0), op.required(1), op.input(2)
+    transposed = bool(op.get("transB", 0))
+    rows = builder.at(given, (1, 0) if op.get("transA", 0) else None)
+    beta = np.float32(op.get("beta", 1.0))
+    if not _matrix(facts, matrix):
+        # Stored as [N, K] where transB, which is how a product with its transpose is asked for.
+        slot = builder.at(matrix)
+        product = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
+        _add(op, builder, builder.emit(product), added, beta)
+        return
+    kernel = facts.constant(matrix)
+    assert kernel is not None
+    outputs = kernel.shape[0 if transposed else 1]
+    bias = _as_bias(facts, added, outputs, beta)
+    alpha = np.float32(op.get("alpha", 1.0))
+    operator = FullyConnected(
+        np.ascontiguousarray(kernel if alpha == 1.0 else kernel * alpha),
+        bias,
+        op.limits if added is None or bias is not None else (-np.inf, np.inf),
+        transposed=not transposed,
+    )
+    if added is None or bias is not None:
+        builder.emit(Linear(rows, builder.new(op.output), operator), op.output)
+        return
+    slot = builder.emit(Linear(rows, builder.scratch(op.output), operator))
+    _add(op, builder, slot, added, beta)
+
+
+def _as_bias(
+    facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32
+) -> Array | None:
+    """Give a constant that adds the same to each row, as the bias of a product."""
+    array = facts.constant(value)
+    if array is None or array.size not in (1, outputs) or (array.shape or (1,))[-1] != array.size:
+        return None
+    scaled = array.reshape(-1).astype(np.float32) * beta
+    return np.ascontiguousarray(np.broadcast_to(scaled, (outputs,)))
+
+
+def _add(
+    op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.float32
+) -> None:
+    """Add what no bias can be, and clamp."""
+    perm = identity(builder.rank(op.output))
+    if added is not None:
+        array = builder.facts.constant(added)
+        if array is not None:
+            other = builder.constant_slot(added.name or "", array * beta)
+        else:
+            other = builder.at(added)
+        slot = builder.emit(Pairwise(slot, other, builder.scratch(op.output), "add"))
+    if op.clamped:
+        clamp(builder, slot, op.output, perm, op)
+    else:
+        builder.alias(op.output, slot, perm)
+
+
+def _check_matmul(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 3)
+    if reason:
+        return reason
+    ranks = facts.rank(op.input(0)), facts.rank(op.input(1))
+    if 0 in ranks:
+        return "its operands must have dimensions"
+    if facts.is_constant(op.input(1)) and 0 in (facts.dims(op.input(1)) or ()):
+        return "its matrix is empty"
+    return None
+
+
+@lowers("MatMul", "linear", check=_check_matmul, clamps=True)
+def _matmul(op: Op, builder: Builder) -> None:
+    """Lower a product; `linear` has a bias as its third input."""
+    facts = builder.facts
+    a, b = op.required(0), op.required(1)
+    rank_a, rank_b = builder.rank(a), builder.rank(b)
+    if _matrix(facts, b):
+        kernel = facts.constant(b)
+        assert kernel is not None
+        bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
+        operator = FullyConnected(
+            np.ascontiguousarray(kernel), bias, op.limits, transposed=True
+        )
+        perm = builder.layout(a)
+        if perm[-1] != rank_a - 1:
+            perm = identity(rank_a)
+        step = Linear(builder.at(a, perm), builder.new(op.output), operator)
+        builder.emit(step, op.output, perm)
+        return
+    left = builder.at(a)
+    if rank_a == 1:
+        left = builder.emit(Reshaped(left, builder.scratch(a), lambda shape: (1, *shape)))
+    transposed = False
+    if rank_b == 1:
+        right = builder.at(b)
+        right = builder.emit(Reshaped(right, builder.scratch(b), lambda shape: (*shape, 1)))
+    else:
+        # The other way round is as good: XNNPACK packs the second operand anyway.
+        swapped = (*range(rank_b - 2), rank_b - 1, rank_b - 2)
+        transposed = not builder.has(b, identity(rank_b)) and (
+            builder.has(b, swapped) or builder.layout(b)[-1] == rank_b - 2
+        )
+        right = builder.at(b, swapped if transposed else None)
+    output = op.output
+    plain = rank_a > 1 and rank_b > 1
+    target = builder.new(output) if plain and not op.clamped else builder.scratch(output)
+    slot = builder.emit(MatrixProducts(left, right, target, transpose_b=transposed))
+    if not plain:
+
+        def squeeze(shape: Shape) -> Shape:
+            batch, m, n = shape[:-2], shape[-2], shape[-1]
+            return (*batch, *((m,) if rank_a > 1 else ()), *((n,) if rank_b > 1 else ()))
+
+        slot = builder.emit(Reshaped(slot, builder.scratch(output), squeeze))
+    perm = identity(builder.rank(output))
+    if op.clamped:
+        clamp(builder, slot, output, perm, op)
+    else:
+        builder.alias(output, slot, perm)

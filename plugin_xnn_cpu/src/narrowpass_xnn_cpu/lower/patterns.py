@@ -1,0 +1,276 @@
+"""Groups of nodes that are computed as one operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower.elementwise import clip_limits
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import RULES, Op
+
+Match = Callable[[ir.Node, Facts], "tuple[str, ir.Value, list[ir.Node]] | None"]
+
+
+def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """Give the node that makes `value`, if it is of this type."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type == op_type and not node.domain else None
+
+
+def _is(facts: Facts, value: ir.Value | None, number: float) -> bool:
+    found = facts.scalar(value)
+    return found is not None and math.isclose(found, number, rel_tol=1e-4)
+
+
+def _with_constant(node: ir.Node, facts: Facts) -> tuple[ir.Value, float] | None:
+    """Give the operand and the number of an operation with a scalar constant, in either order."""
+    if len(node.inputs) != 2:
+        return None
+    for operand, other in (node.inputs, reversed(node.inputs)):
+        number = facts.scalar(other)
+        if operand is not None and number is not None:
+            return operand, number
+    return None
+
+
+def _halved_product(
+    node: ir.Node, facts: Facts, x: ir.Value
+) -> tuple[ir.Value, list[ir.Node]] | None:
+    """Follow 1 + f(x), made by `node`, to 0.5 · x · (1 + f(x)), in any order of factors."""
+    value, nodes = node.outputs[0], [node]
+    has_x = has_half = False
+    while not (has_x and has_half):
+        user = facts.only_user(value)
+        if user is None or user.op_type != "Mul":
+            return None
+        (other,) = [given for given in user.inputs if given is not value] or [value]
+        nodes.append(user)
+        value = user.outputs[0]
+        half = None if other is None else _producer(other, "Mul")
+        if other is x and not has_x:
+            has_x = True
+        elif _is(facts, other, 0.5) and not has_half:
+            has_half = True
+        elif half is not None and not has_x and not has_half:
+            scaled = _with_constant(half, facts)
+            alone = facts.only_user(half.outputs[0]) is user
+            if not alone or scaled is None or scaled[0] is not x or scaled[1] != 0.5:
+                return None
+            nodes.insert(0, half)
+            has_x = has_half = True
+        else:
+            return None
+    return value, nodes
+
+
+def _gelu(erf: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+    """Match 0.5 · x · (1 + erf(x / √2))."""
+    scale = erf.inputs[0].producer() if erf.inputs[0] is not None else None
+    if scale is None or facts.only_user(scale.outputs[0]) is not erf:
+        return None
+    scaled = _with_constant(scale, facts)
+    if scale.op_type == "Div" and _is(facts, scale.inputs[1], math.sqrt(2)):
+        x = scale.inputs[0]
+    elif scale.op_type == "Mul" and scaled and math.isclose(scaled[1], 0.5**0.5, rel_tol=1e-4):
+        x = scaled[0]
+    else:
+        return None
+    add = facts.only_user(erf.outputs[0])
+    if x is None or add is None or add.op_type != "Add":
+        return None
+    one = _with_constant(add, facts)
+    if one is None or one[1] != 1.0:
+        return None
+    tail = _halved_product(add, facts, x)
+    if tail is None:
+        return None
+    return "gelu", x, [scale, erf, *tail[1]]
+
+
+def _tanh_gelu(tanh: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+    """Match 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))."""
+    outer = _producer(tanh.inputs[0], "Mul")
+    scaled = None if outer is None else _with_constant(outer, facts)
+    if outer is None or scaled is None:
+        return None
+    if not math.isclose(scaled[1], math.sqrt(2 / math.pi), rel_tol=1e-4):
+        return None
+    inner = _producer(scaled[0], "Add")
+    if inner is None:
+        return None
+    for x, other in (inner.inputs, reversed(inner.inputs)):
+        cubic = _producer(other, "Mul")
+        term = None if cubic is None else _with_constant(cubic, facts)
+        if x is None or cubic is None or term is None:
+            continue
+        if not math.isclose(term[1], 0.044715, rel_tol=1e-4):
+            continue
+        cube = _cube(term[0], x, facts)
+        if cube is None:
+            continue
+        add = facts.only_user(tanh.outputs[0])
+        one = None if add is None or add.op_type != "Add" else _with_constant(add, facts)
+        if add is None or one is None or one[1] != 1.0:
+            return None
+        tail = _halved_product(add, facts, x)
+        if tail is None:
+            return None
+        nodes = [*cube, cubic, inner, outer, tanh]
+        inner_values = [node.outputs[0] for node in nodes]
+        if any(facts.only_user(value) is None for value in inner_values):
+            return None
+        return "tanh-gelu", x, [*nodes, *tail[1]]
+    return None
+
+
+def _cube(value: ir.Value, x: ir.Value, facts: Facts) -> list[ir.Node] | None:
+    power = _producer(value, "Pow")
+    if power is not None and power.inputs[0] is x and _is(facts, power.inputs[1], 3.0):
+        return [power]
+    product = _producer(value, "Mul")
+    if product is None:
+        return None
+    for factor, square in (product.inputs, reversed(product.inputs)):
+        inner = _producer(square, "Mul")
+        if factor is x and inner is not None and all(item is x for item in inner.inputs):
+            return [inner, product]
+        power = _producer(square, "Pow")
+        if factor is x and power is not None and power.inputs[0] is x:
+            if _is(facts, power.inputs[1], 2.0):
+                return [power, product]
+    return None
+
+
+def _hard_swish(gate: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+    """Match x · hardsigmoid(x) with a slope of 1/6, or x · min(max(x + 3, 0), 6) / 6."""
+    x = gate.inputs[0]
+    nodes = [gate]
+    if gate.op_type == "HardSigmoid":
+        alpha = gate.attributes.get_float("alpha", 0.2)
+        beta = gate.attributes.get_float("beta", 0.5)
+        if not math.isclose(alpha, 1 / 6, rel_tol=1e-4) or beta != 0.5:
+            return None
+        factors = {"x"}
+    else:
+        add = _producer(gate.inputs[0], "Add")
+        shifted = None if add is None else _with_constant(add, facts)
+        limits = clip_limits(Op.of(gate, gate.version or 13), facts)
+        if add is None or shifted is None or shifted[1] != 3.0 or limits != (0.0, 6.0):
+            return None
+        if facts.only_user(add.outputs[0]) is not gate:
+            return None
+        x = shifted[0]
+        nodes.insert(0, add)
+        factors = {"x", "sixth"}
+    value = gate.outputs[0]
+    while factors:
+        user = facts.only_user(value)
+        if user is None or user.op_type not in ("Mul", "Div") or len(user.inputs) != 2:
+            return None
+        others = [given for given in user.inputs if given is not value]
+        if len(others) != 1:
+            return None
+        sixth = (user.op_type == "Mul" and _is(facts, others[0], 1 / 6)) or (
+            user.op_type == "Div" and user.inputs[0] is value and _is(facts, others[0], 6.0)
+        )
+        if sixth and "sixth" in factors:
+            factors.discard("sixth")
+        elif others[0] is x and user.op_type == "Mul" and "x" in factors:
+            factors.discard("x")
+        else:
+            return None
+        nodes.append(user)
+        value = user.outputs[0]
+    return None if x is None else ("HardSwish", x, nodes)
+
+
+_ANCHORS: dict[str, Match] = {
+    "Erf": _gelu,
+    "Tanh": _tanh_gelu,
+    "HardSigmoid": _hard_swish,
+    "Clip": _hard_swish,
+}
+
+
+def operations(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> list[Op]:
+    """Give the operations of a graph, each where its last node stands.
+
+    Args:
+        graph: the graph, in topological order.
+        facts: of it.
+        version: gives the operator set of a node.
+    """
+    found: dict[ir.Node, Op] = {}
+    for node in graph:
+        match = _ANCHORS.get(node.op_type) if not node.domain else None
+        group = None if match is None else match(node, facts)
+        if group is None:
+            continue
+        kind, x, nodes = group
+        op = Op(kind, [x], nodes[-1].outputs, {}, version(node), nodes)
+        if any(member in found for member in nodes) or RULES[kind].check(op, facts):
+            continue
+        found.update(dict.fromkeys(nodes, op))
+    return list(_fused(graph, facts, version, found))
+
+
+def _fused(
+    graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int], found: dict[ir.Node, Op]
+) -> Iterator[Op]:
+    """Give each operation once, with biases and activations taken into their producers."""
+    for node in graph:
+        op = found.get(node)
+        if op is None:
+            op = Op.of(node, version(node))
+            if not node.domain and node.op_type in RULES:
+                if not RULES[node.op_type].check(op, facts):
+                    _take_bias(op, facts)
+                    _take_limits(op, facts, version)
+            found.update(dict.fromkeys(op.nodes, op))
+        # A group stands where its last node does.
+        if node is op.nodes[-1]:
+            yield op
+
+
+def _take_bias(op: Op, facts: Facts) -> None:
+    """Make MatMul and the Add of a constant row one product with a bias."""
+    if op.kind != "MatMul" or not facts.is_constant(op.input(1)) or facts.rank(op.input(1)) != 2:
+        return
+    add = facts.only_user(op.output)
+    if add is None or add.op_type != "Add" or add.domain or len(add.inputs) != 2:
+        return
+    (other,) = [value for value in add.inputs if value is not op.output] or [None]
+    width = (facts.dims(op.input(1)) or (None, None))[1]
+    dims = facts.dims(other)
+    if other is None or not facts.is_constant(other) or facts.dtype(other) != ir.DataType.FLOAT:
+        return
+    if dims not in ((), (1,), (width,)) or len(dims) > (facts.rank(op.output) or 0):
+        return
+    op.kind = "linear"
+    op.inputs = [*op.inputs, other]
+    op.outputs = list(add.outputs)
+    op.nodes.append(add)
+
+
+def _take_limits(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None:
+    """Take a Relu or Clip after the operation into it."""
+    if not RULES[op.kind].clamps or len(op.outputs) != 1:
+        return
+    user = facts.only_user(op.output)
+    if user is None or user.domain or user.inputs[0] is not op.output:
+        return
+    if user.op_type == "Relu":
+        limits: tuple[float, float] | str = (0.0, math.inf)
+    elif user.op_type == "Clip":
+        limits = clip_limits(Op.of(user, version(user)), facts)
+    else:
+        return
+    if isinstance(limits, str) or not all(np.float32(bound) == bound for bound in limits):
+        return
+    op.limits = limits
+    op.outputs = list(user.outputs)
+    op.nodes.append(user)

@@ -1,0 +1,200 @@
+"""Resizing of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.shape import check_float
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators import ResizeBilinear
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+_LINEAR = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"}
+
+
+class Bilinear(Step):
+    """Bilinear interpolation of [N, H, W, C]."""
+
+    kernel = "xnn resize bilinear"
+
+    def __init__(
+        self,
+        given: Slot,
+        output: Slot,
+        mode: str,
+        target: Callable[[Shape, Sizing], tuple[int, int]],
+        values: Sequence[str],
+    ) -> None:
+        super().__init__([given], output)
+        self.values = tuple(values)
+        self._mode = mode
+        self._target = target
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        height, width = self._target(shape, sizing)
+        result = (shape[0], height, width, shape[3])
+        if not elements(result):
+            return Run(result)
+        if not elements(shape):
+            raise BackendError("nothing can be interpolated from an empty image")
+        if (height, width) == shape[1:3]:
+            return Run(result, view=0)
+        operator = ResizeBilinear(height, width, self._mode)
+        operator.reshape(shape, sizing.pool)
+        return Run(result, operator.call, operator)
+
+
+class Nearest(Step):
+    """Each pixel of [N, H, W, C] repeated in both directions."""
+
+    kernel = "copy"
+
+    def __init__(
+        self,
+        given: Slot,
+        output: Slot,
+        target: Callable[[Shape, Sizing], tuple[int, int]],
+        values: Sequence[str],
+    ) -> None:
+        super().__init__([given], output)
+        self.values = tuple(values)
+        self._target = target
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        n, h, w, c = shapes[0]
+        height, width = self._target(shapes[0], sizing)
+        result = (n, height, width, c)
+        if not elements(result):
+            return Run(result)
+        if h == 0 or w == 0 or height % h or width % w:
+            raise BackendError(f"{h} x {w} cannot be repeated to {height} x {width}")
+        sizes = (n, h, height // h, w, width // w, c)
+        strides = (h * w * c, w * c, 0, c, 0, 1)
+        params = kernels.copy(
+            sizes, strides, kernels.dense_strides(sizes), self.output.dtype.itemsize
+        )
+        return Run(result, "NP_COPY", params=params)
+
+
+def _sizes_and_scales(op: Op) -> tuple[int | None, int | None]:
+    """Give the indices of the inputs that hold sizes and scales."""
+    if op.kind == "Upsample":
+        return None, 1 if op.version >= 9 else None
+    if op.version < 11:
+        return None, 1
+    return 3, 2
+
+
+def _scales(op: Op, facts: Facts) -> list[float] | None:
+    """Give the scale of each axis, where they are constant and given."""
+    if op.kind == "Upsample" and op.version < 9:
+        return list(op.get("scales", ())) or None
+    _, at = _sizes_and_scales(op)
+    array = facts.constant(op.input(at)) if at is not None else None
+    return None if array is None or not array.size else [float(s) for s in array.reshape(-1)]
+
+
+def _check_resize(op: Op, facts: Facts) -> str | None:
+    reason = check_float(op, facts)
+    if reason:
+        return reason
+    if facts.rank(op.input(0)) != 4:
+        return "only images are resized natively"
+    if op.get("axes", None) is not None or op.get("antialias", 0):
+        return "axes and antialias are not covered"
+    if op.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "keeping the aspect ratio is not covered"
+    scales = _scales(op, facts)
+    mode = op.get("mode", "nearest")
+    legacy = op.kind == "Upsample" or op.version < 11
+    how = "asymmetric" if legacy else op.get("coordinate_transformation_mode", "half_pixel")
+    if scales is None:
+        at, _ = _sizes_and_scales(op)
+        sizes = facts.constant(op.input(at)) if at is not None else None
+        dims = facts.dims(op.input(0)) or ()
+        if sizes is None or sizes.size != 4:
+            return "its sizes or scales are not constant"
+        if tuple(int(s) for s in sizes[:2]) != dims[:2]:
+            return "it resizes batches or channels, or their sizes are not known"
+    elif len(scales) != 4 or scales[:2] != [1.0, 1.0]:
+        return "it resizes batches or channels"
+    if mode == "linear":
+        if how not in _LINEAR:
+            return f"coordinates by {how} have no kernel"
+        if how != "align_corners" and scales is not None and not _exact(op, facts, scales):
+            return "scales that leave a fraction of a pixel have no kernel"
+        return None
+    if mode == "nearest":
+        return _check_nearest(op, facts, how, scales)
+    return f"interpolation by {mode} has no kernel"
+
+
+def _exact(op: Op, facts: Facts, scales: Sequence[float]) -> bool:
+    """Tell whether scaled sizes are whole numbers: XNNPACK goes by sizes, ONNX by scales."""
+    dims = (facts.dims(op.input(0)) or (None,) * 4)[2:]
+    for dim, scale in zip(dims, scales[2:], strict=True):
+        if scale >= 1 and float(scale).is_integer():
+            continue
+        if not isinstance(dim, int) or not float(dim * scale).is_integer():
+            return False
+    return True
+
+
+def _check_nearest(
+    op: Op, facts: Facts, how: str, scales: Sequence[float] | None
+) -> str | None:
+    if scales is None:
+        sizes = facts.constant(op.input(3))
+        dims = facts.dims(op.input(0)) or ()
+        assert sizes is not None
+        if not all(isinstance(d, int) and d for d in dims):
+            return "sizes of its input are not known"
+        factors = [int(s) / int(d or 1) for s, d in zip(sizes, dims, strict=True)]
+    else:
+        factors = list(scales)
+    if any(factor < 1 or not float(factor).is_integer() for factor in factors):
+        return "nearest pixels have a kernel for whole factors only"
+    rounding = op.get("nearest_mode", "round_prefer_floor")
+    legacy = op.kind == "Upsample" or op.version < 11
+    # For whole factors these all give each pixel in turn, as often as the factor says.
+    if legacy or (how == "asymmetric" and rounding == "floor"):
+        return None
+    if how in ("half_pixel", "pytorch_half_pixel") and rounding.startswith("round"):
+        if how == "half_pixel" or all(factor > 1 for factor in factors[2:]):
+            return None
+    return f"coordinates by {how} with rounding by {rounding} have no kernel"
+
+
+@lowers("Resize", "Upsample", check=_check_resize)
+def _resize(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    scales = _scales(op, facts)
+    at, _ = _sizes_and_scales(op)
+    sizes = None if scales is not None or at is None else facts.constant(op.input(at))
+
+    def target(shape: Shape, sizing: Sizing) -> tuple[int, int]:
+        if sizes is not None:
+            return int(sizes[2]), int(sizes[3])
+        assert scales is not None
+        height, width = np.floor(np.multiply(shape[1:3], scales[2:])).astype(np.int64).tolist()
+        return height, width
+
+    given = builder.at(op.required(0), NHWC)
+    legacy = op.kind == "Upsample" or op.version < 11
+    step: Step
+    if op.get("mode", "nearest") == "linear":
+        how = "asymmetric" if legacy else op.get("coordinate_transformation_mode", "half_pixel")
+        how = "half_pixel" if how == "pytorch_half_pixel" else how
+        step = Bilinear(given, builder.new(op.output), how, target, ())
+    else:
+        step = Nearest(given, builder.new(op.output), target, ())
+    builder.emit(step, op.output, NHWC)

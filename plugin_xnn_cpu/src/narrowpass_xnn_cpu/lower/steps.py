@@ -1,0 +1,125 @@
+"""Steps that several families use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators import Binary, Transpose, Unary
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+
+class Elementwise(Step):
+    """An elementwise operator of XNNPACK with one operand."""
+
+    in_place = (0,)
+
+    def __init__(self, given: Slot, output: Slot, kind: str, parameters: Sequence[float] = ()):
+        super().__init__([given], output)
+        self.kernel = f"xnn {kind}"
+        self._operator = Unary(kind, parameters)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        self._operator.reshape(elements(shape), sizing.pool)
+        return Run(shape, self._operator.call, self._operator)
+
+
+class Pairwise(Step):
+    """An elementwise operator of XNNPACK with two operands, which broadcast."""
+
+    in_place = (0, 1)
+
+    def __init__(self, first: Slot, second: Slot, output: Slot, kind: str) -> None:
+        super().__init__([first, second], output)
+        self.kernel = f"xnn {kind}"
+        self._operator = Binary(kind)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape = broadcast(*shapes)
+        if not elements(shape):
+            return Run(shape)
+        self._operator.reshape(*shapes, sizing.pool)
+        return Run(shape, self._operator.call, self._operator)
+
+
+class Reshaped(Step):
+    """The same elements in the same order, with other dimensions: never a copy.
+
+    Args:
+        given: what is looked at.
+        output: the other view of it.
+        shape: gives the dimensions from those of `given`.
+    """
+
+    kernel = "view"
+
+    def __init__(self, given: Slot, output: Slot, shape: Callable[[Shape], Shape]) -> None:
+        super().__init__([given], output)
+        self._shape = shape
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        result = self._shape(shapes[0])
+        if elements(result) != elements(shapes[0]):
+            raise BackendError(f"{list(shapes[0])} has not as many elements as {list(result)}")
+        return Run(result, view=0)
+
+
+class Permute(Step):
+    """A change of the order of axes; free where only axes of size 1 change places."""
+
+    def __init__(self, given: Slot, output: Slot, perm: Sequence[int]) -> None:
+        super().__init__([given], output)
+        self.kernel = "xnn transpose"
+        self._perm = tuple(perm)
+        self._operator = Transpose()
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        result = tuple(shape[axis] for axis in self._perm)
+        if not elements(shape):
+            return Run(result)
+        moved = [axis for axis in self._perm if shape[axis] != 1]
+        if moved == sorted(moved):
+            return Run(result, view=0)
+        if self.output.dtype.itemsize == 4 and len(shape) <= 6:
+            self._operator.reshape(shape, self._perm, sizing.pool)
+            return Run(result, self._operator.call, self._operator)
+        strides = kernels.dense_strides(shape)
+        params = kernels.copy(
+            result,
+            [strides[axis] for axis in self._perm],
+            kernels.dense_strides(result),
+            self.output.dtype.itemsize,
+        )
+        return Run(result, "NP_COPY", params=params)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """Give the shape that shapes broadcast to.
+
+    Raises:
+        BackendError: they do not broadcast together.
+    """
+    rank = max(map(len, shapes))
+    result = []
+    for sizes in zip(*((1,) * (rank - len(s)) + tuple(s) for s in shapes), strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            texts = " and ".join(str(list(shape)) for shape in shapes)
+            raise BackendError(f"shapes {texts} do not broadcast together")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def is_bounded(limits: tuple[float, float]) -> bool:
+    """Tell whether there is anything to clamp."""
+    return limits != (-math.inf, math.inf)

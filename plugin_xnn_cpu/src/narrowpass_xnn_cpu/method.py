@@ -1,0 +1,318 @@
+"""A method compiled: units in order, and running them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.backend import NodePlan
+from narrowpass.errors import BackendError
+from narrowpass.feeds import FeedChecker
+from narrowpass.reference import NodeEvaluator
+from narrowpass_xnn_cpu.lower import families
+from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where, assign, reads, schedule
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.patterns import operations
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
+from narrowpass_xnn_cpu.plan.step import Step
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class HostUnit:
+    """Operations that XNNPACK has not: evaluated node by node.
+
+    Attributes:
+        items: evaluators and shape arithmetic, in order.
+        outputs: names of the values that other units read.
+    """
+
+    items: list[HostNode | ShapeNode]
+    outputs: tuple[str, ...]
+
+
+@dataclass
+class HostNode:
+    """One node that the reference evaluator runs."""
+
+    name: str
+    evaluator: NodeEvaluator
+
+
+class Method:
+    """A compiled method. Several threads may run it; they take turns.
+
+    Args:
+        name: the method's.
+        model: with types and shapes inferred; not changed, and not needed afterwards.
+        kept: names of values to keep readable.
+        overridden: inputs that are fed in each run although they have defaults. The defaults of
+            others are constants.
+
+    Attributes:
+        defaults: names of the inputs that have defaults.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: ir.Model,
+        kept: Sequence[str],
+        overridden: frozenset[str] = frozenset(),
+    ) -> None:
+        graph = model.graph
+        self.name = name
+        self.checker = FeedChecker.of(graph, name)
+        self.outputs = tuple(value.name or "" for value in graph.outputs)
+        self.defaults = frozenset(
+            value.name or "" for value in graph.inputs if value.name in graph.initializers
+        )
+        known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+        known.update((value.name, value) for node in graph for value in node.outputs)
+        self.known = frozenset(name for name in known if name)
+        self.types = {
+            value: known[value].type for value in (*self.outputs, *kept) if value in known
+        }
+        facts = Facts(graph, [value for value in kept if value in known], overridden)
+        assigned = assign(operations(graph, facts, _version(model)), facts)
+        self._constants = _Constants(facts, graph)
+        units = schedule(assigned)
+        self._units = _compile(units, facts, model)
+        self.plans = _plans(name, units, self._units)
+        self._lock = threading.Lock()
+        self._shapes = Shapes(self._constants)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The native partitions, in order."""
+        return [unit for unit in self._units if isinstance(unit, Partition)]
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        pool: ThreadPool,
+        out: Mapping[str, Array],
+        times: dict[object, list[float]] | None = None,
+    ) -> dict[str, Any]:
+        """Run the method on feeds that were checked.
+
+        Args:
+            feeds: by input name.
+            wanted: names of outputs and kept values.
+            pool: the threads.
+            out: arrays for outputs, of the right type and shape.
+            times: takes the seconds of each step and host node, where given.
+
+        Returns:
+            The values. Those in `out` are these arrays; others may be views of feeds or weights.
+        """
+        with self._lock:
+            shapes = self._shapes
+            values: dict[str, Any] = dict(feeds)
+            for name, value in values.items():
+                if isinstance(value, np.ndarray):
+                    shapes.shapes[name] = value.shape
+            for unit in self._units:
+                if isinstance(unit, Partition):
+                    targets = {name: out[name] for name in unit.outputs if name in out}
+                    values.update(unit.run(values, shapes, pool, targets, times))
+                else:
+                    _run_host(unit, values, shapes, times)
+            return {name: self._read(name, values) for name in wanted}
+
+    def _read(self, name: str, values: Mapping[str, Any]) -> Any:
+        if name in values:
+            return values[name]
+        found = self._shapes.values.get(name)
+        return self._constants[name] if found is None else found
+
+
+class _Constants(Mapping[str, Array]):
+    """Initializers as arrays, read when asked for."""
+
+    def __init__(self, facts: Facts, graph: ir.Graph) -> None:
+        self._values = {
+            name: value for name, value in graph.initializers.items() if facts.is_constant(value)
+        }
+
+    def __getitem__(self, name: str) -> Array:
+        return _array(self._values[name])
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def _array(value: ir.Value) -> Array:
+    if value.const_value is None:
+        raise BackendError(f"initializer {value.name!r} has no data")
+    return value.const_value.numpy()
+
+
+def _version(model: ir.Model) -> Callable[[ir.Node], int]:
+    def version(node: ir.Node) -> int:
+        return node.version or model.opset_imports.get(node.domain, 1)
+
+    return version
+
+
+def _run_host(
+    unit: HostUnit,
+    values: dict[str, Any],
+    shapes: Shapes,
+    times: dict[object, list[float]] | None,
+) -> None:
+    import time
+
+    for item in unit.items:
+        if isinstance(item, ShapeNode):
+            item.update(shapes)
+            continue
+        evaluator = item.evaluator
+        given = {
+            name: values[name] if name in values else shapes.value(name)
+            for name in evaluator.inputs
+        }
+        start = time.perf_counter()
+        made = evaluator.run(given)
+        if times is not None:
+            times.setdefault(item.name, []).append(time.perf_counter() - start)
+        for name, value in made.items():
+            values[name] = value
+            if isinstance(value, np.ndarray):
+                shapes.shapes[name] = value.shape
+
+
+def _compile(
+    units: Sequence[Unit], facts: Facts, model: ir.Model
+) -> list[Partition | HostUnit]:
+    owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
+    read_by: dict[str, set[int]] = {}
+    for unit in units:
+        for entry in unit.ops:
+            if entry.op.kind in ("Shape", "Size") and entry.where is Where.SHAPES:
+                continue
+            for value in reads(entry.op):
+                read_by.setdefault(value.name or "", set()).add(owner[id(entry.op)])
+    compiled: list[Partition | HostUnit] = []
+    number = 0
+    for index, unit in enumerate(units):
+        given = [
+            value
+            for entry in unit.ops
+            for value in entry.op.outputs
+            if value.name
+            and value.name not in facts.fixed
+            and (value.name in facts.needed or read_by.get(value.name, set()) - {index})
+        ]
+        if any(entry.where is Where.NATIVE for entry in unit.ops):
+            builder = Builder(facts)
+            for entry in unit.ops:
+                if entry.where is Where.SHAPES:
+                    builder.add_shape_node(_shape_node(entry.op, model))
+                    continue
+                try:
+                    families.lower(entry.op, builder)
+                except BackendError as error:
+                    raise BackendError(f"node {entry.op.nodes[-1].name!r}: {error}") from error
+            compiled.append(builder.finish(number, given))
+            number += 1
+            continue
+        items: list[HostNode | ShapeNode] = []
+        for entry in unit.ops:
+            node = entry.op.nodes[0]
+            if entry.where is Where.SHAPES:
+                items.append(_shape_node(entry.op, model))
+            else:
+                name = node.name or node.outputs[0].name or ""
+                items.append(HostNode(name, NodeEvaluator([node], model)))
+        compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
+    return compiled
+
+
+def _shape_node(op: Op, model: ir.Model) -> ShapeNode:
+    node = op.nodes[0]
+    name = node.name or op.output.name or ""
+    inputs = tuple("" if value is None else value.name or "" for value in op.inputs)
+    outputs = tuple(value.name or "" for value in op.outputs)
+    if op.kind == "Shape":
+        part = slice(op.get("start", 0), op.get("end", None))
+        return ShapeNode(
+            name, inputs, outputs, True, lambda given: [np.array(given[0], np.int64)[part]]
+        )
+    if op.kind == "Size":
+        return ShapeNode(
+            name,
+            inputs,
+            outputs,
+            True,
+            lambda given: [np.array(np.prod(given[0], dtype=np.int64), np.int64)],
+        )
+    evaluator = NodeEvaluator([node], model)
+
+    def evaluate(given: Sequence[Any]) -> Sequence[Array]:
+        values = {n: v for n, v in zip(inputs, given, strict=True) if n}
+        made = evaluator.run(values)
+        return [np.ascontiguousarray(made[output]).reshape(made[output].shape) for output in outputs]
+
+    return ShapeNode(name, inputs, outputs, False, evaluate)
+
+
+def _plans(
+    method: str, units: Sequence[Unit], compiled: Sequence[Partition | HostUnit]
+) -> tuple[NodePlan, ...]:
+    plans = []
+    for unit, made in zip(units, compiled, strict=True):
+        kernels: dict[str, list[str]] = {}
+        if isinstance(made, Partition):
+            for step in made.steps:
+                for node in step.nodes:
+                    kernels.setdefault(node, []).append(step.kernel)
+        number = made.number if isinstance(made, Partition) else None
+        for entry in unit.ops:
+            plans += _plans_of(method, entry, number, kernels)
+    return tuple(plans)
+
+
+def _plans_of(
+    method: str, entry: Assigned, number: int | None, kernels: Mapping[str, Sequence[str]]
+) -> list[NodePlan]:
+    plans = []
+    for node in entry.op.nodes:
+        name = node.name or next((value.name for value in node.outputs if value.name), "")
+        dtype = node.outputs[0].dtype if node.outputs else None
+        if entry.where is Where.NATIVE:
+            kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
+        elif entry.where is Where.SHAPES:
+            kernel = "shape arithmetic"
+        else:
+            kernel = "onnx.reference"
+        plans.append(
+            NodePlan(
+                method=method,
+                node=name,
+                op_type=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+                dtype="" if dtype is None else dtype.name.lower(),
+                partition=number if entry.where is Where.NATIVE else None,
+                kernel=kernel,
+                reason=entry.reason,
+            )
+        )
+    return plans
+
+
+def step_name(step: Step) -> str:
+    """Give what a profile calls a step."""
+    return step.nodes[-1] if step.nodes else step.output.name

@@ -1,0 +1,118 @@
+"""Parameters of our own kernels, checked and written for C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import extension
+
+MAX_DIMS = 8
+
+CAST_CODES = {"bool": 0, "int32": 1, "int64": 2, "uint8": 3}
+"""Element types that can be converted to float32, as ``NP_CAST_*``."""
+
+
+def copy(
+    sizes: Sequence[int],
+    in_strides: Sequence[int],
+    out_strides: Sequence[int],
+    element_size: int,
+    in_offset: int = 0,
+    out_offset: int = 0,
+) -> Any:
+    """Give the parameters of ``NP_COPY``; strides and offsets in elements."""
+    sizes, (in_strides, out_strides) = _merged(sizes, (in_strides, out_strides))
+    params = extension().ffi.new("struct np_copy_params *")
+    _dims(params.sizes, sizes)
+    _dims(params.in_strides, in_strides)
+    _dims(params.out_strides, out_strides)
+    params.rank = len(sizes)
+    params.in_offset, params.out_offset = in_offset, out_offset
+    params.element_size = element_size
+    return params
+
+
+def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: int) -> Any:
+    """Give the parameters of ``NP_WHERE``: strides of the condition and of both choices."""
+    sizes, strides = _merged(sizes, strides)
+    params = extension().ffi.new("struct np_where_params *")
+    _dims(params.sizes, sizes)
+    for index in range(3):
+        _dims(params.strides[index], strides[index])
+    params.rank, params.element_size = len(sizes), element_size
+    return params
+
+
+def gather(outer: int, axis: int, indices: int, row_bytes: int, index_size: int) -> Any:
+    """Give the parameters of ``NP_GATHER``."""
+    fields = outer, axis, indices, row_bytes, index_size
+    return extension().ffi.new("struct np_gather_params *", fields)
+
+
+def layer_norm(
+    rows: int, columns: int, epsilon: float, *, bias: bool, root_mean_square: bool
+) -> Any:
+    """Give the parameters of ``NP_LAYER_NORM``."""
+    fields = rows, columns, epsilon, bias, root_mean_square
+    return extension().ffi.new("struct np_layer_norm_params *", fields)
+
+
+def add_clamp(count: int, low: float, high: float) -> Any:
+    """Give the parameters of ``NP_ADD_CLAMP``."""
+    return extension().ffi.new("struct np_add_clamp_params *", (count, low, high))
+
+
+def to_float(count: int, dtype: str) -> Any:
+    """Give the parameters of ``NP_TO_FLOAT``."""
+    return extension().ffi.new("struct np_to_float_params *", (count, CAST_CODES[dtype]))
+
+
+def dense_strides(shape: Sequence[int]) -> list[int]:
+    """Give the strides of a dense array, in elements."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return strides
+
+
+def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> list[int]:
+    """Give the strides with which a dense array of `shape` is read as one of `target`."""
+    padded = [1] * (len(target) - len(shape)) + list(shape)
+    strides = dense_strides(padded)
+    return [
+        0 if size == 1 else stride for size, stride in zip(padded, strides, strict=True)
+    ]
+
+
+def _merged(
+    sizes: Sequence[int], strides: Sequence[Sequence[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """Merge axes that all operands step through alike, and drop those of size 1."""
+    kept: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for axis, size in enumerate(sizes):
+        if size == 1:
+            continue
+        here = [stride[axis] for stride in strides]
+        if kept and all(
+            rows[-1] == step * size for rows, step in zip(steps, here, strict=True)
+        ):
+            kept[-1] *= size
+            for rows, step in zip(steps, here, strict=True):
+                rows[-1] = step
+            continue
+        kept.append(size)
+        for rows, step in zip(steps, here, strict=True):
+            rows.append(step)
+    if not kept:
+        return [1], [[1] for _ in strides]
+    return kept, steps
+
+
+def _dims(target: Any, values: Sequence[int]) -> None:
+    if len(values) > MAX_DIMS:
+        raise BackendError(f"a kernel takes {MAX_DIMS} dimensions at most, not {len(values)}")
+    for index, value in enumerate(values):
+        target[index] = value

@@ -1,0 +1,119 @@
+"""A tape: steps over numbered buffers, run by one call into C without Python's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import extension, meaning
+from narrowpass_xnn_cpu.native.operators import Operator
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One step of a tape.
+
+    Attributes:
+        call: a name of ``enum np_call``.
+        inputs: buffer numbers.
+        output: a buffer number.
+        operator: the operator; None for a kernel of ours.
+        params: the parameters of a kernel of ours.
+        moving: whether a buffer of the step may be elsewhere in each run.
+        name: of the node, for errors.
+    """
+
+    call: str
+    inputs: tuple[int, ...]
+    output: int
+    operator: Operator | None
+    params: Any
+    moving: bool
+    name: str
+
+
+class Tape:
+    """Compiled steps. Not safe to run from two threads at once.
+
+    Args:
+        entries: the steps.
+        buffers: how many buffers there are.
+        workspace: bytes of scratch memory.
+    """
+
+    def __init__(self, entries: Sequence[Entry], buffers: int, workspace: int) -> None:
+        ffi, lib = extension().ffi, extension().lib
+        self._ffi, self._lib = ffi, lib
+        self._entries = tuple(entries)  # keeps operators and parameters alive
+        self._steps = ffi.new("np_step[]", max(1, len(entries)))
+        self._buffers = ffi.new("void *[]", max(1, buffers))
+        self._failed = ffi.new("size_t *")
+        self._scratch = aligned(workspace)
+        self._workspace = ffi.from_buffer(self._scratch)
+        self._fresh = True
+        for step, entry in zip(self._steps, self._entries, strict=False):
+            step.call = getattr(lib, entry.call)
+            for index in range(lib.NP_MAX_INPUTS):
+                step.inputs[index] = entry.inputs[index] if index < len(entry.inputs) else -1
+            step.output = entry.output
+            step.op = ffi.NULL if entry.operator is None else entry.operator.handle
+            step.params = ffi.NULL if entry.params is None else entry.params
+
+    def bind(self, number: int, address: int) -> None:
+        """Say where a buffer is. The caller keeps it there as long as the tape runs on it."""
+        self._buffers[number] = self._ffi.cast("void *", address)
+
+    def run(self, pool: ThreadPool, *, timed: bool = False) -> np.ndarray[Any, Any] | None:
+        """Run all steps.
+
+        Returns:
+            The nanoseconds of each step, where `timed`.
+
+        Raises:
+            BackendError: a step that failed; the message names its node.
+        """
+        ffi = self._ffi
+        count = len(self._entries)
+        times = np.zeros(count, np.uint64) if timed else None
+        pointer = ffi.NULL if times is None else ffi.cast("uint64_t *", ffi.from_buffer(times))
+        status = self._lib.np_run(
+            self._steps, count, self._buffers, self._workspace, pool.handle, pointer, self._failed
+        )
+        if status:
+            self._fresh = True
+            for index in range(count):
+                self._steps[index].set_up = 0
+            name = self._entries[self._failed[0]].name
+            raise BackendError(f"node {name!r} failed: {meaning(status)}")
+        if self._fresh:
+            self._fresh = False
+            for index, entry in enumerate(self._entries):
+                self._steps[index].set_up = not entry.moving
+        return times
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        return int(self._scratch.nbytes)
+
+
+def aligned(size: int) -> np.ndarray[Any, Any]:
+    """Give `size` fresh bytes that start at a multiple of 64, with what kernels over-read after."""
+    raw = np.empty(size + ALIGNMENT + extension().lib.XNN_EXTRA_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size + extension().lib.XNN_EXTRA_BYTES]
+
+
+def readable_beyond(address: int, size: int) -> bool:
+    """Tell whether the bytes that kernels may read after a buffer surely are mapped.
+
+    They are where they lie in the page of the last byte.
+    """
+    return size > 0 and (address + size - 1) % 4096 + extension().lib.XNN_EXTRA_BYTES < 4096

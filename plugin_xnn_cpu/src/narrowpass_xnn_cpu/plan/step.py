@@ -1,0 +1,105 @@
+"""Slots and steps: what a partition is made of.
+
+A slot is a dense array in its physical order of axes. A step computes one slot from others. Steps
+know nothing of ONNX's order of axes: where a value lies as [N, H, W, C], that is the slot's shape.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native.operators import Operator
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+
+Shape = tuple[int, ...]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A dense array that steps read or write.
+
+    Attributes:
+        name: of the value that it holds, for messages.
+        dtype: of its elements.
+        constant: its elements, where they never change.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    constant: Array | None = None
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """What a step may ask while it is told its sizes.
+
+    Attributes:
+        pool: the threads that will run the step.
+        value: gives a value that follows from shapes alone, by name.
+    """
+
+    pool: ThreadPool
+    value: Callable[[str], Array]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a step runs, for the sizes that it was told.
+
+    Attributes:
+        shape: of the output.
+        call: which call of the tape; empty where nothing needs to run.
+        operator: of XNNPACK, reshaped; None for a kernel of ours.
+        params: for a kernel of ours.
+        view: where the output is a part of the first input: the byte at which it starts.
+        constant: the output itself, where it does not depend on the inputs' elements.
+    """
+
+    shape: Shape
+    call: str = ""
+    operator: Operator | None = None
+    params: Any = None
+    view: int | None = None
+    constant: Array | None = None
+
+
+class Step(abc.ABC):
+    """One computation.
+
+    Attributes:
+        inputs: what it reads.
+        output: what it writes.
+        kernel: what computes it, for people.
+        nodes: names of the ONNX nodes that it stands for; empty for a change of layout.
+        in_place: index of the inputs whose memory the output may take, if it is of that size.
+        values: names of the values from shapes that `size` asks for.
+    """
+
+    kernel: str
+    in_place: tuple[int, ...] = ()
+    values: tuple[str, ...] = ()
+
+    def __init__(self, inputs: Sequence[Slot], output: Slot) -> None:
+        self.inputs = tuple(inputs)
+        self.output = output
+        self.nodes: tuple[str, ...] = ()
+
+    @abc.abstractmethod
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """Take the shapes of the inputs; what nothing needs to run for has no `Run.call`.
+
+        Raises:
+            BackendError: shapes that do not fit the step.
+        """
+
+
+def elements(shape: Sequence[int]) -> int:
+    """Give the number of elements of a shape."""
+    return math.prod(shape)

@@ -1,0 +1,236 @@
+"""A bundle compiled for XNNPACK."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+
+from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
+from narrowpass.errors import BackendError, DataError, UsageError
+from narrowpass.options import suggest
+from narrowpass_xnn_cpu.method import Method, step_name
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.plan.step import Step
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import Bundle
+
+
+class XnnProgram(Program):
+    """Runs methods on XNNPACK. Several threads may run it; runs of one method take turns.
+
+    Args:
+        bundle: what to compile.
+        options: see `CompileOptions`.
+
+    Raises:
+        BackendError: a method that cannot be compiled.
+        UsageError: a value to keep that no method has, or a number of threads out of range.
+    """
+
+    def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
+        self._pool = shared(options.threads)
+        self._methods: dict[str, Method] = {}
+        self._closed = False
+        self._keep = options.keep
+        self._models: dict[str, ir.Model] = {}
+        self._variants: dict[tuple[str, frozenset[str]], Method] = {}
+        for name, model in bundle.methods.items():
+            prepared = _prepared(model)
+            self._methods[name] = self._compile(name, prepared)
+            if self._methods[name].defaults:
+                self._models[name] = prepared
+        known = frozenset().union(*(method.known for method in self._methods.values()))
+        for value in options.keep:
+            if value not in known:
+                raise UsageError(
+                    f"no method has a value {value!r} to keep{suggest(value, known)}; "
+                    "`narrowpass explain` lists the nodes"
+                )
+
+    def _compile(
+        self, name: str, model: ir.Model, overridden: frozenset[str] = frozenset()
+    ) -> Method:
+        try:
+            return Method(name, model, self._keep, overridden)
+        except BackendError as error:
+            raise BackendError(f"method {name!r}: {error}") from error
+
+    def _for(self, method: Method, feeds: Feeds) -> Method:
+        """Give the method for these feeds: another one where defaults are overridden."""
+        overridden = method.defaults.intersection(feeds) if method.defaults else frozenset()
+        if not overridden:
+            return method
+        key = method.name, overridden
+        if key not in self._variants:
+            self._variants[key] = self._compile(method.name, self._models[method.name], overridden)
+        return self._variants[key]
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """The names of the methods, in the order of the bundle."""
+        return tuple(self._methods)
+
+    def run(
+        self,
+        feeds: Feeds,
+        method: str = "main",
+        outputs: Sequence[str] | None = None,
+        out: Outputs | None = None,
+    ) -> Outputs:
+        """Run a method; see `Program.run`."""
+        chosen = self._choose(method)
+        wanted = chosen.outputs if outputs is None else _wanted(chosen, outputs)
+        chosen.checker.check(feeds)
+        return self._run(self._for(chosen, feeds), feeds, wanted, out or {})
+
+    def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
+        stray = [name for name in out if name not in wanted]
+        if stray:
+            raise UsageError(
+                f"`out` has {stray[0]!r}, which this run of method {method.name!r} does not give; "
+                f"it gives {', '.join(wanted)}"
+            )
+        pool = self._pool if self._pool.process == _pid() else shared(self._pool.threads)
+        self._pool = pool
+        try:
+            values = method.run(feeds, wanted, pool, {})
+        except BackendError as error:
+            raise BackendError(f"method {method.name!r}: {error}") from error
+        results: Outputs = {}
+        given = [value for value in feeds.values() if isinstance(value, np.ndarray)]
+        seen: list[Any] = []
+        for name in wanted:
+            value = values[name]
+            target = out.get(name)
+            if target is not None:
+                value = _written(name, value, target)
+            elif isinstance(value, np.ndarray):
+                shares = not value.flags.writeable or not value.flags.owndata
+                if shares or any(value is other for other in (*given, *seen)):
+                    value = value.copy(order="C")
+                seen.append(value)
+            results[name] = value
+        return results
+
+    def explain(self) -> list[NodePlan]:
+        """Tell of each node where it runs, and why not natively."""
+        self._check_open()
+        return [plan for method in self._methods.values() for plan in method.plans]
+
+    def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
+        """Run a method `runs` times and tell the median time of each step.
+
+        A step that stands for several nodes bears the name of the last; a change of layout that
+        of the value.
+
+        Raises:
+            UsageError: an unknown method, or `runs` below 1.
+            DataError: feeds that do not fit the method's inputs.
+            BackendError: the computation failed.
+        """
+        chosen = self._choose(method)
+        if runs < 1:
+            raise UsageError(f"`runs` must be at least 1, not {runs}")
+        chosen.checker.check(feeds)
+        chosen = self._for(chosen, feeds)
+        chosen.run(feeds, chosen.outputs, self._pool, {})
+        times: dict[object, list[float]] = {}
+        for _ in range(runs):
+            chosen.run(feeds, chosen.outputs, self._pool, {}, times)
+        op_types = {plan.node: plan.op_type for plan in chosen.plans}
+        rows = []
+        for key, seconds in times.items():
+            name = step_name(key) if isinstance(key, Step) else str(key)
+            kernel = key.kernel if isinstance(key, Step) else "onnx.reference"
+            op_type = op_types.get(name, "") if not isinstance(key, Step) or key.nodes else ""
+            rows.append(NodeTime(name, op_type, kernel, statistics.median(seconds)))
+        return rows
+
+    def stats(self) -> dict[str, int]:
+        """Give counts of methods, nodes, partitions and steps."""
+        self._check_open()
+        methods = self._methods.values()
+        plans = [plan for method in methods for plan in method.plans]
+        partitions = [partition for method in methods for partition in method.partitions]
+        return {
+            "methods": len(self._methods),
+            "nodes": len(plans),
+            "native_nodes": sum(plan.partition is not None for plan in plans),
+            "partitions": len(partitions),
+            "steps": sum(len(partition.steps) for partition in partitions),
+        }
+
+    def close(self) -> None:
+        """Free operators, packed weights and memory. A second call does nothing."""
+        self._closed = True
+        self._methods, self._models, self._variants = {}, {}, {}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the program is closed; compile the bundle again to run it")
+
+    def _choose(self, name: str) -> Method:
+        self._check_open()
+        found = self._methods.get(name)
+        if found is not None:
+            return found
+        if name == "main" and len(self._methods) == 1:
+            return next(iter(self._methods.values()))
+        raise UsageError(
+            f"no method {name!r}{suggest(name, self._methods)}; "
+            f"methods: {', '.join(self._methods)}"
+        )
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+def _prepared(model: ir.Model) -> ir.Model:
+    """Give a clone without function calls, with types and shapes as far as they follow."""
+    clone = model.clone()
+    if clone.functions:
+        clone = InlinePass()(clone).model
+    return ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(clone).model
+
+
+def _wanted(method: Method, outputs: Sequence[str]) -> tuple[str, ...]:
+    for name in outputs:
+        if name in method.types:
+            continue
+        if name in method.known:
+            raise UsageError(
+                f"value {name!r} of method {method.name!r} was not kept; "
+                f"name it when compiling: keep=[{name!r}]"
+            )
+        raise UsageError(
+            f"method {method.name!r} has no value {name!r}{suggest(name, method.known)}; "
+            f"its outputs: {', '.join(method.outputs)}"
+        )
+    return tuple(outputs)
+
+
+def _written(name: str, value: Any, target: Any) -> np.ndarray[Any, Any]:
+    if not isinstance(value, np.ndarray):
+        raise UsageError(f"output {name!r} is not a tensor: leave it out of `out`")
+    fits = (
+        isinstance(target, np.ndarray)
+        and target.dtype == value.dtype
+        and target.shape == value.shape
+    )
+    if not fits:
+        raise DataError(
+            f"output {name!r} is {value.dtype}{list(value.shape)}; "
+            "`out` must hold an array of that dtype and shape"
+        )
+    np.copyto(target, value)
+    written: np.ndarray[Any, Any] = target
+    return written
