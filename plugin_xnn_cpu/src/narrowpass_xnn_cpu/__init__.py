@@ -1,15 +1,24 @@
-"""The native CPU backend for narrowpass, on XNNPACK."""
+"""The native CPU backend: models run on XNNPACK and kernels of our own.
+
+This is the plugin's entry module. It imports neither onnx nor numpy, and loads no library; what
+does the work is imported when the hook is called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from narrowpass import Backend, hookimpl
+from narrowpass import hookimpl
+
+if TYPE_CHECKING:
+    from narrowpass import Backend
+
+__all__ = ["narrowpass_backends"]
 
 
 @hookimpl
-def narrowpass_backends() -> Iterable[Backend]:
-    """Give the backend ``xnn-cpu``."""
+def narrowpass_backends() -> list[Backend]:
+    """Register the backend ``xnn-cpu``."""
     from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
     return [XnnCpuBackend()]

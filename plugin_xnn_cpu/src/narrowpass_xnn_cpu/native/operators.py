@@ -507,7 +507,6 @@ class Reduce(Operator):
             self.handle, len(axes), sorted(axes), len(dims), list(dims), sizes, pool.handle
         )
         self._reshaped(status, shape)
-        self.workspace = sizes[0]
 
 
 class Softmax(Operator):
