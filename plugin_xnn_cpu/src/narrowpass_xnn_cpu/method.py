@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,15 @@ from narrowpass.errors import BackendError
 from narrowpass.feeds import FeedChecker
 from narrowpass.reference import NodeEvaluator
 from narrowpass_xnn_cpu.lower import families
-from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where, assign, reads, schedule
+from narrowpass_xnn_cpu.lower.assign import (
+    Assigned,
+    Unit,
+    Where,
+    assign,
+    derive_constants,
+    reads,
+    schedule,
+)
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
@@ -83,11 +91,12 @@ class Method:
             value: known[value].type for value in (*self.outputs, *kept) if value in known
         }
         facts = Facts(graph, [value for value in kept if value in known], overridden)
+        derive_constants(graph, facts)
         assigned = assign(operations(graph, facts, _version(model)), facts)
-        self._constants = _Constants(facts, graph)
+        self._constants = _Constants(facts)
         units = schedule(assigned)
         self._units = _compile(units, facts, model)
-        self.plans = _plans(name, units, self._units)
+        self.plans = (*_plans(name, units, self._units), *_packed(name, assigned))
         self._lock = threading.Lock()
         self._shapes = Shapes(self._constants)
 
@@ -138,27 +147,23 @@ class Method:
 
 
 class _Constants(Mapping[str, Array]):
-    """Initializers as arrays, read when asked for."""
+    """Constants by name, read when asked for."""
 
-    def __init__(self, facts: Facts, graph: ir.Graph) -> None:
-        self._values = {
-            name: value for name, value in graph.initializers.items() if facts.is_constant(value)
-        }
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._values = facts.constants()
 
     def __getitem__(self, name: str) -> Array:
-        return _array(self._values[name])
+        array = self._facts.constant(self._values[name])
+        if array is None:
+            raise KeyError(name)
+        return array
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-def _array(value: ir.Value) -> Array:
-    if value.const_value is None:
-        raise BackendError(f"initializer {value.name!r} has no data")
-    return value.const_value.numpy()
 
 
 def _version(model: ir.Model) -> Callable[[ir.Node], int]:
@@ -286,6 +291,11 @@ def _plans(
     return tuple(plans)
 
 
+def _packed(method: str, assigned: Sequence[Assigned]) -> list[NodePlan]:
+    entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
+    return [plan for entry in entries for plan in _plans_of(method, entry, None, {})]
+
+
 def _plans_of(
     method: str, entry: Assigned, number: int | None, kernels: Mapping[str, Sequence[str]]
 ) -> list[NodePlan]:
@@ -297,6 +307,8 @@ def _plans_of(
             kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
         elif entry.where is Where.SHAPES:
             kernel = "shape arithmetic"
+        elif entry.where is Where.WEIGHTS:
+            kernel = "packed with the weights"
         else:
             kernel = "onnx.reference"
         plans.append(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower import families
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.facts import Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
 
@@ -18,6 +18,8 @@ class Where(enum.Enum):
     """Where an operation runs."""
 
     NATIVE = "native"
+    WEIGHTS = "weights"
+    """Done once, when the weights that it changes are packed."""
     SHAPES = "shapes"
     """Evaluated when shapes change: its result follows from them."""
     HOST = "host"
@@ -61,6 +63,9 @@ def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
     """Decide for each operation where it runs; `facts.fixed` grows on the way."""
     assigned = []
     for op in ops:
+        if facts.is_constant(op.output):
+            assigned.append(Assigned(op, Where.WEIGHTS))
+            continue
         if _follows_from_shapes(op, facts):
             facts.fixed.update(value.name or "" for value in op.outputs if value.name)
             assigned.append(Assigned(op, Where.SHAPES, "follows from shapes"))
@@ -84,6 +89,30 @@ def _follows_from_shapes(op: Op, facts: Facts) -> bool:
     if not op.inputs:
         return op.kind == "Constant"
     return all(value is None or facts.is_fixed(value) for value in op.inputs)
+
+
+def derive_constants(graph: ir.Graph, facts: Facts) -> None:
+    """Tell `facts` of constants that a node makes of constants without computing anything.
+
+    `fold` leaves such nodes where a second form of a large weight would make the file grow.
+    """
+    for node in graph:
+        given = node.inputs[0] if len(node.inputs) == 1 else None
+        if node.domain or given is None or not facts.is_constant(given):
+            continue
+        value = node.outputs[0]
+        if node.op_type == "Transpose":
+            perm = node.attributes.get("perm")
+            axes = None if perm is None else tuple(perm.as_ints())
+            facts.derive(value, lambda given=given, axes=axes: _of(facts, given).transpose(axes))
+        elif node.op_type == "Identity":
+            facts.derive(value, lambda given=given: _of(facts, given))
+
+
+def _of(facts: Facts, value: ir.Value) -> Array:
+    array = facts.constant(value)
+    assert array is not None
+    return array
 
 
 def _graphs(node: ir.Node) -> Iterator[ir.Graph]:
@@ -123,7 +152,12 @@ def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
     Host operations that can run, do; then native ones, as far as they go; and so on. A unit
     depends on earlier ones only, so that there is no cycle between partitions.
     """
-    makers = {value: i for i, entry in enumerate(assigned) for value in entry.op.outputs}
+    makers = {
+        value: index
+        for index, entry in enumerate(assigned)
+        for value in entry.op.outputs
+        if entry.where is not Where.WEIGHTS
+    }
     waits: list[int] = []
     users: list[list[int]] = [[] for _ in assigned]
     for index, entry in enumerate(assigned):
@@ -133,7 +167,7 @@ def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
             users[maker].append(index)
     ready: dict[Where, list[int]] = {where: [] for where in Where}
     for index, count in enumerate(waits):
-        if not count:
+        if not count and assigned[index].where is not Where.WEIGHTS:
             ready[assigned[index].where].append(index)
     units: list[Unit] = []
     native = False

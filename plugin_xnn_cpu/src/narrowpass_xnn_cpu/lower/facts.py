@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -41,21 +41,37 @@ class Facts:
             if name not in fed and value.const_value is not None
         }
         self._arrays: dict[str, Array] = {}
+        self._derived: dict[str, Callable[[], Array]] = {}
+
+    def derive(self, value: ir.Value, make: Callable[[], Array]) -> None:
+        """Say that a value is a constant that `make` gives when somebody asks."""
+        self._derived[value.name or ""] = make
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Tell whether `value` is an initializer that is not fed."""
-        return value is not None and value.name in self._constants
+        return value is not None and (
+            value.name in self._constants or value.name in self._derived
+        )
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Give the elements of a constant; None where `value` is none."""
-        if value is None or value.name is None or value.name not in self._constants:
+        if value is None or value.name is None or not self.is_constant(value):
             return None
+        if value.name in self._derived:
+            return self._derived[value.name]()
         array = self._arrays.get(value.name)
         if array is None:
             array = self._constants[value.name].numpy()
             if array.size <= SMALL:
                 self._arrays[value.name] = array
         return array
+
+    def constants(self) -> dict[str, ir.Value]:
+        """Give all constants by name."""
+        found = {name: self.graph.initializers[name] for name in self._constants}
+        for node in self.graph:
+            found.update((v.name, v) for v in node.outputs if v.name and v.name in self._derived)
+        return found
 
     def scalar(self, value: ir.Value | None) -> float | None:
         """Give the element of a constant of shape [] or [1]; None where `value` is no such."""

@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.lower.elementwise import clamp
 from narrowpass_xnn_cpu.lower.facts import Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
-from narrowpass_xnn_cpu.native.operators import BatchMatMul, FullyConnected
+from narrowpass_xnn_cpu.native.operators import UNBOUNDED, BatchMatMul, FullyConnected, Range
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
@@ -109,20 +109,27 @@ def _gemm(op: Op, builder: Builder) -> None:
         return
     kernel = facts.constant(matrix)
     assert kernel is not None
-    outputs = kernel.shape[0 if transposed else 1]
-    bias = _as_bias(facts, added, outputs, beta)
+    if transposed:
+        kernel = kernel.T
+    bias = _as_bias(facts, added, kernel.shape[1], beta)
     alpha = np.float32(op.get("alpha", 1.0))
-    operator = FullyConnected(
-        np.ascontiguousarray(kernel if alpha == 1.0 else kernel * alpha),
+    operator = _fully_connected(
+        kernel if alpha == 1.0 else kernel * alpha,
         bias,
-        op.limits if added is None or bias is not None else (-np.inf, np.inf),
-        transposed=not transposed,
+        op.limits if added is None or bias is not None else UNBOUNDED,
     )
     if added is None or bias is not None:
         builder.emit(Linear(rows, builder.new(op.output), operator), op.output)
         return
     slot = builder.emit(Linear(rows, builder.scratch(op.output), operator))
     _add(op, builder, slot, added, beta)
+
+
+def _fully_connected(kernel: Array, bias: Array | None, limits: Range) -> FullyConnected:
+    """Make the product with a matrix [C, O], however that lies in memory."""
+    if kernel.T.flags.c_contiguous:
+        return FullyConnected(kernel.T, bias, limits)
+    return FullyConnected(np.ascontiguousarray(kernel), bias, limits, transposed=True)
 
 
 def _as_bias(
@@ -176,9 +183,7 @@ def _matmul(op: Op, builder: Builder) -> None:
         kernel = facts.constant(b)
         assert kernel is not None
         bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
-        operator = FullyConnected(
-            np.ascontiguousarray(kernel), bias, op.limits, transposed=True
-        )
+        operator = _fully_connected(kernel, bias, op.limits)
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
