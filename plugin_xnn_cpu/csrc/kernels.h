@@ -54,6 +54,17 @@ struct np_add_clamp_params {
   float high;
 };
 
+#define NP_FUNCTION_SIGMOID 0
+#define NP_FUNCTION_SILU 1
+#define NP_FUNCTION_EXP 2
+#define NP_FUNCTION_SQRT 3
+
+/* out[i] = function(x[i]). */
+struct np_function_params {
+  size_t count;
+  int32_t function;
+};
+
 #define NP_CAST_BOOL 0
 #define NP_CAST_I32 1
 #define NP_CAST_I64 2

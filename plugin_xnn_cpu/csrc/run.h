@@ -5,7 +5,6 @@
 #include "tape.h"
 
 #define NP_DISABLE_DENORMALS 0x00000001
-#define NP_YIELD_WORKERS 0x00000002
 
 /* One function body, compiled for several instruction sets; the fitting one is chosen when the
  * library is loaded. */
@@ -22,6 +21,7 @@
 typedef int np_kernel(const void *params, const void *const *inputs, void *out,
                       pthreadpool_t pool);
 
-np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float;
+np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float,
+    np_function;
 
 #endif

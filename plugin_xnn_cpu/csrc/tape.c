@@ -68,6 +68,8 @@ static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t p
       return np_add_clamp(step->params, inputs, out, pool);
     case NP_TO_FLOAT:
       return np_to_float(step->params, inputs, out, pool);
+    case NP_FUNCTION:
+      return np_function(step->params, inputs, out, pool);
     default:
       return NP_STATUS_CALL;
   }
@@ -96,15 +98,4 @@ int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
     }
   }
   return 0;
-}
-
-static void nothing(void *context, size_t index) {
-  (void)context;
-  (void)index;
-}
-
-void np_rest(pthreadpool_t pool) {
-  if (pool == NULL) return;
-  pthreadpool_parallelize_1d(pool, nothing, NULL, pthreadpool_get_threads_count(pool),
-                             NP_YIELD_WORKERS);
 }

@@ -30,7 +30,8 @@ enum np_call {
   NP_GATHER = 34,
   NP_LAYER_NORM = 35,
   NP_ADD_CLAMP = 36,
-  NP_TO_FLOAT = 37
+  NP_TO_FLOAT = 37,
+  NP_FUNCTION = 38
 };
 
 /* Statuses of ours, beside those of XNNPACK. */
@@ -51,8 +52,5 @@ typedef struct {
  * the status of the step whose index is then in `failed`. */
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
            pthreadpool_t pool, uint64_t *nanoseconds, size_t *failed);
-
-/* Make the workers of `pool` sleep now, rather than spin until the next run. */
-void np_rest(pthreadpool_t pool);
 
 #endif

@@ -19,15 +19,12 @@ _UNARY = {
     "Abs": "abs",
     "Ceil": "ceiling",
     "Cos": "cosine",
-    "Exp": "exp",
     "Floor": "floor",
     "HardSwish": "hardswish",
     "Log": "log",
     "Neg": "negate",
     "Round": "bankers_rounding",
-    "Sigmoid": "sigmoid",
     "Sin": "sine",
-    "Sqrt": "square_root",
     "Tanh": "tanh",
     "square": "square",
     "rsqrt": "reciprocal_square_root",
@@ -66,6 +63,23 @@ class AddClamp(Step):
         return Run(shape, "NP_ADD_CLAMP", params=kernels.add_clamp(elements(shape), *self._limits))
 
 
+class Function(Step):
+    """An elementwise function of ours; one of `kernels.FUNCTIONS`."""
+
+    in_place = (0,)
+
+    def __init__(self, given: Slot, output: Slot, function: str) -> None:
+        super().__init__([given], output)
+        self.kernel = function
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        return Run(shape, "NP_FUNCTION", params=kernels.function(elements(shape), self.kernel))
+
+
 def _check_floats(op: Op, facts: Facts) -> str | None:
     return needs_floats(op, facts, len(op.inputs))
 
@@ -87,6 +101,18 @@ def unary(op: Op, builder: Builder, kind: str, parameters: Sequence[float] = ())
 @lowers(*_UNARY, check=_check_floats)
 def _unary(op: Op, builder: Builder) -> None:
     unary(op, builder, _UNARY[op.kind])
+
+
+@lowers("Exp", "Sigmoid", "Sqrt", "silu", check=_check_floats)
+def _function(op: Op, builder: Builder) -> None:
+    function(op, builder, op.kind.lower())
+
+
+def function(op: Op, builder: Builder, name: str) -> None:
+    """Add a function of ours, in whatever order of axes the operand has."""
+    given = op.required(0)
+    perm = builder.layout(given)
+    builder.emit(Function(builder.at(given, perm), builder.new(op.output), name), op.output, perm)
 
 
 @lowers("Gelu", check=_check_floats)
@@ -187,6 +213,8 @@ def _check_binary(op: Op, facts: Facts) -> str | None:
         return "it has no inputs"
     if op.kind in ("Add", "Sub", "Mul", "Div") and op.version < 7 and op.get("broadcast", 0):
         return "broadcasting along an axis, of operator sets below 7, is not covered"
+    if op.kind == "PRelu" and op.version < 7 and facts.scalar(op.input(1)) is None:
+        return "slopes for each channel, of operator sets below 7, are not covered"
     return _check_floats(op, facts)
 
 
@@ -236,8 +264,10 @@ def _pow(op: Op, builder: Builder) -> None:
         perm = builder.layout(given)
         builder.alias(op.output, builder.at(given, perm), perm)
         return
-    kinds = {2.0: "square", 0.5: "square_root", -0.5: "reciprocal_square_root"}
-    unary(op, builder, kinds[exponent or 0.0])
+    if exponent == 0.5:
+        function(op, builder, "sqrt")
+    else:
+        unary(op, builder, "square" if exponent == 2.0 else "reciprocal_square_root")
 
 
 @lowers("Reciprocal", check=_check_floats)

@@ -188,11 +188,23 @@ def _hard_swish(gate: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Nod
     return None if x is None else ("HardSwish", x, nodes)
 
 
+def _silu(sigmoid: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+    """Match x · sigmoid(x)."""
+    product = facts.only_user(sigmoid.outputs[0])
+    x = sigmoid.inputs[0]
+    if x is None or product is None or product.op_type != "Mul" or product.domain:
+        return None
+    if x not in product.inputs:
+        return None
+    return "silu", x, [sigmoid, product]
+
+
 _ANCHORS: dict[str, Match] = {
     "Erf": _gelu,
     "Tanh": _tanh_gelu,
     "HardSigmoid": _hard_swish,
     "Clip": _hard_swish,
+    "Sigmoid": _silu,
 }
 
 

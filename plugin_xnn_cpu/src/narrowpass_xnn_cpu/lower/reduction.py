@@ -11,7 +11,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Elementwise, Reshaped
+from narrowpass_xnn_cpu.lower.elementwise import Function
+from narrowpass_xnn_cpu.lower.steps import Reshaped
 from narrowpass_xnn_cpu.native.operators import Reduce
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -103,7 +104,7 @@ def _reduce(op: Op, builder: Builder) -> None:
     kind = _KINDS.get(op.kind, "sum_squared")
     slot = builder.emit(Reduced(slot, builder.scratch(output), kind, lambda _: physical))
     if op.kind == "ReduceL2":
-        slot = builder.emit(Elementwise(slot, builder.scratch(output), "square_root"))
+        slot = builder.emit(Function(slot, builder.scratch(output), "sqrt"))
     if op.get("keepdims", 1):
         builder.alias(output, slot, perm)
         return

@@ -259,6 +259,8 @@ class Blocks(Step):
 def _check_image(op: Op, facts: Facts) -> str | None:
     if facts.rank(op.input(0)) != 4:
         return "its input is no image"
+    if op.kind == "SpaceToDepth" and op.get("mode", "DCR") != "DCR":
+        return f"mode {op.get('mode', '')} has no kernel"
     return check_float(op, facts)
 
 

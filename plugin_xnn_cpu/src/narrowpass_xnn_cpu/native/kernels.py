@@ -13,6 +13,9 @@ MAX_DIMS = 8
 CAST_CODES = {"bool": 0, "int32": 1, "int64": 2, "uint8": 3}
 """Element types that can be converted to float32, as ``NP_CAST_*``."""
 
+FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt")
+"""Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""
+
 
 def copy(
     sizes: Sequence[int],
@@ -67,6 +70,11 @@ def add_clamp(count: int, low: float, high: float) -> Any:
 def to_float(count: int, dtype: str) -> Any:
     """Give the parameters of ``NP_TO_FLOAT``."""
     return extension().ffi.new("struct np_to_float_params *", (count, CAST_CODES[dtype]))
+
+
+def function(count: int, name: str) -> Any:
+    """Give the parameters of ``NP_FUNCTION``, for one of `FUNCTIONS`."""
+    return extension().ffi.new("struct np_function_params *", (count, FUNCTIONS.index(name)))
 
 
 def dense_strides(shape: Sequence[int]) -> list[int]:

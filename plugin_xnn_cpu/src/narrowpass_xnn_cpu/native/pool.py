@@ -35,10 +35,6 @@ class ThreadPool:
                 raise UsageError(f"{threads} threads could not be started; ask for fewer")
             weakref.finalize(self, _destroy, lib, self.handle, self.process).atexit = False
 
-    def rest(self) -> None:
-        """Let the workers sleep until they are needed again."""
-        extension().lib.np_rest(self.handle)
-
 
 def _destroy(lib: Any, handle: Any, process: int) -> None:
     # The threads did not come along into a forked child: nothing there can be joined.
