@@ -41,9 +41,9 @@ def bundle(folder: Path) -> list[Path]:
     requirement = _requirement()
     stamp = folder / "source.txt"
     done = files(folder)
-    if all(file.is_file() for file in done) and stamp.is_file():
-        if stamp.read_bytes() == requirement.read_bytes():
-            return done
+    there = all(file.is_file() for file in (*done, stamp))
+    if there and stamp.read_bytes() == requirement.read_bytes():
+        return done
     with tempfile.TemporaryDirectory() as temporary:
         wheel = _download(requirement, Path(temporary))
         made = Path(temporary) / "lib"

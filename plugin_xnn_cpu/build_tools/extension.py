@@ -17,9 +17,8 @@ def declarations() -> str:
     """Give the headers as cffi reads them: no directives but simple constants."""
     lines: list[str] = []
     for header in HEADERS:
-        for line in (CSRC / header).read_text(encoding="utf-8").splitlines():
-            if not line.startswith("#") or _CONSTANT.match(line):
-                lines.append(line)
+        text = (CSRC / header).read_text(encoding="utf-8")
+        lines += [x for x in text.splitlines() if not x.startswith("#") or _CONSTANT.match(x)]
     return "\n".join(lines)
 
 

@@ -35,8 +35,8 @@ class XnnCpuBackend(Backend):
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
         """Accept what has a native kernel, by the types and shapes that the node's values have."""
-        from narrowpass_xnn_cpu.lower.families import reason
         from narrowpass_xnn_cpu.lower.facts import Facts
+        from narrowpass_xnn_cpu.lower.families import reason
         from narrowpass_xnn_cpu.lower.op import Op
 
         if node.graph is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,11 +120,12 @@ class Method:
             feeds: by input name.
             wanted: names of outputs and kept values.
             pool: the threads.
-            out: arrays for outputs, of the right type and shape.
+            out: dense arrays of the outputs' types, which may be written to.
             times: takes the seconds of each step and host node, where given.
 
         Returns:
-            The values. Those in `out` are these arrays; others may be views of feeds or weights.
+            The values. They may be views of feeds or weights; those that were computed in an
+            array of `out` are that array.
         """
         with self._lock:
             shapes = self._shapes
@@ -179,8 +181,6 @@ def _run_host(
     shapes: Shapes,
     times: dict[object, list[float]] | None,
 ) -> None:
-    import time
-
     for item in unit.items:
         if isinstance(item, ShapeNode):
             item.update(shapes)
@@ -200,9 +200,7 @@ def _run_host(
                 shapes.shapes[name] = value.shape
 
 
-def _compile(
-    units: Sequence[Unit], facts: Facts, model: ir.Model
-) -> list[Partition | HostUnit]:
+def _compile(units: Sequence[Unit], facts: Facts, model: ir.Model) -> list[Partition | HostUnit]:
     owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
     read_by: dict[str, set[int]] = {}
     for unit in units:
@@ -270,7 +268,9 @@ def _shape_node(op: Op, model: ir.Model) -> ShapeNode:
     def evaluate(given: Sequence[Any]) -> Sequence[Array]:
         values = {n: v for n, v in zip(inputs, given, strict=True) if n}
         made = evaluator.run(values)
-        return [np.ascontiguousarray(made[output]).reshape(made[output].shape) for output in outputs]
+        return [
+            np.ascontiguousarray(made[output]).reshape(made[output].shape) for output in outputs
+        ]
 
     return ShapeNode(name, inputs, outputs, False, evaluate)
 

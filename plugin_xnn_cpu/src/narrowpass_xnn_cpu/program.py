@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -96,21 +97,22 @@ class XnnProgram(Program):
                 f"`out` has {stray[0]!r}, which this run of method {method.name!r} does not give; "
                 f"it gives {', '.join(wanted)}"
             )
-        pool = self._pool if self._pool.process == _pid() else shared(self._pool.threads)
-        self._pool = pool
+        if self._pool.process != os.getpid():
+            self._pool = shared(self._pool.threads)  # threads do not come along in a fork
+        given: list[Any] = [value for value in feeds.values() if _is_array(value)]
+        direct = {name: array for name, array in out.items() if _can_take(array, given)}
         try:
-            values = method.run(feeds, wanted, pool, {})
+            values = method.run(feeds, wanted, self._pool, direct)
         except BackendError as error:
             raise BackendError(f"method {method.name!r}: {error}") from error
         results: Outputs = {}
-        given = [value for value in feeds.values() if isinstance(value, np.ndarray)]
         seen: list[Any] = []
         for name in wanted:
             value = values[name]
             target = out.get(name)
-            if target is not None:
+            if target is not None and target is not value:
                 value = _written(name, value, target)
-            elif isinstance(value, np.ndarray):
+            elif target is None and isinstance(value, np.ndarray):
                 shares = not value.flags.writeable or not value.flags.owndata
                 if shares or any(value is other for other in (*given, *seen)):
                     value = value.copy(order="C")
@@ -183,15 +185,8 @@ class XnnProgram(Program):
         if name == "main" and len(self._methods) == 1:
             return next(iter(self._methods.values()))
         raise UsageError(
-            f"no method {name!r}{suggest(name, self._methods)}; "
-            f"methods: {', '.join(self._methods)}"
+            f"no method {name!r}{suggest(name, self._methods)}; methods: {', '.join(self._methods)}"
         )
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
 
 
 def _prepared(model: ir.Model) -> ir.Model:
@@ -218,6 +213,22 @@ def _wanted(method: Method, outputs: Sequence[str]) -> tuple[str, ...]:
     return tuple(outputs)
 
 
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _can_take(array: Any, feeds: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Tell whether results can be computed right in `array`."""
+    return (
+        isinstance(array, np.ndarray)
+        and array.dtype == np.float32
+        and array.flags.c_contiguous
+        and array.flags.writeable
+        and array.flags.aligned
+        and not any(np.may_share_memory(array, feed) for feed in feeds)
+    )
+
+
 def _written(name: str, value: Any, target: Any) -> np.ndarray[Any, Any]:
     if not isinstance(value, np.ndarray):
         raise UsageError(f"output {name!r} is not a tensor: leave it out of `out`")
@@ -225,11 +236,12 @@ def _written(name: str, value: Any, target: Any) -> np.ndarray[Any, Any]:
         isinstance(target, np.ndarray)
         and target.dtype == value.dtype
         and target.shape == value.shape
+        and target.flags.writeable
     )
     if not fits:
         raise DataError(
             f"output {name!r} is {value.dtype}{list(value.shape)}; "
-            "`out` must hold an array of that dtype and shape"
+            "`out` must hold a writeable array of that dtype and shape"
         )
     np.copyto(target, value)
     written: np.ndarray[Any, Any] = target

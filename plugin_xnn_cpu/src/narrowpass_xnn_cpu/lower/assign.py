@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -104,15 +105,13 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
         if node.op_type == "Transpose":
             perm = node.attributes.get("perm")
             axes = None if perm is None else tuple(perm.as_ints())
-            facts.derive(value, lambda given=given, axes=axes: _of(facts, given).transpose(axes))
+            facts.derive(value, functools.partial(_transposed, facts, given, axes))
         elif node.op_type == "Identity":
-            facts.derive(value, lambda given=given: _of(facts, given))
+            facts.derive(value, functools.partial(facts.array, given))
 
 
-def _of(facts: Facts, value: ir.Value) -> Array:
-    array = facts.constant(value)
-    assert array is not None
-    return array
+def _transposed(facts: Facts, value: ir.Value, axes: tuple[int, ...] | None) -> Array:
+    return facts.array(value).transpose(axes)
 
 
 def _graphs(node: ir.Node) -> Iterator[ir.Graph]:
@@ -142,7 +141,7 @@ def _captured(graph: ir.Graph) -> list[ir.Value]:
         for inner in _graphs(node):
             found += [value for value in _captured(inner) if value not in own]
         own.update(node.outputs)
-    found += [value for value in graph.outputs if value is not None and value not in own]
+    found += [value for value in graph.outputs if value not in own]
     return found
 
 

@@ -97,8 +97,7 @@ class Builder:
         return known[perm]
 
     def _constant(self, value: ir.Value, perm: Perm | None, rank: int | None) -> Slot:
-        array = self.facts.constant(value)
-        assert array is not None
+        array = self.facts.array(value)
         full = max(rank or 0, array.ndim)
         order = identity(full) if perm is None else perm
         key = value.name or "", order, full

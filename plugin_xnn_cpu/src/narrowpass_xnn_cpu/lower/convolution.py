@@ -63,9 +63,7 @@ class Window:
         if min(pads) < 0:
             raise BackendError(f"negative pads {pads} have no kernel")
         if spatial == 1:
-            return cls(
-                (1, size[0]), (0, pads[0], 0, pads[1]), (1, strides[0]), (1, dilations[0])
-            )
+            return cls((1, size[0]), (0, pads[0], 0, pads[1]), (1, strides[0]), (1, dilations[0]))
         return cls(
             (size[0], size[1]),
             (pads[0], pads[1], pads[2], pads[3]),
@@ -200,8 +198,7 @@ def _float_array(facts: Facts, value: ir.Value | None) -> Array | None:
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given = op.required(0)
-    kernel = facts.constant(op.required(1))
-    assert kernel is not None
+    kernel = facts.array(op.required(1))
     window = _window(op, facts, kernel.shape)
     groups = op.get("group", 1)
     outputs, per_group = kernel.shape[:2]
@@ -258,8 +255,7 @@ def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
 @lowers("ConvTranspose", check=_check_conv_transpose, clamps=True)
 def _conv_transpose(op: Op, builder: Builder) -> None:
     facts = builder.facts
-    kernel = facts.constant(op.required(1))
-    assert kernel is not None
+    kernel = facts.array(op.required(1))
     window = _window(op, facts, kernel.shape)
     groups = op.get("group", 1)
     inputs, per_group = kernel.shape[:2]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
@@ -48,7 +49,7 @@ _BINARY = {
 class AddClamp(Step):
     """A sum of two tensors of one shape, clamped: one pass over memory instead of two."""
 
-    in_place = (0, 1)
+    in_place: Sequence[int] = (0, 1)
     kernel = "add-clamp"
 
     def __init__(self, a: Slot, b: Slot, output: Slot, limits: tuple[float, float]) -> None:
@@ -66,7 +67,7 @@ class AddClamp(Step):
 class Function(Step):
     """An elementwise function of ours; one of `kernels.FUNCTIONS`."""
 
-    in_place = (0,)
+    in_place: Sequence[int] = (0,)
 
     def __init__(self, given: Slot, output: Slot, function: str) -> None:
         super().__init__([given], output)
@@ -161,7 +162,8 @@ def _check_clip(op: Op, facts: Facts) -> str | None:
 @lowers("Clip", check=_check_clip)
 def _clip(op: Op, builder: Builder) -> None:
     limits = clip_limits(op, builder.facts)
-    assert not isinstance(limits, str)
+    if isinstance(limits, str):
+        raise BackendError(limits)
     unary(op, builder, "clamp", limits)
 
 
@@ -172,7 +174,7 @@ def _hard_sigmoid(op: Op, builder: Builder) -> None:
     slot = builder.at(given, perm)
     numbers = {"multiply": op.get("alpha", 0.2), "add": op.get("beta", 0.5)}
     for kind, number in numbers.items():
-        constant = builder.constant_slot(f"{kind}", np.float32(number).reshape(()))
+        constant = builder.constant_slot(f"{kind}", np.array(number, np.float32))
         slot = builder.emit(Pairwise(slot, constant, builder.scratch(output), kind))
     builder.emit(Elementwise(slot, builder.new(output), "clamp", (0.0, 1.0)), output, perm)
 
@@ -213,9 +215,22 @@ def _check_binary(op: Op, facts: Facts) -> str | None:
         return "it has no inputs"
     if op.kind in ("Add", "Sub", "Mul", "Div") and op.version < 7 and op.get("broadcast", 0):
         return "broadcasting along an axis, of operator sets below 7, is not covered"
+    if op.kind in ("Max", "Min") and len(op.inputs) > 1 and _number(op, facts) is None:
+        return "XNNPACK loses NaN in the greater or lesser of two computed tensors"
     if op.kind == "PRelu" and op.version < 7 and facts.scalar(op.input(1)) is None:
         return "slopes for each channel, of operator sets below 7, are not covered"
     return _check_floats(op, facts)
+
+
+def _number(op: Op, facts: Facts) -> ir.Value | None:
+    """Give the constant without NaN of two operands, if there is one."""
+    if len(op.inputs) != 2:
+        return None
+    for value in op.inputs:
+        array = facts.constant(value)
+        if array is not None and not np.isnan(array).any():
+            return value
+    return None
 
 
 @lowers(*_BINARY, check=_check_binary, clamps=True)
@@ -228,6 +243,9 @@ def _binary(op: Op, builder: Builder) -> None:
         builder.alias(output, builder.at(values[0], perm), perm)
         return
     kind = _BINARY[op.kind]
+    number = _number(op, builder.facts)
+    if op.kind in ("Max", "Min") and number is values[1]:
+        values.reverse()  # of a number and NaN the kernels give the second
     slot = operand(builder, values[0], perm)
     for index, value in enumerate(values[1:], start=2):
         last = index == len(values)
@@ -274,7 +292,7 @@ def _pow(op: Op, builder: Builder) -> None:
 def _reciprocal(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
-    one = builder.constant_slot("one", np.float32(1).reshape(()))
+    one = builder.constant_slot("one", np.array(1, np.float32))
     step = Pairwise(one, builder.at(given, perm), builder.new(op.output), "divide")
     step.in_place = (1,)
     builder.emit(step, op.output, perm)

@@ -49,9 +49,7 @@ class Facts:
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Tell whether `value` is an initializer that is not fed."""
-        return value is not None and (
-            value.name in self._constants or value.name in self._derived
-        )
+        return value is not None and (value.name in self._constants or value.name in self._derived)
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Give the elements of a constant; None where `value` is none."""
@@ -64,6 +62,13 @@ class Facts:
             array = self._constants[value.name].numpy()
             if array.size <= SMALL:
                 self._arrays[value.name] = array
+        return array
+
+    def array(self, value: ir.Value | None) -> Array:
+        """Give the elements of what is known to be a constant."""
+        array = self.constant(value)
+        if array is None:
+            raise ValueError(f"{None if value is None else value.name!r} is not a constant")
         return array
 
     def constants(self) -> dict[str, ir.Value]:

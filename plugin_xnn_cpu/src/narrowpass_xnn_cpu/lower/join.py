@@ -340,5 +340,3 @@ def _negative(op: Op, facts: Facts) -> bool:
     array = facts.constant(op.input(1)) if op.version >= 11 else None
     listed = op.get("pads", op.get("paddings", ())) if array is None else array.reshape(-1)
     return any(int(pad) < 0 for pad in listed)
-
-

@@ -31,9 +31,7 @@ class Linear(Step):
         (shape,) = shapes
         operator = self._operator
         if shape[-1] != operator.channels:
-            raise BackendError(
-                f"rows of {shape[-1]} do not fit a matrix for {operator.channels}"
-            )
+            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {operator.channels}")
         result = (*shape[:-1], operator.outputs)
         rows = elements(shape[:-1])
         if not rows:
@@ -89,7 +87,11 @@ def _check_gemm(op: Op, facts: Facts) -> str | None:
         return "products of two computed matrices are covered without alpha and transA only"
     if facts.rank(op.input(0)) != 2 or facts.rank(op.input(1)) != 2:
         return "its operands are not matrices"
-    if op.input(2) is not None and op.get("beta", 1.0) != 1.0 and not facts.is_constant(op.input(2)):
+    if (
+        op.input(2) is not None
+        and op.get("beta", 1.0) != 1.0
+        and not facts.is_constant(op.input(2))
+    ):
         return "a beta other than 1 is covered for constants only"
     return None
 
@@ -107,8 +109,7 @@ def _gemm(op: Op, builder: Builder) -> None:
         product = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
         _add(op, builder, builder.emit(product), added, beta)
         return
-    kernel = facts.constant(matrix)
-    assert kernel is not None
+    kernel = facts.array(matrix)
     if transposed:
         kernel = kernel.T
     bias = _as_bias(facts, added, kernel.shape[1], beta)
@@ -132,9 +133,7 @@ def _fully_connected(kernel: Array, bias: Array | None, limits: Range) -> FullyC
     return FullyConnected(np.ascontiguousarray(kernel), bias, limits, transposed=True)
 
 
-def _as_bias(
-    facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32
-) -> Array | None:
+def _as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32) -> Array | None:
     """Give a constant that adds the same to each row, as the bias of a product."""
     array = facts.constant(value)
     if array is None or array.size not in (1, outputs) or (array.shape or (1,))[-1] != array.size:
@@ -143,9 +142,7 @@ def _as_bias(
     return np.ascontiguousarray(np.broadcast_to(scaled, (outputs,)))
 
 
-def _add(
-    op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.float32
-) -> None:
+def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.float32) -> None:
     """Add what no bias can be, and clamp."""
     perm = identity(builder.rank(op.output))
     if added is not None:
@@ -180,8 +177,7 @@ def _matmul(op: Op, builder: Builder) -> None:
     a, b = op.required(0), op.required(1)
     rank_a, rank_b = builder.rank(a), builder.rank(b)
     if _matrix(facts, b):
-        kernel = facts.constant(b)
-        assert kernel is not None
+        kernel = facts.array(b)
         bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         operator = _fully_connected(kernel, bias, op.limits)
         perm = builder.layout(a)

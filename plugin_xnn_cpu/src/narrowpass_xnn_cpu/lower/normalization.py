@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, element
 class LayerNorm(Step):
     """Rows with mean 0 and variance 1, scaled and shifted."""
 
-    in_place = (0,)
+    in_place: Sequence[int] = (0,)
     kernel = "layer-norm"
 
     def __init__(

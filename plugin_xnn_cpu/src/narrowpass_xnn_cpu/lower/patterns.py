@@ -139,9 +139,9 @@ def _cube(value: ir.Value, x: ir.Value, facts: Facts) -> list[ir.Node] | None:
         if factor is x and inner is not None and all(item is x for item in inner.inputs):
             return [inner, product]
         power = _producer(square, "Pow")
-        if factor is x and power is not None and power.inputs[0] is x:
-            if _is(facts, power.inputs[1], 2.0):
-                return [power, product]
+        squared = power is not None and power.inputs[0] is x
+        if factor is x and power is not None and squared and _is(facts, power.inputs[1], 2.0):
+            return [power, product]
     return None
 
 
@@ -238,10 +238,10 @@ def _fused(
         op = found.get(node)
         if op is None:
             op = Op.of(node, version(node))
-            if not node.domain and node.op_type in RULES:
-                if not RULES[node.op_type].check(op, facts):
-                    _take_bias(op, facts)
-                    _take_limits(op, facts, version)
+            rule = None if node.domain else RULES.get(node.op_type)
+            if rule is not None and not rule.check(op, facts):
+                _take_bias(op, facts)
+                _take_limits(op, facts, version)
             found.update(dict.fromkeys(op.nodes, op))
         # A group stands where its last node does.
         if node is op.nodes[-1]:

@@ -40,8 +40,8 @@ class Pooled(Step):
             self._operators = {pads: operator}
         # An empty batch has an output too, of a size that only a full one tells.
         height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
-        line = (image[0], width, image[3])
-        result = (image[0], height, width, image[3]) if len(shape) == 4 else line
+        line: Shape = (image[0], width, image[3])
+        result: Shape = (image[0], height, width, image[3]) if len(shape) == 4 else line
         return Run(result, operator.call if image[0] else "", operator)
 
     def _pads(self, image: Shape) -> tuple[int, ...]:
@@ -76,9 +76,9 @@ class PaddedImage(Step):
         (shape,) = shapes
         top, left, bottom, right = self._window.pads
         if len(shape) == 4:
-            before, after = (0, top, left, 0), (0, bottom, right, 0)
+            before, after = [0, top, left, 0], [0, bottom, right, 0]
         else:
-            before, after = (0, left, 0), (0, right, 0)
+            before, after = [0, left, 0], [0, right, 0]
         if not elements(shape):
             raise BackendError(f"an input of shape {list(shape)} has nothing to pool")
         self._operator.reshape(shape, before, after, sizing.pool)
@@ -128,9 +128,7 @@ def _max_pool(op: Op, builder: Builder) -> None:
     perm = CHANNELS_LAST[builder.rank(given)]
     window = _window(op, builder.facts)
     ceil = bool(op.get("ceil_mode", 0))
-    step = Pooled(
-        builder.at(given, perm), builder.new(op.output), window, maximum=True, ceil=ceil
-    )
+    step = Pooled(builder.at(given, perm), builder.new(op.output), window, maximum=True, ceil=ceil)
     builder.emit(step, op.output, perm)
 
 

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.steps import Reshaped
 from narrowpass_xnn_cpu.native.operators import Reduce
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements

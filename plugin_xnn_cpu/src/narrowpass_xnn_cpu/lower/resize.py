@@ -149,13 +149,10 @@ def _exact(op: Op, facts: Facts, scales: Sequence[float]) -> bool:
     return True
 
 
-def _check_nearest(
-    op: Op, facts: Facts, how: str, scales: Sequence[float] | None
-) -> str | None:
+def _check_nearest(op: Op, facts: Facts, how: str, scales: Sequence[float] | None) -> str | None:
     if scales is None:
-        sizes = facts.constant(op.input(3))
+        sizes = facts.array(op.input(3))
         dims = facts.dims(op.input(0)) or ()
-        assert sizes is not None
         if not all(isinstance(d, int) and d for d in dims):
             return "sizes of its input are not known"
         factors = [int(s) / int(d or 1) for s, d in zip(sizes, dims, strict=True)]
@@ -169,8 +166,7 @@ def _check_nearest(
     if legacy or (how == "asymmetric" and rounding == "floor"):
         return None
     if how in ("half_pixel", "pytorch_half_pixel") and rounding.startswith("round"):
-        if how == "half_pixel" or all(factor > 1 for factor in factors[2:]):
-            return None
+        return None
     return f"coordinates by {how} with rounding by {rounding} have no kernel"
 
 
@@ -182,9 +178,9 @@ def _resize(op: Op, builder: Builder) -> None:
     sizes = None if scales is not None or at is None else facts.constant(op.input(at))
 
     def target(shape: Shape, sizing: Sizing) -> tuple[int, int]:
-        if sizes is not None:
-            return int(sizes[2]), int(sizes[3])
-        assert scales is not None
+        if sizes is not None or scales is None:
+            height, width = (0, 0) if sizes is None else sizes[2:]
+            return int(height), int(width)
         height, width = np.floor(np.multiply(shape[1:3], scales[2:])).astype(np.int64).tolist()
         return height, width
 

@@ -296,9 +296,7 @@ class Tiled(Step):
         if result == shape:
             return Run(result, view=0)
         sizes, strides = [], []
-        for count, size, stride in zip(
-            repeats, shape, kernels.dense_strides(shape), strict=True
-        ):
+        for count, size, stride in zip(repeats, shape, kernels.dense_strides(shape), strict=True):
             if count > 1:
                 sizes.append(count)
                 strides.append(0)

@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, element
 class Elementwise(Step):
     """An elementwise operator of XNNPACK with one operand."""
 
-    in_place = (0,)
+    in_place: Sequence[int] = (0,)
 
     def __init__(self, given: Slot, output: Slot, kind: str, parameters: Sequence[float] = ()):
         super().__init__([given], output)
@@ -33,7 +33,7 @@ class Elementwise(Step):
 class Pairwise(Step):
     """An elementwise operator of XNNPACK with two operands, which broadcast."""
 
-    in_place = (0, 1)
+    in_place: Sequence[int] = (0, 1)
 
     def __init__(self, first: Slot, second: Slot, output: Slot, kind: str) -> None:
         super().__init__([first, second], output)
@@ -42,10 +42,11 @@ class Pairwise(Step):
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        shape = broadcast(*shapes)
+        first, second = shapes
+        shape = broadcast(first, second)
         if not elements(shape):
             return Run(shape)
-        self._operator.reshape(*shapes, sizing.pool)
+        self._operator.reshape(first, second, sizing.pool)
         return Run(shape, self._operator.call, self._operator)
 
 

@@ -89,9 +89,7 @@ def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> list[int]:
     """Give the strides with which a dense array of `shape` is read as one of `target`."""
     padded = [1] * (len(target) - len(shape)) + list(shape)
     strides = dense_strides(padded)
-    return [
-        0 if size == 1 else stride for size, stride in zip(padded, strides, strict=True)
-    ]
+    return [0 if size == 1 else stride for size, stride in zip(padded, strides, strict=True)]
 
 
 def _merged(
@@ -104,9 +102,7 @@ def _merged(
         if size == 1:
             continue
         here = [stride[axis] for stride in strides]
-        if kept and all(
-            rows[-1] == step * size for rows, step in zip(steps, here, strict=True)
-        ):
+        if kept and all(rows[-1] == step * size for rows, step in zip(steps, here, strict=True)):
             kept[-1] *= size
             for rows, step in zip(steps, here, strict=True):
                 rows[-1] = step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import platform
 import sys
@@ -58,7 +59,7 @@ def _import_bound_to_itself() -> Any:
         bound |= os.RTLD_DEEPBIND
     sys.setdlopenflags(bound)
     try:
-        from narrowpass_xnn_cpu.native import _xnn
+        _xnn = importlib.import_module("narrowpass_xnn_cpu.native._xnn")
     except ImportError as error:
         raise LibraryUnavailableError(
             f"the native library cannot be loaded: {error}; reinstall narrowpass-xnn-cpu"

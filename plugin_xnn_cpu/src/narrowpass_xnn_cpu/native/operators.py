@@ -378,7 +378,12 @@ class BatchMatMul(Operator):
         self._created(status, handle)
 
     def reshape(
-        self, batch_a: Sequence[int], batch_b: Sequence[int], m: int, k: int, n: int,
+        self,
+        batch_a: Sequence[int],
+        batch_b: Sequence[int],
+        m: int,
+        k: int,
+        n: int,
         pool: ThreadPool,
     ) -> None:
         """Take batches of one rank that broadcast together, of M x K and K x N matrices."""

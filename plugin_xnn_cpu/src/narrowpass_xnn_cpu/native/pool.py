@@ -12,9 +12,6 @@ from narrowpass_xnn_cpu.native.library import extension
 
 _MOST = 1024
 
-_pools: dict[tuple[int, int], weakref.ref[ThreadPool]] = {}
-_lock = threading.Lock()
-
 
 class ThreadPool:
     """Workers that several programs share. `shared` gives one; it ends with its last user.
@@ -55,22 +52,29 @@ def shared(threads: int | None) -> ThreadPool:
     """
     if threads is None:
         threads = default_threads()
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= _MOST:
+    if isinstance(threads, bool) or not 1 <= threads <= _MOST:
         raise UsageError(f"threads must be a number from 1 to {_MOST}, not {threads!r}")
-    key = os.getpid(), threads
-    with _lock:
-        held = _pools.get(key)
-        pool = held() if held is not None else None
-        if pool is None:
-            pool = ThreadPool(threads)
-            _pools[key] = weakref.ref(pool)
-        return pool
+    return _shared.get(threads)
 
 
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
+class _Pools:
+    """The pools of this process that are in use."""
+
+    def __init__(self) -> None:
+        self._renew()
+        # Another thread may hold the lock while this one forks, and threads stay behind.
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: weakref.WeakValueDictionary[int, ThreadPool] = weakref.WeakValueDictionary()
+
+    def get(self, threads: int) -> ThreadPool:
+        with self._lock:
+            pool = self._pools.get(threads)
+            if pool is None:
+                pool = self._pools[threads] = ThreadPool(threads)
+            return pool
 
 
-# Another thread may hold the lock while this one forks.
-os.register_at_fork(after_in_child=_renew_lock)
+_shared = _Pools()

@@ -144,7 +144,7 @@ class Partition:
         shapes: Shapes,
         pool: ThreadPool,
         out: Mapping[str, Array],
-        times: dict[Step, list[float]] | None = None,
+        times: dict[object, list[float]] | None = None,
     ) -> dict[str, Array]:
         """Run the partition.
 
@@ -152,7 +152,8 @@ class Partition:
             arrays: an array for each input.
             shapes: what is known of the method's shapes; more of them after the run.
             pool: the threads.
-            out: arrays that outputs are written to, where there are any.
+            out: dense arrays of the outputs' types that they are written to, if they are of the
+                right shape.
             times: takes the seconds of each step, where given.
         """
         signature = (
@@ -230,7 +231,7 @@ class _Bound:
         self._storage = _storage(partition, shapes, runs)
         active = [step for step in runs if runs[step].call]
         outputs = self._direct_outputs(partition, shapes, active)
-        inputs = {slot for slot in partition.inputs.values()}
+        inputs = set(partition.inputs.values())
         moving = inputs | set(outputs)
         numbers: dict[Slot, int] = {}
         entries = []
@@ -288,9 +289,7 @@ class _Bound:
                 found[root] = name
         return found
 
-    def _bind_inner(
-        self, partition: Partition, active: Sequence[Step], moving: set[Slot]
-    ) -> None:
+    def _bind_inner(self, partition: Partition, active: Sequence[Step], moving: set[Slot]) -> None:
         """Place inner slots in the arena, and bind them and the constants."""
         first: dict[Slot, int] = {}
         last: dict[Slot, int] = {}
@@ -337,7 +336,7 @@ class _Bound:
         arrays: Mapping[str, Array],
         pool: ThreadPool,
         out: Mapping[str, Array],
-        times: dict[Step, list[float]] | None,
+        times: dict[object, list[float]] | None,
     ) -> dict[str, Array]:
         held = []
         given: dict[Slot, Array] = {}
@@ -353,7 +352,7 @@ class _Bound:
         results: dict[str, Array] = {}
         for name, slot, direct, binds in self._outputs:
             target = out.get(name)
-            if target is None:
+            if target is None or target.shape != self._shapes[slot]:
                 target = np.empty(self._shapes[slot], slot.dtype)
             results[name] = target
             if direct:
@@ -369,9 +368,7 @@ class _Bound:
                 np.copyto(results[name], self._read(slot, given, results))
         return results
 
-    def _read(
-        self, slot: Slot, given: Mapping[Slot, Array], results: Mapping[str, Array]
-    ) -> Array:
+    def _read(self, slot: Slot, given: Mapping[Slot, Array], results: Mapping[str, Array]) -> Array:
         """Give the elements of a slot that is not computed in an output's array."""
         root, offset = self._storage[slot]
         shape = self._shapes[slot]
@@ -385,8 +382,9 @@ class _Bound:
         elif root in self._offsets:
             raw = self._arena[self._offsets[root] :]
         else:
-            owner = next(n for n, s, direct, _ in self._outputs if direct and
-                         self._storage[s][0] is root)
+            owner = next(
+                n for n, s, direct, _ in self._outputs if direct and self._storage[s][0] is root
+            )
             raw = results[owner].reshape(-1).view(np.uint8)
         return raw[offset : offset + size].view(slot.dtype).reshape(shape)
 

@@ -83,7 +83,7 @@ class Step(abc.ABC):
     """
 
     kernel: str
-    in_place: tuple[int, ...] = ()
+    in_place: Sequence[int] = ()
     values: tuple[str, ...] = ()
 
     def __init__(self, inputs: Sequence[Slot], output: Slot) -> None:
