@@ -39,8 +39,6 @@ _BINARY = {
     "Sub": "subtract",
     "Mul": "multiply",
     "Div": "divide",
-    "Max": "maximum",
-    "Min": "minimum",
     "Sum": "add",
     "PRelu": "prelu",
 }
@@ -215,22 +213,38 @@ def _check_binary(op: Op, facts: Facts) -> str | None:
         return "it has no inputs"
     if op.kind in ("Add", "Sub", "Mul", "Div") and op.version < 7 and op.get("broadcast", 0):
         return "broadcasting along an axis, of operator sets below 7, is not covered"
-    if op.kind in ("Max", "Min") and len(op.inputs) > 1 and _number(op, facts) is None:
+    if op.kind in ("Max", "Min") and len(op.inputs) > 1 and _bound(op, facts) is None:
         return "XNNPACK loses NaN in the greater or lesser of two computed tensors"
     if op.kind == "PRelu" and op.version < 7 and facts.scalar(op.input(1)) is None:
         return "slopes for each channel, of operator sets below 7, are not covered"
     return _check_floats(op, facts)
 
 
-def _number(op: Op, facts: Facts) -> ir.Value | None:
-    """Give the constant without NaN of two operands, if there is one."""
-    if len(op.inputs) != 2:
-        return None
-    for value in op.inputs:
-        array = facts.constant(value)
-        if array is not None and not np.isnan(array).any():
-            return value
-    return None
+def _bound(op: Op, facts: Facts) -> float | None:
+    """Give the number that a Max or Min compares with; None where there is no such constant."""
+    numbers = [facts.scalar(value) for value in op.inputs]
+    found = [number for number in numbers if number is not None and not math.isnan(number)]
+    return found[0] if len(numbers) == 2 and found else None
+
+
+@lowers("Max", "Min", check=_check_binary)
+def _extreme(op: Op, builder: Builder) -> None:
+    values = [value for value in op.inputs if value is not None]
+    bound = _bound(op, builder.facts)
+    given = values[0]
+    if bound is not None:
+        given = values[1] if builder.facts.scalar(values[0]) == bound else values[0]
+    perm = builder.layout(given)
+    slot = builder.at(given, perm)
+    if bound is not None:
+        limits = (bound, math.inf) if op.kind == "Max" else (-math.inf, bound)
+        slot = builder.emit(Elementwise(slot, builder.new(op.output), "clamp", limits))
+    rank = builder.rank(op.output)
+    if rank == len(perm):
+        builder.alias(op.output, slot, perm)
+        return
+    lead = (1,) * (rank - len(perm))
+    builder.emit(Reshaped(slot, builder.new(op.output), lead.__add__), op.output)
 
 
 @lowers(*_BINARY, check=_check_binary, clamps=True)
@@ -243,9 +257,6 @@ def _binary(op: Op, builder: Builder) -> None:
         builder.alias(output, builder.at(values[0], perm), perm)
         return
     kind = _BINARY[op.kind]
-    number = _number(op, builder.facts)
-    if op.kind in ("Max", "Min") and number is values[1]:
-        values.reverse()  # of a number and NaN the kernels give the second
     slot = operand(builder, values[0], perm)
     for index, value in enumerate(values[1:], start=2):
         last = index == len(values)

@@ -1,0 +1,126 @@
+"""What the tests of this folder share: models of one node, feeds, comparison with the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from narrowpass import Bundle, CompileOptions, Program
+from narrowpass.reference import ReferenceBackend
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
+
+Array = np.ndarray[Any, Any]
+
+TOLERANCE = 1e-5
+"""Relative to the largest element: a sum of some hundred fp32 products in another order."""
+
+
+def compile_model(model: onnx.ModelProto | ir.Model, **options: Any) -> Program:
+    """Compile for xnn-cpu, on one thread unless told otherwise."""
+    source = ir.from_proto(model) if isinstance(model, onnx.ModelProto) else model
+    options = {"threads": 1, **options}
+    return XnnCpuBackend().compile(Bundle({"main": source}), CompileOptions(**options))
+
+
+def one_node(
+    op_type: str,
+    shapes: Sequence[Sequence[int | str] | Array | None],
+    opset: int = 18,
+    outputs: int = 1,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """Make a model of one node; arrays become initializers, shapes float32 inputs."""
+    inputs, initializers, names = [], [], []
+    for index, given in enumerate(shapes):
+        name = "" if given is None else f"x{index}"
+        names.append(name)
+        if isinstance(given, np.ndarray):
+            initializers.append(numpy_helper.from_array(given, name))
+        elif given is not None:
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, given))
+    results = [f"y{index}" for index in range(outputs)]
+    node = helper.make_node(op_type, names, results, name="node", **attributes)
+    graph = helper.make_graph(
+        [node], "g", inputs, [onnx.ValueInfoProto(name=name) for name in results], initializers
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def feeds_for(
+    model: onnx.ModelProto, seed: int = 0, sizes: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """Make standard normal feeds; `sizes` gives the symbolic dimensions."""
+    rng = np.random.default_rng(seed)
+    given = {tensor.name for tensor in model.graph.initializer}
+    feeds = {}
+    for value in model.graph.input:
+        if value.name in given:
+            continue
+        dims = value.type.tensor_type.shape.dim
+        shape = [(sizes or {})[d.dim_param] if d.dim_param else d.dim_value for d in dims]
+        feeds[value.name] = np.asarray(rng.standard_normal(shape), np.float32)
+    return feeds
+
+
+def close(got: Any, expected: Any, tolerance: float = TOLERANCE) -> None:
+    """Assert equal type and shape, and elements within `tolerance` of the largest."""
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    if got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, expected)
+        return
+    finite = np.abs(expected[np.isfinite(expected)])
+    scale = float(finite.max()) if finite.size else 1.0
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * scale)
+
+
+def _expected(model: onnx.ModelProto, feeds: Mapping[str, Array], oracle: str) -> dict[str, Any]:
+    if oracle == "reference":
+        bundle = Bundle({"main": ir.from_proto(model)})
+        return ReferenceBackend().compile(bundle, CompileOptions()).run(feeds)
+    onnxruntime = pytest.importorskip(oracle)
+    # The newest IR version of onnx may be ahead of onnxruntime's.
+    older = onnx.ModelProto()
+    older.CopyFrom(model)
+    older.ir_version = min(older.ir_version, 10)
+    session = onnxruntime.InferenceSession(
+        older.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def check(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Array] | None = None,
+    *,
+    native: bool | None = True,
+    tolerance: float = TOLERANCE,
+    program: Program | None = None,
+    oracle: str = "reference",
+) -> Program:
+    """Compare with an oracle; assert that all nodes ran natively, or that none did.
+
+    The oracle is the reference evaluator, or onnxruntime for what the evaluator gets wrong.
+
+    Returns:
+        The program, for more.
+    """
+    feeds = feeds_for(model) if feeds is None else feeds
+    program = program or compile_model(model)
+    expected = _expected(model, feeds, oracle)
+    got = program.run(feeds)
+    assert list(got) == list(expected)
+    for name, value in expected.items():
+        close(got[name], value, tolerance)
+    if native is not None:
+        reasons = {plan.node: plan.reason for plan in program.explain() if plan.partition is None}
+        assert (not reasons) is native, reasons
+    return program
