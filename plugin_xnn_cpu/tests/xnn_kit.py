@@ -69,15 +69,15 @@ def feeds_for(
     return feeds
 
 
-def close(got: Any, expected: Any, tolerance: float = TOLERANCE) -> None:
-    """Assert equal type and shape, and elements within `tolerance` of the largest."""
+def close(got: Any, expected: Any, tolerance: float = TOLERANCE, least: float = 0.0) -> None:
+    """Assert equal type and shape, and elements within `tolerance` of the largest, or of `least`."""
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
     if got.dtype.kind != "f":
         np.testing.assert_array_equal(got, expected)
         return
     finite = np.abs(expected[np.isfinite(expected)])
-    scale = float(finite.max()) if finite.size else 1.0
+    scale = max(float(finite.max()) if finite.size else 1.0, least)
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * scale)
 
 
@@ -105,6 +105,7 @@ def check(
     tolerance: float = TOLERANCE,
     program: Program | None = None,
     oracle: str = "reference",
+    least: float = 0.0,
 ) -> Program:
     """Compare with an oracle; assert that all nodes ran natively, or that none did.
 
@@ -119,7 +120,7 @@ def check(
     got = program.run(feeds)
     assert list(got) == list(expected)
     for name, value in expected.items():
-        close(got[name], value, tolerance)
+        close(got[name], value, tolerance, least)
     if native is not None:
         reasons = {plan.node: plan.reason for plan in program.explain() if plan.partition is None}
         assert (not reasons) is native, reasons

@@ -61,7 +61,7 @@ class ShapeNode:
     def update(self, shapes: Shapes) -> None:
         """Evaluate the node, unless nothing that it reads has changed."""
         if self.by_shape:
-            given: list[Any] = [shapes.shapes[name] for name in self.inputs]
+            given: list[Any] = [shapes.shape(name) for name in self.inputs]
             known: object = given
         else:
             given = [shapes.value(name) if name else None for name in self.inputs]
@@ -85,6 +85,11 @@ class Shapes:
         self.shapes: dict[str, Shape] = {}
         self.values: dict[str, Array] = {}
         self._constants = constants
+
+    def shape(self, name: str) -> Shape:
+        """Give the shape of a value that was computed, or of an initializer."""
+        found = self.shapes.get(name)
+        return self._constants[name].shape if found is None else found
 
     def value(self, name: str) -> Array:
         """Give a value that follows from shapes, or an initializer."""
@@ -118,6 +123,7 @@ class Partition:
         self.inputs = dict(inputs)
         self.fixed = {slot: name for name, slot in fixed.items()}
         self.outputs = dict(outputs)
+        self._slots = {at.name: at.slot for at in places}
         self._places: dict[Slot, list[Place]] = {}
         for at in places:
             self._places.setdefault(at.slot, []).append(at)
@@ -177,22 +183,29 @@ class Partition:
             for at in self._places.get(slot, ()):
                 shapes.shapes[at.name] = at.logical(shape)
 
+        def learn(slot: Slot) -> None:
+            """Note the shape of what no step makes."""
+            if slot in known:
+                return
+            if slot.constant is not None:
+                note(slot, slot.constant.shape)
+            elif slot in self.fixed:
+                constants[slot] = shapes.value(self.fixed[slot])
+                note(slot, constants[slot].shape)
+
         for name, slot in self.inputs.items():
             note(slot, arrays[name].shape)
             shapes.shapes[name] = arrays[name].shape
         runs: dict[Step, Run] = {}
         for item in self.items:
             if isinstance(item, ShapeNode):
+                for name in item.inputs if item.by_shape else ():
+                    if name in self._slots:
+                        learn(self._slots[name])
                 item.update(shapes)
                 continue
             for slot in item.inputs:
-                if slot in known:
-                    continue
-                if slot.constant is not None:
-                    note(slot, slot.constant.shape)
-                elif slot in self.fixed:
-                    constants[slot] = shapes.value(self.fixed[slot])
-                    note(slot, constants[slot].shape)
+                learn(slot)
             given = tuple([known[slot] for slot in item.inputs])
             asked = tuple([shapes.value(name).tobytes() for name in item.values])
             key = given, asked, pool.threads
@@ -207,6 +220,8 @@ class Partition:
                 self._runs[item] = before = key, run
             runs[item] = before[1]
             note(item.output, before[1].shape)
+        for slot in self.outputs.values():
+            learn(slot)
         return _Bound(self, known, runs, constants)
 
 
