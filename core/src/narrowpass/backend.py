@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from narrowpass.errors import BackendError
+
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
@@ -45,10 +47,13 @@ class CompileOptions:
     Attributes:
         threads: number of threads that a run may use; None for the size of the affinity mask.
         keep: values, by name, that must stay readable through ``run(outputs=...)``.
+        require_native: whether a node that the backend leaves to a fallback is an error; see
+            `compile_bundle`.
     """
 
     threads: int | None = None
     keep: tuple[str, ...] = ()
+    require_native: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,14 @@ class NodeTime:
         op_type: its operator.
         kernel: what computed it.
         seconds: median time of one run.
+        partition: the partition that it is part of; None where it runs alone.
     """
 
     node: str
     op_type: str
     kernel: str
     seconds: float
+    partition: int | None = None
 
 
 class Program(abc.ABC):
@@ -203,3 +210,28 @@ class Backend(abc.ABC):
         Raises:
             BackendError: a method that cannot be compiled, with the node and the reason.
         """
+
+
+_NAMED_FALLBACKS = 5
+
+
+def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) -> Program:
+    """Compile a bundle, and hold the backend to ``options.require_native``.
+
+    Raises:
+        BackendError: a method that cannot be compiled; or nodes that `Program.explain` gives a
+            reason for, where native ones are required. The message names them with the reasons.
+    """
+    program = backend.compile(bundle, options)
+    if not options.require_native:
+        return program
+    left = [plan for plan in program.explain() if plan.reason]
+    if left:
+        program.close()
+        shown = [f"{p.op_type} {p.node!r}: {p.reason}" for p in left[:_NAMED_FALLBACKS]]
+        more = f"\n  and {len(left) - len(shown)} more" if len(left) > len(shown) else ""
+        listing = "\n  ".join(shown)
+        raise BackendError(
+            f"{len(left)} nodes have no native kernel of {backend.name}:\n  {listing}{more}"
+        )
+    return program

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from narrowpass.backend import CompileOptions, Feeds, Program
+from narrowpass.backend import CompileOptions, Feeds, Program, compile_bundle
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
 from narrowpass.calibration import Samples
 from narrowpass.config import registry_for
@@ -138,6 +138,7 @@ def load(
     *,
     threads: int | None = None,
     keep: Sequence[str] = (),
+    require_native: bool = False,
     pipeline: str | Pipeline | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
@@ -148,17 +149,20 @@ def load(
         backend: the backend's name; None for the available one of highest priority.
         threads: threads that a run may use; None for as many as the process may run on.
         keep: inner values that must stay readable through ``run(outputs=...)``.
+        require_native: whether a node without a native kernel is an error.
         pipeline: for an ONNX file: pipeline text; None for the backend's default.
         plugins: the plugins to use; None for the installed ones.
 
     Raises:
         UsageError: an unknown backend or path; a pipeline given for a bundle.
         InputError: a bundle or model that cannot be used.
+        BackendError: a model that the backend cannot run, or not natively where it must.
     """
     plugins = plugins or load_plugins()
     chosen = registry_for(plugins).backend(backend)
     bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
-    return chosen.compile(bundle, CompileOptions(threads=threads, keep=tuple(keep)))
+    options = CompileOptions(threads=threads, keep=tuple(keep), require_native=require_native)
+    return compile_bundle(chosen, bundle, options)
 
 
 def open_bundle(

@@ -143,11 +143,12 @@ class FeedChecker:
         _check_dtype(where, kind.dtype, value)
         if spec.shape is None:
             return
-        takes = f"takes shape {_shape_text(spec.shape)}, not {_shape_text(value.shape)}"
         if len(spec.shape) != value.ndim:
+            takes = _takes(spec.shape, value)
             raise DataError(f"{where} {takes}: rank {len(spec.shape)}, not {value.ndim}")
         for axis, (dim, size) in enumerate(zip(spec.shape, value.shape, strict=True)):
             if isinstance(dim, int) and dim != size:
+                takes = _takes(spec.shape, value)
                 raise DataError(f"{where} {takes}: axis {axis} is {size}, not {dim}")
             if not isinstance(dim, str) or sizes is None:
                 continue
@@ -201,6 +202,10 @@ def _dtype_code(dtype: ir.DataType) -> str:
 
 def _shape_text(shape: tuple[Dim, ...]) -> str:
     return "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
+
+
+def _takes(shape: tuple[Dim, ...], array: np.ndarray[Any, Any]) -> str:
+    return f"takes shape {_shape_text(shape)}, not {_shape_text(array.shape)}"
 
 
 def _describe(spec: FeedSpec) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from narrowpass.backend import NodePlan
 from narrowpass.errors import BackendError
 from narrowpass.feeds import FeedChecker
-from narrowpass.reference import NodeEvaluator
+from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.assign import (
     Assigned,
@@ -31,30 +32,22 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.patterns import operations
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
-from narrowpass_xnn_cpu.plan.step import Step
+from narrowpass_xnn_cpu.plan.step import Step, Times
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass
 class HostUnit:
-    """Operations that XNNPACK has not: evaluated node by node.
+    """Operations that XNNPACK has not: run node by node.
 
     Attributes:
-        items: evaluators and shape arithmetic, in order.
+        items: nodes and shape arithmetic, in order.
         outputs: names of the values that other units read.
     """
 
     items: list[HostNode | ShapeNode]
     outputs: tuple[str, ...]
-
-
-@dataclass
-class HostNode:
-    """One node that the reference evaluator runs."""
-
-    name: str
-    evaluator: NodeEvaluator
 
 
 class Method:
@@ -112,7 +105,7 @@ class Method:
         wanted: Sequence[str],
         pool: ThreadPool,
         out: Mapping[str, Array],
-        times: dict[object, list[float]] | None = None,
+        times: Times | None = None,
     ) -> dict[str, Any]:
         """Run the method on feeds that were checked.
 
@@ -179,21 +172,19 @@ def _run_host(
     unit: HostUnit,
     values: dict[str, Any],
     shapes: Shapes,
-    times: dict[object, list[float]] | None,
+    times: Times | None,
 ) -> None:
     for item in unit.items:
         if isinstance(item, ShapeNode):
             item.update(shapes)
             continue
-        evaluator = item.evaluator
         given = {
-            name: values[name] if name in values else shapes.value(name)
-            for name in evaluator.inputs
+            name: values[name] if name in values else shapes.value(name) for name in item.inputs
         }
         start = time.perf_counter()
-        made = evaluator.run(given)
+        made = item.run(given)
         if times is not None:
-            times.setdefault(item.name, []).append(time.perf_counter() - start)
+            times.setdefault(item, []).append(time.perf_counter() - start)
         for name, value in made.items():
             values[name] = value
             if isinstance(value, np.ndarray):
@@ -224,7 +215,7 @@ def _compile(units: Sequence[Unit], facts: Facts, model: ir.Model) -> list[Parti
             builder = Builder(facts)
             for entry in unit.ops:
                 if entry.where is Where.SHAPES:
-                    builder.add_shape_node(_shape_node(entry.op, model))
+                    builder.add_shape_node(_shape_node(entry.op, facts, model))
                     continue
                 try:
                     families.lower(entry.op, builder)
@@ -233,46 +224,28 @@ def _compile(units: Sequence[Unit], facts: Facts, model: ir.Model) -> list[Parti
             compiled.append(builder.finish(number, given))
             number += 1
             continue
-        items: list[HostNode | ShapeNode] = []
-        for entry in unit.ops:
-            node = entry.op.nodes[0]
-            if entry.where is Where.SHAPES:
-                items.append(_shape_node(entry.op, model))
-            else:
-                name = node.name or node.outputs[0].name or ""
-                items.append(HostNode(name, NodeEvaluator([node], model)))
+        items = [
+            _shape_node(entry.op, facts, model)
+            if entry.where is Where.SHAPES
+            else HostNode(entry.op, facts, model)
+            for entry in unit.ops
+        ]
         compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
     return compiled
 
 
-def _shape_node(op: Op, model: ir.Model) -> ShapeNode:
-    node = op.nodes[0]
-    name = node.name or op.output.name or ""
-    inputs = tuple("" if value is None else value.name or "" for value in op.inputs)
-    outputs = tuple(value.name or "" for value in op.outputs)
-    if op.kind == "Shape":
+def _shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
+    if op.kind in ("Shape", "Size"):
+        name = op.nodes[0].name or op.output.name or ""
+        names = (op.required(0).name or "",), (op.output.name or "",)
         part = slice(op.get("start", 0), op.get("end", None))
+        if op.kind == "Shape":
+            return ShapeNode(name, *names, True, lambda given: [np.array(given[0], np.int64)[part]])
         return ShapeNode(
-            name, inputs, outputs, True, lambda given: [np.array(given[0], np.int64)[part]]
+            name, *names, True, lambda given: [np.array(math.prod(given[0]), np.int64)]
         )
-    if op.kind == "Size":
-        return ShapeNode(
-            name,
-            inputs,
-            outputs,
-            True,
-            lambda given: [np.array(np.prod(given[0], dtype=np.int64), np.int64)],
-        )
-    evaluator = NodeEvaluator([node], model)
-
-    def evaluate(given: Sequence[Any]) -> Sequence[Array]:
-        values = {n: v for n, v in zip(inputs, given, strict=True) if n}
-        made = evaluator.run(values)
-        return [
-            np.ascontiguousarray(made[output]).reshape(made[output].shape) for output in outputs
-        ]
-
-    return ShapeNode(name, inputs, outputs, False, evaluate)
+    node = HostNode(op, facts, model)
+    return ShapeNode(node.name, node.operands, node.outputs, False, node.evaluate)
 
 
 def _plans(
@@ -285,6 +258,10 @@ def _plans(
             for step in made.steps:
                 for node in step.nodes:
                     kernels.setdefault(node, []).append(step.kernel)
+        else:
+            for item in made.items:
+                if isinstance(item, HostNode):
+                    kernels[item.name] = [item.kernel]
         number = made.number if isinstance(made, Partition) else None
         for entry in unit.ops:
             plans += _plans_of(method, entry, number, kernels)
@@ -310,7 +287,8 @@ def _plans_of(
         elif entry.where is Where.WEIGHTS:
             kernel = "packed with the weights"
         else:
-            kernel = "onnx.reference"
+            (kernel,) = kernels[name]
+        fallback = entry.where is Where.HOST and kernel == "onnx.reference"
         plans.append(
             NodePlan(
                 method=method,
@@ -319,7 +297,7 @@ def _plans_of(
                 dtype="" if dtype is None else dtype.name.lower(),
                 partition=number if entry.where is Where.NATIVE else None,
                 kernel=kernel,
-                reason=entry.reason,
+                reason=entry.reason if fallback else "",
             )
         )
     return plans

@@ -14,9 +14,10 @@ from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, DataError, UsageError
 from narrowpass.options import suggest
+from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.method import Method, step_name
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.plan.step import Step
+from narrowpass_xnn_cpu.plan.step import Times
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -142,16 +143,20 @@ class XnnProgram(Program):
         chosen.checker.check(feeds)
         chosen = self._for(chosen, feeds)
         chosen.run(feeds, chosen.outputs, self._pool, {})
-        times: dict[object, list[float]] = {}
+        times: Times = {}
         for _ in range(runs):
             chosen.run(feeds, chosen.outputs, self._pool, {}, times)
         op_types = {plan.node: plan.op_type for plan in chosen.plans}
+        owners = {step: part.number for part in chosen.partitions for step in part.steps}
         rows = []
         for key, seconds in times.items():
-            name = step_name(key) if isinstance(key, Step) else str(key)
-            kernel = key.kernel if isinstance(key, Step) else "onnx.reference"
-            op_type = op_types.get(name, "") if not isinstance(key, Step) or key.nodes else ""
-            rows.append(NodeTime(name, op_type, kernel, statistics.median(seconds)))
+            median = statistics.median(seconds)
+            if isinstance(key, HostNode):
+                rows.append(NodeTime(key.name, op_types[key.name], key.kernel, median))
+            else:
+                name = step_name(key)
+                op_type = op_types[name] if key.nodes else ""
+                rows.append(NodeTime(name, op_type, key.kernel, median, owners[key]))
         return rows
 
     def stats(self) -> dict[str, int]:
@@ -163,7 +168,7 @@ class XnnProgram(Program):
         return {
             "methods": len(self._methods),
             "nodes": len(plans),
-            "native_nodes": sum(plan.partition is not None for plan in plans),
+            "native_nodes": sum(not plan.reason for plan in plans),
             "partitions": len(partitions),
             "steps": sum(len(partition.steps) for partition in partitions),
         }

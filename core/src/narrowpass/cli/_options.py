@@ -82,6 +82,13 @@ threads_option = click.option(
     help="Threads that a run may use.  [default: as many as the process may run on]",
 )
 
+native_option = click.option(
+    "--require-native",
+    "require_native",
+    is_flag=True,
+    help="Fail if a node has no native kernel, rather than run it on the slow fallback.",
+)
+
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,7 @@ from narrowpass.cli._options import (
     choose_method,
     json_option,
     method_option,
+    native_option,
     parse_shapes,
     pipeline_option,
     seed_option,
@@ -21,6 +24,7 @@ from narrowpass.cli._options import (
 from narrowpass.cli._output import format_seconds, print_json, print_table
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import BackendError
+from narrowpass.files import write_file
 
 if TYPE_CHECKING:
     from narrowpass.backend import NodeTime
@@ -36,6 +40,7 @@ _PROFILE_RUNS = 5
 @backend_option
 @pipeline_option
 @threads_option
+@native_option
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
@@ -43,6 +48,11 @@ _PROFILE_RUNS = 5
     help="Runs that are timed.  [default: as many as fit into 3 seconds, at least 5]",
 )
 @click.option("--profile", is_flag=True, help="Also print the time of each node.")
+@click.option(
+    "--trace",
+    metavar="OUT.json",
+    help="Write the times of one run, node after node, for chrome://tracing and Perfetto.",
+)
 @seed_option
 @json_option
 @pass_state
@@ -54,8 +64,10 @@ def bench(
     backend: str | None,
     pipeline: str | None,
     threads: int | None,
+    require_native: bool,
     runs: int | None,
     profile: bool,
+    trace: str | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -66,9 +78,9 @@ def bench(
 
     The JSON document has the keys model, method, backend, threads, inputs (shapes by name),
     latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
-    --profile; else node, op_type, kernel, seconds, the slowest first).
+    --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
-    from narrowpass.backend import CompileOptions
+    from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._feeds import random_inputs
     from narrowpass.cli._measure import measure
     from narrowpass.driver import open_bundle
@@ -83,10 +95,11 @@ def bench(
     if backend is None:
         state.note(f"backend: {chosen.name}")
     profiled: list[NodeTime] | None = None
-    with chosen.compile(bundle, CompileOptions(threads=threads)) as program:
+    options = CompileOptions(threads=threads, require_native=require_native)
+    with compile_bundle(chosen, bundle, options) as program:
         try:
             [latency] = measure([lambda: program.run(feeds, method)], runs)
-            if profile:
+            if profile or trace is not None:
                 profiled = list(program.profile(feeds, method, runs or _PROFILE_RUNS))
         except BackendError as error:
             raise _with_notes(error, notes) from error.__cause__
@@ -99,10 +112,40 @@ def bench(
         "latency": latency.to_json(),
         "profile": None if profiled is None else _profile_json(profiled),
     }
+    if trace is not None:
+        write_file(Path(trace), json.dumps(_trace(method, profiled or [])).encode())
+    if not profile:
+        document["profile"] = None
     if as_json:
         print_json(document)
         return
     _print(document)
+    if trace is not None:
+        click.echo(f"wrote {trace}")
+
+
+def _trace(method: str, rows: Sequence[NodeTime]) -> dict[str, Any]:
+    """Give rows in the order in which they run as complete events of the trace event format."""
+    events = []
+    start = 0.0
+    for row in rows:
+        microseconds = row.seconds * 1e6
+        arguments = {"node": row.node, "operator": row.op_type, "partition": row.partition}
+        events.append(
+            {
+                "name": f"{row.op_type or 'layout'} {row.node}",
+                "cat": row.kernel,
+                "ph": "X",
+                "ts": start,
+                "dur": microseconds,
+                "pid": 1,
+                "tid": 1,
+                "args": {**arguments, "kernel": row.kernel},
+            }
+        )
+        start += microseconds
+    name = {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": method}}
+    return {"traceEvents": [name, *events], "displayTimeUnit": "ms"}
 
 
 def _with_notes(error: BackendError, notes: Sequence[str]) -> BackendError:
@@ -114,7 +157,13 @@ def _with_notes(error: BackendError, notes: Sequence[str]) -> BackendError:
 
 def _profile_json(rows: Sequence[NodeTime]) -> list[dict[str, Any]]:
     return [
-        {"node": r.node, "op_type": r.op_type, "kernel": r.kernel, "seconds": r.seconds}
+        {
+            "node": r.node,
+            "op_type": r.op_type,
+            "kernel": r.kernel,
+            "seconds": r.seconds,
+            "partition": r.partition,
+        }
         for r in sorted(rows, key=lambda row: -row.seconds)
     ]
 

@@ -10,6 +10,7 @@ import click
 from narrowpass.cli._options import (
     backend_option,
     json_option,
+    native_option,
     pipeline_option,
     threads_option,
 )
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @backend_option
 @pipeline_option
 @threads_option
+@native_option
 @click.option("--report", metavar="OUT.html", help="Write what each pass decided as a web page.")
 @json_option
 @pass_state
@@ -36,6 +38,7 @@ def explain(
     backend: str | None,
     pipeline: str | None,
     threads: int | None,
+    require_native: bool,
     report: str | None,
     as_json: bool,
 ) -> None:
@@ -49,7 +52,7 @@ def explain(
     dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit)
     of each; and removed: decisions about nodes and values that are no longer there.
     """
-    from narrowpass.backend import CompileOptions
+    from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._options import choose_method
     from narrowpass.cli.build import write_report
     from narrowpass.driver import open_bundle
@@ -60,7 +63,8 @@ def explain(
         choose_method(method, list(bundle.methods))
     if backend is None:
         state.note(f"backend: {chosen.name}")
-    with chosen.compile(bundle, CompileOptions(threads=threads)) as program:
+    options = CompileOptions(threads=threads, require_native=require_native)
+    with compile_bundle(chosen, bundle, options) as program:
         plans = [plan for plan in program.explain() if method in (None, plan.method)]
     decided = _decisions(bundle, method)
     dtypes = {} if all(plan.dtype for plan in plans) else _dtypes(bundle)

@@ -14,6 +14,7 @@ from narrowpass.cli._options import (
     choose_method,
     json_option,
     method_option,
+    native_option,
     pipeline_option,
     threads_option,
 )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 @backend_option
 @pipeline_option
 @threads_option
+@native_option
 @json_option
 @pass_state
 def run(
@@ -49,6 +51,7 @@ def run(
     backend: str | None,
     pipeline: str | None,
     threads: int | None,
+    require_native: bool,
     as_json: bool,
 ) -> None:
     """Run a model on inputs from files.
@@ -60,7 +63,7 @@ def run(
     The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
     max and mean (null where they do not apply) of each.
     """
-    from narrowpass.backend import CompileOptions
+    from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._feeds import check_given, read_inputs
     from narrowpass.driver import open_bundle
     from narrowpass.feeds import FeedChecker
@@ -74,7 +77,8 @@ def run(
     FeedChecker.of(graph, method).check(feeds)
     if backend is None:
         state.note(f"backend: {chosen.name}")
-    with chosen.compile(bundle, CompileOptions(threads=threads)) as program:
+    options = CompileOptions(threads=threads, require_native=require_native)
+    with compile_bundle(chosen, bundle, options) as program:
         results = program.run(feeds, method)
     arrays = flatten(results)
     if output is not None:

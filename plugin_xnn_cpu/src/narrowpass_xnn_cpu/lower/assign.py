@@ -69,7 +69,7 @@ def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
             continue
         if _follows_from_shapes(op, facts):
             facts.fixed.update(value.name or "" for value in op.outputs if value.name)
-            assigned.append(Assigned(op, Where.SHAPES, "follows from shapes"))
+            assigned.append(Assigned(op, Where.SHAPES))
             continue
         reason = families.reason(op, facts)
         where = Where.NATIVE if reason is None else Where.HOST

@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned, readable_beyond
 from narrowpass_xnn_cpu.plan.memory import Lifetime, place
-from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times, elements
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Partition:
         shapes: Shapes,
         pool: ThreadPool,
         out: Mapping[str, Array],
-        times: dict[object, list[float]] | None = None,
+        times: Times | None = None,
     ) -> dict[str, Array]:
         """Run the partition.
 
@@ -351,7 +351,7 @@ class _Bound:
         arrays: Mapping[str, Array],
         pool: ThreadPool,
         out: Mapping[str, Array],
-        times: dict[object, list[float]] | None,
+        times: Times | None,
     ) -> dict[str, Array]:
         held = []
         given: dict[Slot, Array] = {}

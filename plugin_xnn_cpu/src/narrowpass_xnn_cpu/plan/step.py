@@ -21,6 +21,10 @@ Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
 
+Times = dict[Any, list[float]]
+"""Seconds of each run, by the step or host node."""
+
+
 @dataclass(eq=False)
 class Slot:
     """A dense array that steps read or write.

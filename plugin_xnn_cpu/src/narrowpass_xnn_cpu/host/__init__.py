@@ -1,0 +1,1 @@
+"""Kernels in numpy, for what XNNPACK has not: integers, conditions, indices, shapes."""

@@ -1,0 +1,355 @@
+"""Operators by numpy: each as a function of arrays, with the semantics of the specification.
+
+What numpy computes differently, or slowly, is not here; the reference evaluator does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op
+
+Array = np.ndarray[Any, Any]
+Kernel = Callable[..., Any]
+"""Takes the inputs (None for those left out) and gives the output, or a list of outputs."""
+
+_INTEGERS = {
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+}
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE}
+_BOOLS = {ir.DataType.BOOL}
+_NUMBERS = _INTEGERS | _FLOATS
+_ALL = _NUMBERS | _BOOLS
+
+_Make = Callable[[Op], Kernel]
+_KERNELS: dict[str, tuple[_Make, int, set[ir.DataType]]] = {}
+
+
+def _kernel(
+    *kinds: str, since: int = 1, dtypes: set[ir.DataType] = _ALL
+) -> Callable[[_Make], _Make]:
+    """Register what makes the kernel of these operators, from an operator set on."""
+
+    def register(make: _Make) -> _Make:
+        for kind in kinds:
+            _KERNELS[kind] = make, since, dtypes
+        return make
+
+    return register
+
+
+def make(op: Op, facts: Facts) -> Kernel | None:
+    """Give the kernel of an operation; None where there is none for it."""
+    found = _KERNELS.get(op.kind)
+    if found is None or len(op.nodes) != 1 or op.nodes[0].domain:
+        return None
+    build, since, dtypes = found
+    if op.version < since:
+        return None
+    values = [value for value in (*op.inputs, *op.outputs) if value is not None]
+    known = [facts.dtype(value) for value in values]
+    if any(dtype not in _ALL for dtype in known):
+        return None
+    if facts.dtype(op.input(0)) not in dtypes and op.inputs:
+        return None
+    try:
+        return build(op)
+    except KeyError:  # an attribute that is not covered
+        return None
+
+
+def _always(function: Kernel) -> _Make:
+    return lambda _: function
+
+
+_BINARY: dict[str, tuple[Any, set[ir.DataType]]] = {
+    "Add": (np.add, _NUMBERS),
+    "Sub": (np.subtract, _NUMBERS),
+    "Mul": (np.multiply, _NUMBERS),
+    "Div": (np.divide, _FLOATS),
+    "Equal": (np.equal, _ALL),
+    "Less": (np.less, _NUMBERS),
+    "LessOrEqual": (np.less_equal, _NUMBERS),
+    "Greater": (np.greater, _NUMBERS),
+    "GreaterOrEqual": (np.greater_equal, _NUMBERS),
+    "And": (np.logical_and, _BOOLS),
+    "Or": (np.logical_or, _BOOLS),
+    "Xor": (np.logical_xor, _BOOLS),
+}
+for _name, (_function, _dtypes) in _BINARY.items():
+    _KERNELS[_name] = _always(_function), 7, _dtypes
+
+_UNARY: dict[str, tuple[Any, set[ir.DataType]]] = {
+    "Abs": (np.abs, _NUMBERS),
+    "Neg": (np.negative, _NUMBERS),
+    "Not": (np.logical_not, _BOOLS),
+    "Sign": (np.sign, _NUMBERS),
+    "Identity": (np.asarray, _ALL),
+    "Exp": (np.exp, _FLOATS),
+    "Log": (np.log, _FLOATS),
+    "Sqrt": (np.sqrt, _FLOATS),
+    "Tanh": (np.tanh, _FLOATS),
+    "IsNaN": (np.isnan, _FLOATS),
+}
+for _name, (_function, _dtypes) in _UNARY.items():
+    _KERNELS[_name] = _always(_function), 1, _dtypes
+
+
+@_kernel("Max", "Min", since=8, dtypes=_NUMBERS)
+def _extreme(op: Op) -> Kernel:
+    function = np.maximum if op.kind == "Max" else np.minimum
+
+    def run(*given: Array) -> Array:
+        result = given[0]
+        for other in given[1:]:
+            result = function(result, other)
+        return result
+
+    return run
+
+
+@_kernel("Pow", since=7, dtypes=_FLOATS)
+def _pow(_: Op) -> Kernel:
+    return lambda x, y: np.power(x, y).astype(x.dtype, copy=False)
+
+
+@_kernel("Cast", since=6)
+def _cast(op: Op) -> Kernel:
+    dtype = ir.DataType(op.attributes["to"]).numpy()
+    return lambda x: x.astype(dtype, copy=False)
+
+
+@_kernel("Where", since=9, dtypes=_BOOLS)
+def _where(_: Op) -> Kernel:
+    return np.where
+
+
+@_kernel("Gather")
+def _gather(op: Op) -> Kernel:
+    axis = op.get("axis", 0)
+
+    def run(data: Array, indices: Array) -> Array:
+        size = data.shape[axis]
+        if indices.size and (indices.min() < -size or indices.max() >= size):
+            raise IndexError(f"an index is out of range of axis {axis} of size {size}")
+        return np.take(data, indices, axis=axis)
+
+    return run
+
+
+@_kernel("GatherElements", since=11)
+def _gather_elements(op: Op) -> Kernel:
+    axis = op.get("axis", 0)
+
+    def run(data: Array, indices: Array) -> Array:
+        part = tuple(
+            slice(None) if i == axis % data.ndim else slice(0, size)
+            for i, size in enumerate(indices.shape)
+        )
+        return np.take_along_axis(data[part], indices, axis)
+
+    return run
+
+
+@_kernel("Concat", since=4)
+def _concat(op: Op) -> Kernel:
+    axis = op.attributes["axis"]
+    return lambda *given: np.concatenate(given, axis)
+
+
+def _axes(op: Op, given: Array | None) -> tuple[int, ...] | None:
+    listed = op.get("axes", None) if given is None else given.reshape(-1).tolist()
+    return None if listed is None else tuple(listed)
+
+
+@_kernel("Squeeze")
+def _squeeze(op: Op) -> Kernel:
+    return lambda x, axes=None: np.squeeze(x, _axes(op, axes))
+
+
+@_kernel("Unsqueeze")
+def _unsqueeze(op: Op) -> Kernel:
+    return lambda x, axes=None: np.expand_dims(x, _axes(op, axes) or ())
+
+
+@_kernel("Reshape", since=5)
+def _reshape(op: Op) -> Kernel:
+    zero_is_zero = bool(op.get("allowzero", 0))
+
+    def run(x: Array, target: Array) -> Array:
+        dims = target.reshape(-1).tolist()
+        if not zero_is_zero:
+            dims = [x.shape[i] if dim == 0 else dim for i, dim in enumerate(dims)]
+        if -1 in dims and x.size == 0:
+            rest = int(np.prod([dim for dim in dims if dim != -1], dtype=np.int64))
+            if rest == 0:
+                dims[dims.index(-1)] = 0
+        return x.reshape(dims)
+
+    return run
+
+
+@_kernel("Flatten")
+def _flatten(op: Op) -> Kernel:
+    axis = op.get("axis", 1)
+
+    def run(x: Array) -> Array:
+        at = axis + x.ndim if axis < 0 else axis
+        rows = int(np.prod(x.shape[:at], dtype=np.int64))
+        return x.reshape(rows, int(np.prod(x.shape[at:], dtype=np.int64)))
+
+    return run
+
+
+@_kernel("Transpose")
+def _transpose(op: Op) -> Kernel:
+    perm = op.get("perm", None)
+    return lambda x: np.transpose(x, perm)
+
+
+@_kernel("Expand", since=8)
+def _expand(_: Op) -> Kernel:
+    def run(x: Array, target: Array) -> Array:
+        shape = np.broadcast_shapes(x.shape, tuple(target.reshape(-1).tolist()))
+        return np.ascontiguousarray(np.broadcast_to(x, shape)).reshape(shape)
+
+    return run
+
+
+@_kernel("Tile", since=6)
+def _tile(_: Op) -> Kernel:
+    return lambda x, repeats: np.tile(x, repeats.tolist())
+
+
+@_kernel("Slice", since=10)
+def _slice(_: Op) -> Kernel:
+    def run(
+        x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+    ) -> Array:
+        part = [slice(None)] * x.ndim
+        count = starts.size
+        along = range(count) if axes is None else axes.tolist()
+        by = [1] * count if steps is None else steps.tolist()
+        for start, end, axis, step in zip(starts.tolist(), ends.tolist(), along, by, strict=True):
+            size = x.shape[axis]
+            if step < 0:
+                # Past the beginning is no index from the end, which is what numpy takes it for.
+                last = end + size if end < 0 else end
+                first = min(start + size if start < 0 else start, size - 1)
+                part[axis] = slice(first, None if last < 0 else last, step)
+                if first < 0:
+                    part[axis] = slice(0, 0)
+            else:
+                part[axis] = slice(start, end, step)
+        return x[tuple(part)]
+
+    return run
+
+
+@_kernel("Split")
+def _split(op: Op) -> Kernel:
+    axis, count = op.get("axis", 0), len(op.outputs)
+
+    def run(x: Array, sizes: Array | None = None) -> list[Array]:
+        listed = op.get("split", None) if sizes is None else sizes.tolist()
+        if listed is None:
+            each = -(-x.shape[axis] // count)
+            return [
+                x.take(range(i * each, min((i + 1) * each, x.shape[axis])), axis)
+                for i in range(count)
+            ]
+        return np.split(x, np.cumsum(listed)[:-1], axis)
+
+    return run
+
+
+@_kernel("ConstantOfShape", since=9)
+def _constant_of_shape(op: Op) -> Kernel:
+    tensor = op.get("value", None)
+    fill = np.zeros(1, np.float32) if tensor is None else tensor.numpy()
+    return lambda shape: np.full(tuple(shape.tolist()), fill.reshape(-1)[0], fill.dtype)
+
+
+@_kernel("Range", since=11, dtypes=_INTEGERS)
+def _range(_: Op) -> Kernel:
+    return lambda start, limit, delta: np.arange(
+        start.item(), limit.item(), delta.item(), dtype=start.dtype
+    )
+
+
+@_kernel("NonZero", since=9)
+def _non_zero(_: Op) -> Kernel:
+    return lambda x: np.array(np.nonzero(x), np.int64).reshape(max(1, x.ndim) if x.ndim else 0, -1)
+
+
+@_kernel("Trilu", since=14)
+def _trilu(op: Op) -> Kernel:
+    function = np.triu if op.get("upper", 1) else np.tril
+    return lambda x, k=None: function(x, 0 if k is None else int(k.item()))
+
+
+@_kernel("CumSum", since=11, dtypes=_NUMBERS)
+def _cumsum(op: Op) -> Kernel:
+    if op.get("exclusive", 0) or op.get("reverse", 0):
+        raise KeyError("exclusive or reverse")
+    return lambda x, axis: np.cumsum(x, int(axis.item()), dtype=x.dtype)
+
+
+@_kernel("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", since=13, dtypes=_NUMBERS)
+def _reduce(op: Op) -> Kernel:
+    functions: dict[str, Any] = {
+        "ReduceSum": np.sum,
+        "ReduceProd": np.prod,
+        "ReduceMax": np.max,
+        "ReduceMin": np.min,
+    }
+    function = functions[op.kind]
+    keep = bool(op.get("keepdims", 1))
+    nothing = bool(op.get("noop_with_empty_axes", 0))
+
+    def run(x: Array, axes: Array | None = None) -> Array:
+        along = _axes(op, axes)
+        if not along:
+            if nothing:
+                return x
+            along = None
+        options = {}
+        if x.size == 0 and op.kind in ("ReduceMax", "ReduceMin"):
+            options["initial"] = _worst(x.dtype, least=op.kind == "ReduceMax")
+        return np.asarray(function(x, axis=along, keepdims=keep, **options), x.dtype)
+
+    return run
+
+
+def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
+    """Give what the greatest, or least, element of nothing is."""
+    if dtype.kind == "f":
+        return -np.inf if least else np.inf
+    limits = np.iinfo(dtype)
+    return limits.min if least else limits.max
+
+
+@_kernel("ArgMax", "ArgMin", dtypes=_NUMBERS)
+def _arg(op: Op) -> Kernel:
+    if op.get("select_last_index", 0):
+        raise KeyError("select_last_index")
+    function = np.argmax if op.kind == "ArgMax" else np.argmin
+    axis, keep = op.get("axis", 0), bool(op.get("keepdims", 1))
+    return lambda x: np.asarray(function(x, axis=axis, keepdims=keep), np.int64)
+
+
+def as_results(made: Any) -> Sequence[Array]:
+    """Give what a kernel gave as a list of arrays."""
+    return [np.asarray(item) for item in made] if isinstance(made, list) else [np.asarray(made)]

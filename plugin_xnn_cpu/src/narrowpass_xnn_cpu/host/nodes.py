@@ -1,0 +1,75 @@
+"""Nodes that run outside of partitions, each as a function of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass.reference import NodeEvaluator
+from narrowpass_xnn_cpu.host import kernels
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op
+
+
+class HostNode:
+    """A node that numpy or the reference evaluator runs.
+
+    Args:
+        op: the operation, of one node.
+        facts: of its graph.
+        model: gives operator sets and functions.
+
+    Attributes:
+        name: the node's.
+        operands: names of its inputs; empty for those left out.
+        inputs: names of the values that it reads, those read in subgraphs included.
+        outputs: names of the values that it makes.
+        kernel: what runs it, for people.
+        native: whether that is a kernel of ours.
+    """
+
+    def __init__(self, op: Op, facts: Facts, model: ir.Model) -> None:
+        node = op.nodes[0]
+        self.name = node.name or next((v.name for v in op.outputs if v.name), "")
+        self.operands = tuple("" if value is None else value.name or "" for value in op.inputs)
+        self.outputs = tuple(value.name for value in op.outputs if value.name)
+        kernel = kernels.make(op, facts)
+        self.native = kernel is not None
+        if kernel is None:
+            evaluator = NodeEvaluator([node], model)
+            self.kernel = "onnx.reference"
+            self.inputs = evaluator.inputs
+            self._run: Callable[[dict[str, Any]], dict[str, Any]] = evaluator.run
+            return
+        self.kernel = f"numpy {op.kind}"
+        self.inputs = tuple(dict.fromkeys(name for name in self.operands if name))
+        names = [value.name or "" for value in op.outputs]
+
+        def run(values: dict[str, Any]) -> dict[str, Any]:
+            given = [values[name] if name else None for name in self.operands]
+            try:
+                with np.errstate(all="ignore"):
+                    made = kernels.as_results(kernel(*given))
+            except (IndexError, ValueError, TypeError) as error:
+                raise BackendError(f"node {self.name!r} ({op.kind}) failed: {error}") from error
+            return {name: value for name, value in zip(names, made, strict=True) if name}
+
+        self._run = run
+
+    def run(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Run the node on the values that `inputs` names.
+
+        Raises:
+            BackendError: it fails; the message names it.
+        """
+        return self._run(values)
+
+    def evaluate(self, given: Sequence[Any]) -> Sequence[np.ndarray[Any, Any]]:
+        """Run the node on its operands in order; None for those left out."""
+        values = dict(zip(self.operands, given, strict=True))
+        made = self._run({name: value for name, value in values.items() if name})
+        return [np.asarray(made[name], order="C") for name in self.outputs]
