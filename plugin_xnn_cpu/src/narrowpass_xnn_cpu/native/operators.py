@@ -44,13 +44,16 @@ class Operator:
         self._ffi = extension().ffi
         self._lib = extension().lib
 
+    def _kind(self) -> str:
+        return self.call.removeprefix("NP_").lower().replace("_", " ")
+
     def _created(self, status: int, handle: Any) -> None:
-        check(status, f"XNNPACK does not create this {self.call.lower()}")
+        check(status, f"XNNPACK does not create this {self._kind()}")
         self.handle = handle[0]
         weakref.finalize(self, self._lib.xnn_delete_operator, self.handle).atexit = False
 
     def _reshaped(self, status: int, shapes: object) -> None:
-        check(status, f"XNNPACK does not take {shapes} for this {self.call.lower()}")
+        check(status, f"XNNPACK does not take {shapes} for this {self._kind()}")
 
 
 def _checked(shape: Sequence[int], rank: int | None = None) -> Shape:
@@ -194,6 +197,7 @@ class Convolution(Operator):
         _pixels(pads, 0, "padding")
         _pixels((*strides, *dilations), 1, "stride or dilation")
         self.channels = inputs
+        self._window = (height, width), tuple(pads), tuple(dilations)
         top, left, bottom, right = pads
         low, high = _bounds(limits)
         handle = ffi.new("xnn_operator_t *")
@@ -226,6 +230,7 @@ class Convolution(Operator):
         batch, height, width, channels = _checked(shape, 4)
         if channels != self.channels:
             raise BackendError(f"a convolution of {self.channels} channels got {channels}")
+        _check_window((batch, height, width, channels), *self._window)
         ffi = self._ffi
         sizes = ffi.new("size_t[3]")
         status = self._lib.xnn_reshape_convolution2d_nhwc_f32(

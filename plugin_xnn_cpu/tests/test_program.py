@@ -1,0 +1,309 @@
+"""The program: feeds, outputs, changing shapes, kept values, threads, forks, errors."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from xnn_kit import check, close, compile_model, feeds_for, one_node
+
+from narrowpass import Bundle, CompileOptions
+from narrowpass.errors import BackendError, DataError, UsageError
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
+
+RNG = np.random.default_rng(11)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.asarray(RNG.standard_normal(shape), np.float32)
+
+
+def network(batch: int | str = "N", side: int | str = "S") -> onnx.ModelProto:
+    """Make a small CNN of dynamic size."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("Conv", ["b", "d"], ["c"], "depthwise", group=6, strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "g"], ["y"], "gemm"),
+    ]
+    weights = {"w": floats(6, 3, 3, 3), "d": floats(6, 1, 3, 3), "g": floats(6, 4)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, side, side])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 4])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def test_shapes_change_without_compiling_again():
+    model = network()
+    program = compile_model(model)
+    for batch, side in [(1, 8), (3, 8), (2, 17), (1, 8), (1, 3)]:
+        check(model, {"x": floats(batch, 3, side, side)}, program=program)
+
+
+def test_an_empty_batch():
+    program = compile_model(network())
+    assert program.run({"x": floats(0, 3, 9, 9)})["y"].shape == (0, 4)
+    close(program.run({"x": np.zeros((1, 3, 9, 9), np.float32)})["y"], np.zeros((1, 4), np.float32))
+
+
+def test_symbolic_dimensions_are_checked():
+    program = compile_model(network())
+    with pytest.raises(DataError, match="dimension 'S' is 9 at axis 3, but 8 at axis 2"):
+        program.run({"x": floats(1, 3, 8, 9)})
+
+
+def test_a_shape_that_cannot_be_leaves_the_program_as_it_was():
+    model = network()
+    program = compile_model(model)
+    with pytest.raises(BackendError, match=r"'depthwise'.*larger than the padded input"):
+        program.run({"x": floats(1, 3, 2, 2)})
+    check(model, {"x": floats(1, 3, 8, 8)}, program=program)
+    with pytest.raises(BackendError, match="larger than the padded input"):
+        program.run({"x": floats(1, 3, 2, 2)})
+    check(model, {"x": floats(1, 3, 8, 8)}, program=program)
+
+
+def test_outputs_are_fresh():
+    program = compile_model(network())
+    feeds = {"x": floats(1, 3, 8, 8)}
+    first = program.run(feeds)["y"]
+    kept = first.copy()
+    program.run({"x": floats(1, 3, 8, 8)})
+    np.testing.assert_array_equal(first, kept)
+    assert first.flags.writeable
+
+
+def test_out():
+    program = compile_model(network())
+    feeds = {"x": floats(2, 3, 8, 8)}
+    expected = program.run(feeds)["y"]
+    target = np.empty((2, 4), np.float32)
+    assert program.run(feeds, out={"y": target})["y"] is target
+    np.testing.assert_array_equal(target, expected)
+    strided = np.zeros((2, 8), np.float32)[:, ::2]
+    assert program.run(feeds, out={"y": strided})["y"] is strided
+    np.testing.assert_array_equal(strided, expected)
+    frozen = np.empty((2, 4), np.float32)
+    frozen.flags.writeable = False
+    for wrong in (np.empty((3, 4), np.float32), np.empty((2, 4)), frozen, [1.0]):
+        with pytest.raises(DataError, match="`out` must hold a writeable array"):
+            program.run(feeds, out={"y": wrong})
+    with pytest.raises(UsageError, match="does not give"):
+        program.run(feeds, out={"z": target})
+
+
+def test_out_that_is_a_feed():
+    model = one_node("Softmax", [[5, 7]])
+    program = compile_model(model)
+    feeds = feeds_for(model)
+    expected = program.run(feeds)["y0"]
+    array = feeds["x0"]
+    program.run({"x0": array}, out={"y0": array})
+    np.testing.assert_array_equal(array, expected)
+
+
+def test_feeds_in_any_memory():
+    """Strided, read-only and misplaced arrays; ones that end where a page does."""
+    import mmap
+
+    model = one_node("Relu", [[33]])
+    program = compile_model(model)
+    wide = floats(66)
+    frozen = floats(33)
+    frozen.flags.writeable = False
+    page = np.frombuffer(mmap.mmap(-1, 4096), np.float32)
+    page[-33:] = wide[:33]
+    shifted = np.frombuffer(bytearray(33 * 4 + 1), np.uint8)[1:].view(np.float32)
+    shifted[:] = wide[:33]
+    for array in (wide[::2], frozen, page[-33:], shifted, wide[::-2]):
+        check(model, {"x0": array}, program=program)
+
+
+def test_the_same_value_twice_is_two_arrays():
+    text = (
+        '<ir_version: 10, opset_import: ["": 18]> g (float[3] x) => (float[3] y, float[3] z)'
+        " { y = Relu(x) z = Identity(y) }"
+    )
+    results = compile_model(onnx.parser.parse_model(text)).run({"x": floats(3)})
+    assert not np.shares_memory(results["y"], results["z"])
+
+
+def test_an_output_that_is_an_input():
+    text = (
+        '<ir_version: 10, opset_import: ["": 18]> g (float[3] x) => (float[3] x, float[3] y)'
+        " { y = Relu(x) }"
+    )
+    x = floats(3)
+    results = compile_model(onnx.parser.parse_model(text)).run({"x": x})
+    assert not np.shares_memory(results["x"], x)
+    np.testing.assert_array_equal(results["x"], x)
+
+
+def test_defaults_can_be_overridden():
+    text = (
+        '<ir_version: 3, opset_import: ["": 8]> g (float[2, 3] x, float[3] w) => (float[2, 3] y)'
+        " <float[3] w = {1, 2, 3}> { y = Add(x, w) }"
+    )
+    program = compile_model(onnx.parser.parse_model(text))
+    x, w = floats(2, 3), floats(3)
+    close(program.run({"x": x})["y"], x + np.float32([1, 2, 3]))
+    close(program.run({"x": x, "w": w})["y"], x + w)
+    close(program.run({"x": x})["y"], x + np.float32([1, 2, 3]))
+
+
+def test_kept_values():
+    model = network()
+    program = compile_model(model, keep=("a", "c"))
+    feeds = {"x": floats(1, 3, 8, 8)}
+    kept = program.run(feeds, outputs=["a", "c", "y"])
+    assert kept["a"].shape == (1, 6, 8, 8)
+    assert kept["a"].min() < 0  # before the activation
+    close(kept["y"], compile_model(model).run(feeds)["y"])
+    with pytest.raises(UsageError, match="was not kept"):
+        program.run(feeds, outputs=["b"])
+    with pytest.raises(UsageError, match="no method has a value 'zz'"):
+        compile_model(model, keep=("zz",))
+
+
+def test_methods_and_closing():
+    relu = ir.from_proto(one_node("Relu", [[3]]))
+    exp = ir.from_proto(one_node("Exp", [[3]]))
+    bundle = Bundle({"one": relu, "two": exp})
+    with XnnCpuBackend().compile(bundle, CompileOptions(threads=1)) as program:
+        assert list(program.methods) == ["one", "two"]
+        x = floats(3)
+        close(program.run({"x0": x}, "two")["y0"], np.exp(x))
+        with pytest.raises(UsageError, match="no method 'main'"):
+            program.run({"x0": x})
+    with pytest.raises(UsageError, match="closed"):
+        program.run({"x0": x}, "two")
+    program.close()
+
+
+def test_profile_joins_nodes_partitions_and_kernels():
+    model = network()
+    program = compile_model(model)
+    rows = program.profile({"x": floats(1, 3, 16, 16)}, runs=3)
+    assert [row.kernel for row in rows][:2] == ["xnn transpose", "xnn convolution"]
+    assert {row.partition for row in rows} == {0}
+    assert all(row.seconds > 0 for row in rows)
+    assert {row.node for row in rows} >= {"relu", "depthwise", "gemm"}
+    with pytest.raises(UsageError, match="`runs` must be at least 1"):
+        program.profile({"x": floats(1, 3, 16, 16)}, runs=0)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 4096, True])
+def test_threads_out_of_range(threads):
+    with pytest.raises(UsageError, match="threads must be"):
+        compile_model(network(), threads=threads)
+
+
+def test_pools_are_shared_and_freed():
+    from narrowpass_xnn_cpu.native.pool import shared
+
+    first, second = compile_model(network(), threads=3), compile_model(network(), threads=3)
+    assert first._pool is second._pool is shared(3)
+    before = len(list(Path("/proc/self/task").iterdir()))
+    del first, second
+    gc.collect()
+    assert len(list(Path("/proc/self/task").iterdir())) == before - 2
+    assert shared(3).threads == 3
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    model = network()
+    feeds = {"x": floats(3, 3, 33, 33)}
+    single = compile_model(model).run(feeds)["y"]
+    for threads in (2, 3, 5):
+        close(compile_model(model, threads=threads).run(feeds)["y"], single, 1e-6)
+
+
+def stress(rounds: int, threads: int, programs: int, seed: int) -> None:
+    """Run programs from several Python threads; each result must be that of one thread alone."""
+    rng = np.random.default_rng(seed)
+    compiled = [compile_model(network(), threads=1 + index % 3) for index in range(programs)]
+    feeds = [
+        {"x": np.asarray(rng.standard_normal((1 + i % 3, 3, 7 + i, 7 + i)), np.float32)}
+        for i in range(6)
+    ]
+    expected = [[program.run(feed)["y"] for feed in feeds] for program in compiled]
+    failures: list[object] = []
+
+    def work(index: int) -> None:
+        choice = np.random.default_rng([seed, index])
+        for _ in range(rounds):
+            which, feed = int(choice.integers(programs)), int(choice.integers(len(feeds)))
+            try:
+                got = compiled[which].run(feeds[feed])["y"]
+            except Exception as error:  # noqa: BLE001 - a thread hands it to the test
+                failures.append(error)
+                return
+            if not np.array_equal(got, expected[which][feed]):
+                failures.append((which, feed))
+
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+
+
+def test_many_threads_and_programs():
+    stress(rounds=40, threads=8, programs=4, seed=1)
+
+
+@pytest.mark.long
+def test_many_threads_and_programs_for_long():
+    stress(rounds=5000, threads=8, programs=4, seed=2)
+
+
+@pytest.mark.long
+def test_a_million_runs_take_no_memory():
+    program = compile_model(network(), threads=2)
+    feeds = [{"x": floats(1 + i % 2, 3, 4 + i % 5, 4 + i % 5)} for i in range(10)]
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    for feed in feeds * 100:
+        program.run(feed)
+    before = resident()
+    for index in range(1_000_000):
+        # Mostly one shape; each change sizes the program anew.
+        program.run(feeds[index // 50 % 10])
+    assert resident() - before < 8 << 20
+
+
+def _in_child(program, feed, queue) -> None:
+    queue.put(program.run(feed)["y"])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_can_run(threads):
+    program = compile_model(network(), threads=threads)
+    feed = {"x": floats(2, 3, 32, 32)}
+    expected = program.run(feed)["y"]
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_child, args=(program, feed, queue))
+    child.start()
+    got = queue.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(program.run(feed)["y"], expected)
