@@ -1,6 +1,9 @@
 """Builds the C extension, beside the XNNPACK that it is linked with."""
 
+import atexit
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import setup
@@ -28,8 +31,15 @@ class BuildWithLibrary(build_ext):
         return [*super().get_outputs(), *map(str, bundle.files(package / "lib"))]
 
 
+# Not in the source tree: a wheel must not take what an earlier build left there.
+build_folder = tempfile.mkdtemp(prefix="narrowpass-xnn-cpu-")
+atexit.register(shutil.rmtree, build_folder, ignore_errors=True)
+
 setup(
     cffi_modules=["build_tools/extension.py:ffibuilder"],
     cmdclass={"build_ext": BuildWithLibrary},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={
+        "bdist_wheel": {"py_limited_api": "cp311"},
+        "build": {"build_base": build_folder},
+    },
 )
