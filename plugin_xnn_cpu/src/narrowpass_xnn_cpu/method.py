@@ -13,7 +13,6 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
-from narrowpass.errors import BackendError
 from narrowpass.feeds import FeedChecker
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower import families
@@ -217,10 +216,7 @@ def _compile(units: Sequence[Unit], facts: Facts, model: ir.Model) -> list[Parti
                 if entry.where is Where.SHAPES:
                     builder.add_shape_node(_shape_node(entry.op, facts, model))
                     continue
-                try:
-                    families.lower(entry.op, builder)
-                except BackendError as error:
-                    raise BackendError(f"node {entry.op.nodes[-1].name!r}: {error}") from error
+                families.lower(entry.op, builder)
             compiled.append(builder.finish(number, given))
             number += 1
             continue

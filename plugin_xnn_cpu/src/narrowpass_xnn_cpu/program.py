@@ -106,6 +106,8 @@ class XnnProgram(Program):
             values = method.run(feeds, wanted, self._pool, direct)
         except BackendError as error:
             raise BackendError(f"method {method.name!r}: {error}") from error
+        except MemoryError as error:
+            raise BackendError(f"method {method.name!r} is out of memory: {error}") from error
         results: Outputs = {}
         seen: list[Any] = []
         for name in wanted:
@@ -199,7 +201,19 @@ def _prepared(model: ir.Model) -> ir.Model:
     clone = model.clone()
     if clone.functions:
         clone = InlinePass()(clone).model
-    return ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(clone).model
+    # What a file says of inner shapes may be wrong: it counts where nothing can be inferred.
+    declared = {}
+    for node in clone.graph:
+        for value in node.outputs:
+            if value.shape is not None:
+                declared[value.name] = value.shape
+                value.shape = None
+    inferred = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(clone).model
+    for node in inferred.graph:
+        for value in node.outputs:
+            if value.shape is None and value.name in declared:
+                value.shape = declared[value.name]
+    return inferred
 
 
 def _wanted(method: Method, outputs: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Permute
@@ -131,6 +132,11 @@ class Builder:
     def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
         """Say that a slot holds `value`."""
         order = identity(self.rank(value)) if perm is None else perm
+        if len(order) != self.rank(value):
+            raise BackendError(
+                f"value {value.name!r} is declared with {self.rank(value)} dimensions, but its "
+                f"operator gives {len(order)}"
+            )
         self.primary.setdefault(value.name or "", order)
         self._place(value, slot, order)
 

@@ -28,12 +28,23 @@ class Window:
         pads: top, left, bottom, right.
         strides: down, right.
         dilations: down, right.
+        only_for: sizes of the input that the pads are for; None where they fit all.
     """
 
     size: tuple[int, int]
     pads: tuple[int, int, int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
+    only_for: tuple[int | str | None, ...] | None = None
+
+    def check(self, image: Shape) -> None:
+        """Check that the pads are for an input of shape [N, H, W, C].
+
+        Raises:
+            BackendError: they are for another size than that which was inferred.
+        """
+        if self.only_for is not None and self.only_for != image[3 - len(self.only_for) : 3]:
+            raise BackendError(f"pads were chosen for {self.only_for}, not for {list(image)}")
 
     @classmethod
     def of(cls, op: Op, size: Sequence[int], dims: Sequence[int | str | None] | None) -> Window:
@@ -56,19 +67,23 @@ class Window:
         if not len(strides) == len(dilations) == spatial or len(pads) != 2 * spatial:
             raise BackendError("strides, dilations or pads do not fit the window")
         mode = op.get("auto_pad", "NOTSET")
+        only_for = None
         if mode == "VALID":
             pads = [0] * 2 * spatial
         elif mode in ("SAME_UPPER", "SAME_LOWER"):
             pads = _same_pads(mode, size, strides, dilations, dims)
+            only_for = None if max(strides) == 1 or dims is None else tuple(dims)
         if min(pads) < 0:
             raise BackendError(f"negative pads {pads} have no kernel")
         if spatial == 1:
-            return cls((1, size[0]), (0, pads[0], 0, pads[1]), (1, strides[0]), (1, dilations[0]))
+            spread = (0, pads[0], 0, pads[1])
+            return cls((1, size[0]), spread, (1, strides[0]), (1, dilations[0]), only_for)
         return cls(
             (size[0], size[1]),
             (pads[0], pads[1], pads[2], pads[3]),
             (strides[0], strides[1]),
             (dilations[0], dilations[1]),
+            only_for,
         )
 
 
@@ -98,9 +113,18 @@ def _same_pads(
 class Convolve(Step):
     """A convolution over images, or over lines as images of height 1."""
 
-    def __init__(self, given: Slot, output: Slot, operator: Convolution, outputs: int, name: str):
+    def __init__(
+        self,
+        given: Slot,
+        output: Slot,
+        operator: Convolution,
+        window: Window,
+        outputs: int,
+        name: str,
+    ) -> None:
         super().__init__([given], output)
         self.kernel = f"xnn {name}"
+        self._window = window
         self._operator = operator
         self._outputs = outputs
 
@@ -108,6 +132,7 @@ class Convolve(Step):
         """See `Step.size`."""
         (shape,) = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
+        self._window.check(image)
         # An empty batch has an output too, of a size that only a full one tells.
         height, width = self._operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
         if height < 1 or width < 1:
@@ -220,7 +245,9 @@ def _conv(op: Op, builder: Builder) -> None:
     )
     name = "depthwise convolution" if depthwise else "convolution"
     perm = CHANNELS_LAST[kernel.ndim]
-    step = Convolve(builder.at(given, perm), builder.new(op.output), operator, outputs, name)
+    step = Convolve(
+        builder.at(given, perm), builder.new(op.output), operator, window, outputs, name
+    )
     builder.emit(step, op.output, perm)
 
 

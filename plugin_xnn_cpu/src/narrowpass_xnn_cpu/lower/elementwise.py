@@ -12,7 +12,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Permute, Reshaped, broadcast
+from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Permute, Reshaped
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -56,7 +56,9 @@ class AddClamp(Step):
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        shape = broadcast(*shapes)
+        shape, other = shapes
+        if shape != other:
+            raise BackendError(f"{list(shape)} and {list(other)} were declared to be equal")
         if not elements(shape):
             return Run(shape)
         return Run(shape, "NP_ADD_CLAMP", params=kernels.add_clamp(elements(shape), *self._limits))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import (
     convolution,
     elementwise,
@@ -17,6 +18,9 @@ from narrowpass_xnn_cpu.lower import (
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import RULES, Op
+
+SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
+"""What attributes that contradict each other, or are far out of range, end in."""
 
 FAMILIES = (
     convolution,
@@ -41,7 +45,10 @@ def reason(op: Op, facts: Facts) -> str | None:
     rule = RULES.get(op.kind)
     if rule is None:
         return f"{op.kind} has no native kernel"
-    found = rule.check(op, facts)
+    try:
+        found = rule.check(op, facts)
+    except SENSELESS as error:
+        return f"its attributes make no sense: {error}"
     if found is not None:
         return found
     for output in op.outputs:
@@ -56,6 +63,14 @@ def reason(op: Op, facts: Facts) -> str | None:
 
 
 def lower(op: Op, builder: Builder) -> None:
-    """Add the steps of an operation."""
+    """Add the steps of an operation.
+
+    Raises:
+        BackendError: it cannot be; the message names the node.
+    """
     builder.start(op)
-    RULES[op.kind].lower(op, builder)
+    try:
+        RULES[op.kind].lower(op, builder)
+    except SENSELESS as error:
+        name = op.nodes[-1].name or op.output.name
+        raise BackendError(f"node {name!r} ({op.kind}) cannot be lowered: {error}") from error

@@ -29,6 +29,7 @@ class Pooled(Step):
         """See `Step.size`."""
         (shape,) = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
+        self._window.check(image)
         pads = self._pads(image)
         operator = self._operators.get(pads)
         if operator is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -176,19 +174,24 @@ def _resize(op: Op, builder: Builder) -> None:
     scales = _scales(op, facts)
     at, _ = _sizes_and_scales(op)
     sizes = None if scales is not None or at is None else facts.constant(op.input(at))
+    legacy = op.kind == "Upsample" or op.version < 11
+    how = "asymmetric" if legacy else op.get("coordinate_transformation_mode", "half_pixel")
 
     def target(shape: Shape, sizing: Sizing) -> tuple[int, int]:
         if sizes is not None or scales is None:
             height, width = (0, 0) if sizes is None else sizes[2:]
             return int(height), int(width)
-        height, width = np.floor(np.multiply(shape[1:3], scales[2:])).astype(np.int64).tolist()
+        height, width = (
+            int(dim * scale) for dim, scale in zip(shape[1:3], scales[2:], strict=True)
+        )
+        whole = height == shape[1] * scales[2] and width == shape[2] * scales[3]
+        if not whole and how != "align_corners":
+            raise BackendError(f"{list(shape)} scaled by {scales} leaves a fraction of a pixel")
         return height, width
 
     given = builder.at(op.required(0), NHWC)
-    legacy = op.kind == "Upsample" or op.version < 11
     step: Step
     if op.get("mode", "nearest") == "linear":
-        how = "asymmetric" if legacy else op.get("coordinate_transformation_mode", "half_pixel")
         how = "half_pixel" if how == "pytorch_half_pixel" else how
         step = Bilinear(given, builder.new(op.output), how, target, ())
     else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,9 +107,32 @@ class Tape:
         return int(self._scratch.nbytes)
 
 
+def allocate(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Give a fresh array, its elements undefined.
+
+    Raises:
+        BackendError: more bytes than the machine has. Others would be given, and the process be
+            killed when it writes to them.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size > _physical_memory():
+        raise BackendError(f"{size / 1e9:.1f} GB are needed; this machine has not that much memory")
+    return np.empty(tuple(shape), dtype)
+
+
+@functools.cache
+def _physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def aligned(size: int) -> np.ndarray[Any, Any]:
-    """Give `size` fresh bytes that start at a multiple of 64, with what kernels over-read after."""
-    raw = np.empty(size + ALIGNMENT + extension().lib.XNN_EXTRA_BYTES, np.uint8)
+    """Give `size` fresh bytes that start at a multiple of 64, with what kernels over-read after.
+
+    Raises:
+        BackendError: as `allocate`.
+    """
+    whole = size + ALIGNMENT + extension().lib.XNN_EXTRA_BYTES
+    raw = allocate((whole,), np.dtype(np.uint8))
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size + extension().lib.XNN_EXTRA_BYTES]
 

@@ -11,7 +11,7 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned, readable_beyond
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned, allocate, readable_beyond
 from narrowpass_xnn_cpu.plan.memory import Lifetime, place
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times, elements
 
@@ -25,7 +25,16 @@ class Place:
     perm: tuple[int, ...]
 
     def logical(self, shape: Shape) -> Shape:
-        """Give the value's shape from the slot's."""
+        """Give the value's shape from the slot's.
+
+        Raises:
+            BackendError: it has not the rank that was inferred, or declared.
+        """
+        if len(shape) != len(self.perm):
+            raise BackendError(
+                f"value {self.name!r} is declared with {len(self.perm)} dimensions, but comes out "
+                f"as {list(shape)}"
+            )
         dims = [0] * len(shape)
         for axis, size in zip(self.perm, shape, strict=True):
             dims[axis] = size
@@ -214,7 +223,7 @@ class Partition:
                 self._runs.pop(item, None)
                 try:
                     run = item.size(given, sizing)
-                except BackendError as error:
+                except (BackendError, ArithmeticError, LookupError, ValueError) as error:
                     name = item.nodes[0] if item.nodes else item.output.name
                     raise BackendError(f"node {name!r}: {error}") from error
                 self._runs[item] = before = key, run
@@ -368,7 +377,7 @@ class _Bound:
         for name, slot, direct, binds in self._outputs:
             target = out.get(name)
             if target is None or target.shape != self._shapes[slot]:
-                target = np.empty(self._shapes[slot], slot.dtype)
+                target = allocate(self._shapes[slot], slot.dtype)
             results[name] = target
             if direct:
                 address = _address(target)
