@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,18 @@ from narrowpass.onnx_backend import prepare
 from narrowpass.plugins import load_plugins
 
 PLUGINS = load_plugins()
+
+
+@pytest.fixture(autouse=True)
+def little_memory():
+    """Let no model, nor the oracle, take all of the machine's memory."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 NUMBERS = (-(2**62), -(2**31), -3, -1, 0, 1, 2, 3, 7, 255, 2**16, 2**31 - 1, 2**31, 2**40, 2**62)
 
 

@@ -297,3 +297,16 @@ def test_the_file_is_not_kept_alive(tmp_path: Path) -> None:
     protos = [o for o in gc.get_objects() if isinstance(o, onnx.TensorProto) and o.name == "alone"]
     assert not protos
     assert const(model, "alone").numpy().sum() == 500
+
+
+def test_negative_dimensions_are_unknown(tmp_path: Path) -> None:
+    """Some exporters write -1 for a dimension that may be anything."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [-1, 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=OPSETS[:1]), path)
+    model = load_model(path)
+    for value in (model.graph.inputs[0], model.graph.outputs[0]):
+        assert value.shape is not None
+        assert [dim if isinstance(dim, int) else dim.value for dim in value.shape] == [None, 3]

@@ -21,7 +21,7 @@ from narrowpass.io._external import LFS_POINTER, open_external
 from narrowpass.io._inline import detach, element_type
 from narrowpass.io._refusals import refuse
 from narrowpass.io._serialize import one_line, root_cause
-from narrowpass.io._walk import containers, initializers, proto_tensors
+from narrowpass.io._walk import containers, initializers, proto_containers, proto_tensors
 from narrowpass.io.mapped import MappedFile, MappedTensor
 
 _PROTOBUF_LIMIT = 2**31 - 1
@@ -133,6 +133,7 @@ def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
     Raises:
         ModelError: it holds something that the IR cannot.
     """
+    _forget_negative_dimensions(proto)
     try:
         with _quiet():
             return ir.from_proto(proto)
@@ -142,6 +143,21 @@ def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
             f"{name}: cannot be turned into the IR: {cause}; if other tools read this model, "
             "please report it"
         ) from error
+
+
+def _forget_negative_dimensions(proto: onnx.ModelProto) -> None:
+    """Leave dimensions below 0 unknown: some exporters write -1 for those that are.
+
+    onnx's shape inference ends the process on some of them.
+    """
+    for container in proto_containers(proto):
+        infos = [*container.value_info]
+        if isinstance(container, onnx.GraphProto):
+            infos += [*container.input, *container.output]
+        for info in infos:
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_value < 0:
+                    dim.ClearField("dim_value")
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ class HostNode:
             try:
                 with np.errstate(all="ignore"):
                     made = kernels.as_results(kernel(*given))
-            except (IndexError, ValueError, TypeError) as error:
+            except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
                 raise BackendError(f"node {self.name!r} ({op.kind}) failed: {error}") from error
             return {name: value for name, value in zip(names, made, strict=True) if name}
 

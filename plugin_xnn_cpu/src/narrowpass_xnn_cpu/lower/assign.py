@@ -104,13 +104,17 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
         value = node.outputs[0]
         if node.op_type == "Transpose":
             perm = node.attributes.get("perm")
-            axes = None if perm is None else tuple(perm.as_ints())
+            axes = tuple(range(facts.rank(given) or 0))[::-1]
+            if perm is not None:
+                axes, rank = tuple(perm.as_ints()), len(axes)
+                if sorted(axes) != list(range(rank)):
+                    continue  # whoever runs the node will say so
             facts.derive(value, functools.partial(_transposed, facts, given, axes))
         elif node.op_type == "Identity":
             facts.derive(value, functools.partial(facts.array, given))
 
 
-def _transposed(facts: Facts, value: ir.Value, axes: tuple[int, ...] | None) -> Array:
+def _transposed(facts: Facts, value: ir.Value, axes: tuple[int, ...]) -> Array:
     return facts.array(value).transpose(axes)
 
 

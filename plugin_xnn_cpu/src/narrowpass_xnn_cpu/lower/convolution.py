@@ -174,6 +174,8 @@ def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:
         return f"convolutions of {len(sizes) - 2} dimensions have no kernel"
     if 0 in sizes:
         return "its kernel is empty"
+    if tuple(op.get("kernel_shape", sizes[2:])) != sizes[2:]:
+        return f"kernel_shape {list(op.get('kernel_shape', ()))} is not that of its kernel"
     if facts.rank(op.input(0)) not in (None, len(sizes)):
         return f"its input has rank {facts.rank(op.input(0))}, its kernel {len(sizes)}"
     bias = op.input(2)

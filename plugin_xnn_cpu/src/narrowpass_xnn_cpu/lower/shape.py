@@ -83,11 +83,22 @@ def _flatten(op: Op, builder: Builder) -> None:
     builder.emit(Reshaped(builder.at(given), builder.new(op.output), flat), op.output)
 
 
-@lowers("Transpose", check=check_float)
+def _perm(op: Op, rank: int) -> list[int]:
+    return list(op.get("perm", None) or range(rank - 1, -1, -1))
+
+
+def _check_transpose(op: Op, facts: Facts) -> str | None:
+    reason = check_float(op, facts)
+    rank = facts.rank(op.input(0)) or 0
+    if reason is None and sorted(_perm(op, rank)) != list(range(rank)):
+        return f"{_perm(op, rank)} is not a permutation of {rank} axes"
+    return reason
+
+
+@lowers("Transpose", check=_check_transpose)
 def _transpose(op: Op, builder: Builder) -> None:
     given = op.required(0)
-    rank = builder.rank(given)
-    perm = [axis % rank for axis in op.get("perm", None) or range(rank - 1, -1, -1)]
+    perm = _perm(op, builder.rank(given))
     # Axis perm[i] of the input is axis i of the output; nothing moves until somebody asks.
     source = builder.layout(given)
     slot = builder.at(given, source)
