@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+from onnx_ir.passes.common import InlinePass
 
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, DataError, UsageError
 from narrowpass.options import suggest
 from narrowpass_xnn_cpu.host.nodes import HostNode
+from narrowpass_xnn_cpu.lower.inference import infer
 from narrowpass_xnn_cpu.method import Method, step_name
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.plan.step import Times
@@ -201,19 +202,9 @@ def _prepared(model: ir.Model) -> ir.Model:
     clone = model.clone()
     if clone.functions:
         clone = InlinePass()(clone).model
-    # What a file says of inner shapes may be wrong: it counts where nothing can be inferred.
-    declared = {}
-    for node in clone.graph:
-        for value in node.outputs:
-            if value.shape is not None:
-                declared[value.name] = value.shape
-                value.shape = None
-    inferred = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(clone).model
-    for node in inferred.graph:
-        for value in node.outputs:
-            if value.shape is None and value.name in declared:
-                value.shape = declared[value.name]
-    return inferred
+    # What a file says of inner shapes may be wrong: it counts where nothing follows.
+    infer(clone)
+    return clone
 
 
 def _wanted(method: Method, outputs: Sequence[str]) -> tuple[str, ...]:

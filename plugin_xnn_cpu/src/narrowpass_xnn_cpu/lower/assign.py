@@ -95,9 +95,15 @@ def _follows_from_shapes(op: Op, facts: Facts) -> bool:
 def derive_constants(graph: ir.Graph, facts: Facts) -> None:
     """Tell `facts` of constants that a node makes of constants without computing anything.
 
-    `fold` leaves such nodes where a second form of a large weight would make the file grow.
+    `fold` leaves such nodes where a second form of a large weight would make the file grow;
+    Constant nodes are there where it did not run.
     """
     for node in graph:
+        if node.op_type == "Constant" and not node.domain:
+            tensor = ir.convenience.get_const_tensor(node.outputs[0])
+            if tensor is not None and tensor.dtype != ir.DataType.STRING:
+                facts.derive(node.outputs[0], tensor.numpy)
+            continue
         given = node.inputs[0] if len(node.inputs) == 1 else None
         if node.domain or given is None or not facts.is_constant(given):
             continue
