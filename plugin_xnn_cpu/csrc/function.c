@@ -36,12 +36,23 @@ NP_INLINE float power_of_two(int32_t n) { /* from -127, which gives 0, to 128, i
   return power;
 }
 
-/* 1 / (1 + exp(-x)) */
+/* exp(-|x|); 0 where |x| is above 87.68, and for NaN. The magnitude is bounded as an integer: the
+ * bits of positive numbers have their order, and one instruction does it. */
+NP_INLINE float exp_of_minus_magnitude(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits &= 0x7fffffffu;
+  bits = bits < 0x42aff8d5u ? bits : 0x42aff8d5u; /* 87.986 */
+  float magnitude;
+  memcpy(&magnitude, &bits, sizeof magnitude);
+  const float n = rintf(magnitude * -1.44269504f);
+  return exp_of_rest(-magnitude, n) * power_of_two((int32_t)n);
+}
+
+/* 1 / (1 + exp(-x)), of NaN some number. */
 NP_INLINE float logistic(float x) {
-  float t = -x < -88.0f ? -88.0f : -x; /* NaN stays */
-  t = t > 88.8f ? 88.8f : t;
-  const float n = rintf(t * 1.44269504f);
-  return 1.0f / (1.0f + exp_of_rest(t, n) * power_of_two((int32_t)n));
+  const float e = exp_of_minus_magnitude(x);
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
 NP_INLINE float exponential_of(float x) {
@@ -62,7 +73,10 @@ static void silu(const float *in, float *out, size_t count) {
 
 NP_FOR_EACH_CPU
 static void sigmoid(const float *in, float *out, size_t count) {
-  for (size_t i = 0; i < count; i++) out[i] = logistic(in[i]);
+  for (size_t i = 0; i < count; i++) {
+    const float s = logistic(in[i]);
+    out[i] = in[i] != in[i] ? in[i] : s;
+  }
 }
 
 NP_FOR_EACH_CPU

@@ -54,6 +54,15 @@ def test_activations_run_in_their_producers():
     assert "add-clamp" in kernels
 
 
+def test_a_constant_for_each_channel_is_a_bias():
+    text = """g (float[1, 3, 5, 5] x) => (float[1, 4, 3, 3] y) {
+        a = Conv(x, w) b = Add(a, c) y = Relu(b)
+    }"""
+    model = parse(text, w=floats(4, 3, 3, 3), c=floats(4, 1, 1))
+    check(model)
+    assert profile(model) == ["xnn transpose", "xnn convolution", "xnn transpose"]
+
+
 def test_a_network_is_one_partition():
     program = compile_model(block())
     assert {plan.partition for plan in program.explain()} == {0}

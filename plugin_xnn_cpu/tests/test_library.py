@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +96,38 @@ def test_another_library_in_its_place_is_refused(monkeypatch):
             library._load()
     finally:
         library._load.cache_clear()
+
+
+def loads(environment: dict[str, str]) -> str:
+    """Give what a fresh process says about the library and where it lies."""
+    code = (
+        "from narrowpass_xnn_cpu.native import unavailable; print(unavailable());"
+        "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'xnnpack.so' in line})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    return done.stdout
+
+
+def test_another_build(tmp_path):
+    for file in LIBRARIES:
+        shutil.copy(file, tmp_path)
+    path = tmp_path / "libnarrowpass_xnnpack.so"
+    assert loads({"NARROWPASS_XNNPACK": str(path)}).split() == ["None", str(path)]
+
+
+def test_another_build_that_will_not_do(tmp_path):
+    gone = loads({"NARROWPASS_XNNPACK": str(tmp_path / "gone.so")})
+    assert gone.startswith("NARROWPASS_XNNPACK: ")
+    assert "cannot open shared object file" in gone
+    text = tmp_path / "text.so"
+    text.write_text("no library")
+    assert "NARROWPASS_XNNPACK: " in loads({"NARROWPASS_XNNPACK": str(text)})
+    other = tmp_path / "libother.so"
+    shutil.copy(next(file for file in LIBRARIES if "base" in file.name), other)
+    assert "does not stand in for" in loads({"NARROWPASS_XNNPACK": str(other)})

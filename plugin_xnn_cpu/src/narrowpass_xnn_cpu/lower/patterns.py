@@ -241,6 +241,7 @@ def _fused(
             rule = None if node.domain else RULES.get(node.op_type)
             if rule is not None and not rule.check(op, facts):
                 _take_bias(op, facts)
+                _take_channel_bias(op, facts)
                 _take_limits(op, facts, version)
             found.update(dict.fromkeys(op.nodes, op))
         # A group stands where its last node does.
@@ -264,6 +265,36 @@ def _take_bias(op: Op, facts: Facts) -> None:
         return
     op.kind = "linear"
     op.inputs = [*op.inputs, other]
+    op.outputs = list(add.outputs)
+    op.nodes.append(add)
+
+
+def _take_channel_bias(op: Op, facts: Facts) -> None:
+    """Make a convolution and the Add of a constant for each channel one with a bias.
+
+    `fold` does so where the weights cannot be overridden; here they are what they are.
+    """
+    if op.kind not in ("Conv", "ConvTranspose") or op.input(2) is not None:
+        return
+    add = facts.only_user(op.output)
+    if add is None or add.op_type != "Add" or add.domain or len(add.inputs) != 2:
+        return
+    others = [value for value in add.inputs if value is not op.output]
+    other = others[0] if len(others) == 1 else None
+    rank = facts.rank(op.input(0)) or 0
+    kernel = facts.dims(op.input(1)) or ()
+    channels = kernel[0]
+    if op.kind == "ConvTranspose" and isinstance(kernel[1], int):
+        channels = kernel[1] * op.get("group", 1)
+    dims = facts.dims(other)
+    fits = ((channels, *(1,) * (rank - 2)), (1, channels, *(1,) * (rank - 2)))
+    if other is None or not facts.is_constant(other) or dims not in fits:
+        return
+    bias = facts.array(other).reshape(-1)
+    name = f"{other.name} (bias)"
+    value = ir.Value(name=name, shape=ir.Shape([bias.size]), type=ir.TensorType(ir.DataType.FLOAT))
+    facts.derive(value, lambda: bias)
+    op.inputs = [*op.inputs[:2], value]
     op.outputs = list(add.outputs)
     op.nodes.append(add)
 

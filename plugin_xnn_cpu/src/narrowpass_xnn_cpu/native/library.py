@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import os
 import platform
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from narrowpass.errors import BackendError
@@ -29,12 +31,13 @@ def _load() -> Any:
         raise LibraryUnavailableError(
             f"the native library is for Linux, not for {sys.platform}; use the backend 'reference'"
         )
+    other = os.environ.get("NARROWPASS_XNNPACK")
     with _LOADING:
-        extension = _import_bound_to_itself()
+        extension = _import_bound_to_itself(other)
     ffi, lib = extension.ffi, extension.lib
     size = lib.xnn_experimental_get_build_identifier_size()
     found = bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
-    if platform.machine() == "x86_64" and found != _IDENTIFIER:
+    if other is None and platform.machine() == "x86_64" and found != _IDENTIFIER:
         raise LibraryUnavailableError(
             f"the XNNPACK that was loaded is build {found[:16]}, not {_IDENTIFIER[:16]}: another "
             "library stands where narrowpass-xnn-cpu has its own; reinstall narrowpass-xnn-cpu"
@@ -44,13 +47,19 @@ def _load() -> Any:
         raise LibraryUnavailableError(f"XNNPACK does not know this {platform.machine()} processor")
     if status:
         raise LibraryUnavailableError(f"XNNPACK could not be initialized (status {status})")
+    if other is not None:
+        _try(extension, other)
     return extension
 
 
-def _import_bound_to_itself() -> Any:
+def _import_bound_to_itself(other: str | None) -> Any:
     """Import the extension so that its symbols come from its own libraries.
 
     PyTorch exports functions of pthreadpool and cpuinfo too, of other versions.
+
+    Args:
+        other: path of another build of the library. It is loaded first; the dynamic linker then
+            takes it for the bundled one, by its SONAME.
     """
     flags = sys.getdlopenflags()
     bound = os.RTLD_NOW | os.RTLD_LOCAL
@@ -59,6 +68,8 @@ def _import_bound_to_itself() -> Any:
         bound |= os.RTLD_DEEPBIND
     sys.setdlopenflags(bound)
     try:
+        if other is not None:
+            _preload(other, bound)
         _xnn = importlib.import_module("narrowpass_xnn_cpu.native._xnn")
     except ImportError as error:
         raise LibraryUnavailableError(
@@ -67,6 +78,48 @@ def _import_bound_to_itself() -> Any:
     finally:
         sys.setdlopenflags(flags)
     return _xnn
+
+
+_SONAME = "libnarrowpass_xnnpack.so"
+
+
+def _preload(path: str, flags: int) -> None:
+    try:
+        ctypes.CDLL(path, flags)
+    except OSError as error:
+        raise LibraryUnavailableError(f"NARROWPASS_XNNPACK: {error}") from error
+
+
+def _try(extension: Any, path: str) -> None:
+    """Check that another build is the one that is used, and that it computes.
+
+    That it has every function was checked when the extension was bound to it.
+    """
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    used = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if _SONAME in line}
+    if used != {str(Path(path).resolve())}:
+        raise LibraryUnavailableError(
+            f"NARROWPASS_XNNPACK: {path} does not stand in for the bundled library; its file and "
+            f"its SONAME must be called {_SONAME}, as plugin_xnn_cpu/build_tools/bundle.py does it"
+        )
+    ffi, lib = extension.ffi, extension.lib
+    handle = ffi.new("xnn_operator_t *")
+    given, result = ffi.new("float[32]", [-1.0, 2.0]), ffi.new("float[32]")
+    fp32, null = lib.xnn_datatype_fp32, ffi.NULL
+    status = (
+        lib.xnn_create_unary_elementwise_nc(
+            lib.xnn_unary_abs, fp32, fp32, null, null, null, null, 0, handle
+        )
+        or lib.xnn_reshape_unary_elementwise_nc(handle[0], 2, 1, 1, 1, null)
+        or lib.xnn_setup_unary_elementwise_nc(handle[0], given, result)
+        or lib.xnn_run_operator(handle[0], null)
+    )
+    if status or list(result[0:2]) != [1.0, 2.0]:
+        raise LibraryUnavailableError(
+            f"NARROWPASS_XNNPACK: {path} does not compute what it should (status {status}); its "
+            "interface is not that of plugin_xnn_cpu/csrc/xnnpack.h"
+        )
+    lib.xnn_delete_operator(handle[0])
 
 
 @functools.cache
