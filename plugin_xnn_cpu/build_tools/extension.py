@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -26,6 +27,10 @@ def declarations() -> str:
 # may become one instruction. NaN and infinities keep their meaning.
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra"]
+if "NARROWPASS_XNN_SANITIZE" in os.environ:
+    # For `tox -e sanitize`. One target: the loader picks among several before the sanitizer runs.
+    FLAGS += ["-DNP_ONE_TARGET", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
+    FLAGS += ["-fno-sanitize-recover=undefined"]
 
 ffibuilder = FFI()
 ffibuilder.cdef(declarations())
@@ -36,6 +41,11 @@ ffibuilder.set_source(
     depends=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.h")),
     include_dirs=["csrc"],
     extra_compile_args=["-std=c11", *FLAGS],
-    extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,--allow-shlib-undefined", "-Wl,-z,now"],
+    extra_link_args=[
+        *(flag for flag in FLAGS if flag.startswith("-fsanitize")),
+        "-Wl,-rpath,$ORIGIN/lib",
+        "-Wl,--allow-shlib-undefined",
+        "-Wl,-z,now",
+    ],
     py_limited_api=True,
 )

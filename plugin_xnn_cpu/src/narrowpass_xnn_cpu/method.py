@@ -61,6 +61,7 @@ class Method:
 
     Attributes:
         defaults: names of the inputs that have defaults.
+        fresh: names of the values that are made anew in each run.
     """
 
     def __init__(
@@ -91,7 +92,27 @@ class Method:
         self._units = _compile(units, facts, model)
         self.plans = (*_plans(name, units, self._units), *_packed(name, assigned))
         self._lock = threading.Lock()
+        self._checked: list[tuple[Any, ...]] | None = None
+        self.fresh = frozenset(
+            output for unit in self._units if isinstance(unit, Partition) for output in unit.outputs
+        )
         self._shapes = Shapes(self._constants)
+
+    def check(self, feeds: Mapping[str, Any]) -> None:
+        """Check feeds, unless they are of the types and shapes of the last ones.
+
+        Raises:
+            DataError: see `FeedChecker.check`.
+        """
+        try:
+            signature = [(name, type(x), x.dtype, x.shape) for name, x in feeds.items()]
+        except AttributeError:
+            signature = None  # something else than arrays: sequences, or a mistake
+        if signature is not None and signature == self._checked:
+            return
+        self.checker.check(feeds)
+        objects = signature is not None and any(dtype.hasobject for _, _, dtype, _ in signature)
+        self._checked = None if objects else signature  # each string is looked at
 
     @property
     def partitions(self) -> list[Partition]:
@@ -127,8 +148,7 @@ class Method:
                     shapes.shapes[name] = value.shape
             for unit in self._units:
                 if isinstance(unit, Partition):
-                    targets = {name: out[name] for name in unit.outputs if name in out}
-                    values.update(unit.run(values, shapes, pool, targets, times))
+                    values.update(unit.run(values, shapes, pool, out, times))
                 else:
                     _run_host(unit, values, shapes, times)
             return {name: self._read(name, values) for name in wanted}

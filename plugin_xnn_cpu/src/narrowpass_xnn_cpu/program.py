@@ -89,7 +89,7 @@ class XnnProgram(Program):
         """Run a method; see `Program.run`."""
         chosen = self._choose(method)
         wanted = chosen.outputs if outputs is None else _wanted(chosen, outputs)
-        chosen.checker.check(feeds)
+        chosen.check(feeds)
         return self._run(self._for(chosen, feeds), feeds, wanted, out or {})
 
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
@@ -102,7 +102,9 @@ class XnnProgram(Program):
         if self._pool.process != os.getpid():
             self._pool = shared(self._pool.threads)  # threads do not come along in a fork
         given: list[Any] = [value for value in feeds.values() if _is_array(value)]
-        direct = {name: array for name, array in out.items() if _can_take(array, given)}
+        direct = (
+            {name: array for name, array in out.items() if _can_take(array, given)} if out else {}
+        )
         try:
             values = method.run(feeds, wanted, self._pool, direct)
         except BackendError as error:
@@ -113,6 +115,10 @@ class XnnProgram(Program):
         seen: list[Any] = []
         for name in wanted:
             value = values[name]
+            if name in method.fresh and name not in out and not any(value is x for x in seen):
+                results[name] = value
+                seen.append(value)
+                continue
             target = out.get(name)
             if target is not None and target is not value:
                 value = _written(name, value, target)
@@ -143,7 +149,7 @@ class XnnProgram(Program):
         chosen = self._choose(method)
         if runs < 1:
             raise UsageError(f"`runs` must be at least 1, not {runs}")
-        chosen.checker.check(feeds)
+        chosen.check(feeds)
         chosen = self._for(chosen, feeds)
         chosen.run(feeds, chosen.outputs, self._pool, {})
         times: Times = {}

@@ -104,10 +104,18 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
             if tensor is not None and tensor.dtype != ir.DataType.STRING:
                 facts.derive(node.outputs[0], tensor.numpy)
             continue
-        given = node.inputs[0] if len(node.inputs) == 1 else None
+        given = node.inputs[0] if node.inputs else None
         if node.domain or given is None or not facts.is_constant(given):
             continue
         value = node.outputs[0]
+        if node.op_type == "Reshape" and len(node.inputs) == 2:
+            dims = facts.dims(value)
+            sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
+            if dims is not None and len(sizes) == len(dims):
+                facts.derive(value, functools.partial(_reshaped, facts, given, sizes))
+            continue
+        if len(node.inputs) != 1:
+            continue
         if node.op_type == "Transpose":
             perm = node.attributes.get("perm")
             axes = tuple(range(facts.rank(given) or 0))[::-1]
@@ -118,6 +126,10 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
             facts.derive(value, functools.partial(_transposed, facts, given, axes))
         elif node.op_type == "Identity":
             facts.derive(value, functools.partial(facts.array, given))
+
+
+def _reshaped(facts: Facts, value: ir.Value, dims: tuple[int, ...]) -> Array:
+    return facts.array(value).reshape(dims)
 
 
 def _transposed(facts: Facts, value: ir.Value, axes: tuple[int, ...]) -> Array:

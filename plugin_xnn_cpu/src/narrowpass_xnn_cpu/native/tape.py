@@ -69,9 +69,12 @@ class Tape:
             step.op = ffi.NULL if entry.operator is None else entry.operator.handle
             step.params = ffi.NULL if entry.params is None else entry.params
 
-    def bind(self, number: int, address: int) -> None:
-        """Say where a buffer is. The caller keeps it there as long as the tape runs on it."""
-        self._buffers[number] = self._ffi.cast("void *", address)
+    def bind(self, number: int, array: np.ndarray[Any, Any], offset: int = 0) -> None:
+        """Say that a buffer is in `array`, from a byte on.
+
+        The array is dense and not empty. The caller keeps it as long as the tape runs on it.
+        """
+        self._buffers[number] = self._ffi.from_buffer(array) + offset
 
     def run(self, pool: ThreadPool, *, timed: bool = False) -> np.ndarray[Any, Any] | None:
         """Run all steps.
@@ -114,10 +117,15 @@ def allocate(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]
         BackendError: more bytes than the machine has. Others would be given, and the process be
             killed when it writes to them.
     """
+    check_memory(shape, dtype)
+    return np.empty(tuple(shape), dtype)
+
+
+def check_memory(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Raise where an array is larger than the machine's memory; see `allocate`."""
     size = math.prod(shape) * dtype.itemsize
     if size > _physical_memory():
         raise BackendError(f"{size / 1e9:.1f} GB are needed; this machine has not that much memory")
-    return np.empty(tuple(shape), dtype)
 
 
 @functools.cache
@@ -137,9 +145,24 @@ def aligned(size: int) -> np.ndarray[Any, Any]:
     return raw[start : start + size + extension().lib.XNN_EXTRA_BYTES]
 
 
-def readable_beyond(address: int, size: int) -> bool:
-    """Tell whether the bytes that kernels may read after a buffer surely are mapped.
+_PAGE = 4096
+_EXTRA_BYTES = 16
+"""XNN_EXTRA_BYTES: what kernels may read beyond a buffer."""
 
-    They are where they lie in the page of the last byte.
+
+def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Give `array`, dense and with readable bytes after it; a copy where it is not so.
+
+    The bytes after it surely are mapped where they lie in the page of its last byte.
     """
-    return size > 0 and (address + size - 1) % 4096 + extension().lib.XNN_EXTRA_BYTES < 4096
+    size = array.nbytes
+    if not size:
+        return array
+    if array.flags.c_contiguous:
+        ffi = extension().ffi
+        end = int(ffi.cast("uintptr_t", ffi.from_buffer(array))) + size
+        if (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE:
+            return array
+    copy: np.ndarray[Any, Any] = aligned(size)[:size].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy

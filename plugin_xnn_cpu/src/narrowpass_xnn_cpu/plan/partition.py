@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned, allocate, readable_beyond
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned, check_memory, readable
 from narrowpass_xnn_cpu.plan.memory import Lifetime, place
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times, elements
 
@@ -290,7 +289,8 @@ class _Bound:
             root = self._storage[slot][0]
             direct = outputs.get(root) == name
             binds = [(n, off) for n, r, off in self._views if r is root] if direct else []
-            self._outputs.append((name, slot, direct, binds))
+            check_memory(shapes[slot], slot.dtype)
+            self._outputs.append((name, slot, shapes[slot], direct, binds))
 
     @property
     def memory(self) -> int:
@@ -341,15 +341,15 @@ class _Bound:
             lifetimes.append(Lifetime(root, self._bytes(root), index, last[root], takes))
         offsets, total = place(lifetimes)
         self._arena = aligned(total)
-        base = _address(self._arena)
         self._kept: dict[Slot, Array] = {}
         for number, root, offset in self._views:
             if root in offsets:
-                self._tape.bind(number, base + offsets[root] + offset)
+                self._tape.bind(number, self._arena, offsets[root] + offset)
             elif root in self._constants:
                 if root not in self._kept:
-                    self._kept[root] = _readable(self._constants[root])
-                self._tape.bind(number, _address(self._kept[root]) + offset)
+                    self._kept[root] = readable(self._constants[root])
+                if self._kept[root].nbytes:
+                    self._tape.bind(number, self._kept[root], offset)
         self._offsets = {slot: offsets[slot] for slot in first if slot in offsets}
 
     def _bytes(self, slot: Slot) -> int:
@@ -362,32 +362,31 @@ class _Bound:
         out: Mapping[str, Array],
         times: Times | None,
     ) -> dict[str, Array]:
+        bind = self._tape.bind
         held = []
         given: dict[Slot, Array] = {}
         for name, slot, binds in self._inputs:
             array = arrays[name]
             given[slot] = array
-            if binds:
-                array = _readable(array)
+            if binds and array.nbytes:
+                array = readable(array)
                 held.append(array)
-                address = _address(array)
                 for number, offset in binds:
-                    self._tape.bind(number, address + offset)
+                    bind(number, array, offset)
         results: dict[str, Array] = {}
-        for name, slot, direct, binds in self._outputs:
-            target = out.get(name)
-            if target is None or target.shape != self._shapes[slot]:
-                target = allocate(self._shapes[slot], slot.dtype)
+        for name, slot, shape, direct, binds in self._outputs:
+            target = out.get(name) if out else None
+            if target is None or target.shape != shape:
+                target = np.empty(shape, slot.dtype)
             results[name] = target
             if direct:
-                address = _address(target)
                 for number, offset in binds:
-                    self._tape.bind(number, address + offset)
+                    bind(number, target, offset)
         taken = self._tape.run(pool, timed=times is not None)
         if times is not None and taken is not None:
             for step, nanoseconds in zip(self._steps, taken, strict=True):
                 times.setdefault(step, []).append(float(nanoseconds) / 1e9)
-        for name, slot, direct, _ in self._outputs:
+        for name, slot, _, direct, _ in self._outputs:
             if not direct:
                 np.copyto(results[name], self._read(slot, given, results))
         return results
@@ -407,7 +406,7 @@ class _Bound:
             raw = self._arena[self._offsets[root] :]
         else:
             owner = next(
-                n for n, s, direct, _ in self._outputs if direct and self._storage[s][0] is root
+                n for n, s, _, direct, _ in self._outputs if direct and self._storage[s][0] is root
             )
             raw = results[owner].reshape(-1).view(np.uint8)
         return raw[offset : offset + size].view(slot.dtype).reshape(shape)
@@ -423,19 +422,3 @@ def _storage(
             root, offset = found[step.inputs[0]]
             found[step.output] = root, offset + run.view
     return found
-
-
-def _address(array: Array) -> int:
-    ffi = extension().ffi
-    if array.nbytes == 0:
-        return 0
-    return int(ffi.cast("uintptr_t", ffi.from_buffer(array)))
-
-
-def _readable(array: Array) -> Array:
-    """Give `array`, dense and with readable bytes after it; a copy where it is not so."""
-    if array.flags.c_contiguous and readable_beyond(_address(array), array.nbytes):
-        return array
-    copy = aligned(array.nbytes)[: array.nbytes].view(array.dtype).reshape(array.shape)
-    np.copyto(copy, array)
-    return copy

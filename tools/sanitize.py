@@ -1,0 +1,56 @@
+"""Run the tests of narrowpass-xnn-cpu with its C code under AddressSanitizer and UBSan.
+
+``sanitize.py [PYTEST ARGUMENT ...]`` builds the plugin with the sanitizers into the Python that
+runs this, and starts the tests in it. Leaks are not looked for: an interpreter has too many of
+its own. Without a compiler that has the sanitizers it says so, and ends well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PLUGIN = ROOT / "plugin_xnn_cpu"
+# Children of the tests do not come up under the sanitizer, or take more memory than they may.
+LEFT_OUT = "not library and not forked and not hostile"
+
+
+def runtime() -> str | None:
+    """Give the path of the sanitizer's library; None where the compiler has none."""
+    compiler = os.environ.get("CC", "cc")
+    try:
+        done = subprocess.run(
+            [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    path = Path(done.stdout.strip())
+    return str(path) if path.is_absolute() and path.exists() else None
+
+
+def main() -> None:
+    """Build and run; exit with the code of the tests."""
+    library = runtime()
+    if library is None:
+        sys.stdout.write("skipped: the C compiler has no AddressSanitizer (libasan.so)\n")
+        return
+    environment = {**os.environ, "NARROWPASS_XNN_SANITIZE": "1"}
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"]
+    subprocess.run([*install, str(PLUGIN)], check=True, env=environment)
+    environment |= {
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "LD_PRELOAD": library,
+        "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",
+    }
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+    done = subprocess.run(
+        [*tests, str(PLUGIN / "tests"), *sys.argv[1:]], check=False, env=environment
+    )
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
