@@ -11,7 +11,7 @@
 #define TILE 4096
 
 typedef struct {
-  const struct np_function_params *params;
+  const void *params;
   const float *in;
   float *out;
 } job;
@@ -93,7 +93,7 @@ static void part(void *context, size_t start, size_t count) {
   const job *task = context;
   const float *in = task->in + start;
   float *out = task->out + start;
-  switch (task->params->function) {
+  switch (((const struct np_function_params *)task->params)->function) {
     case NP_FUNCTION_SIGMOID:
       sigmoid(in, out, count);
       break;
@@ -114,5 +114,34 @@ int np_function(const void *params, const void *const *inputs, void *out, pthrea
   if (p->count == 0) return 0;
   const pthreadpool_t used = p->count * 4 < NP_SMALL / 4 ? NULL : pool;
   pthreadpool_parallelize_1d_tile_1d(used, part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
+  return 0;
+}
+
+NP_FOR_EACH_CPU
+static void softmax_pairs(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    const float d = in[2 * i] - in[2 * i + 1];
+    const float most = d < 0.0f ? in[2 * i + 1] : in[2 * i];
+    const float e = exp_of_minus_magnitude(d);
+    const float large = 1.0f / (1.0f + e) + (most - most); /* NaN where that is infinite */
+    const float small = e * large;
+    out[2 * i] = d != d ? d : d < 0.0f ? small : large;
+    out[2 * i + 1] = d != d ? d : d < 0.0f ? large : small;
+  }
+}
+
+static void pairs_part(void *context, size_t start, size_t count) {
+  const job *task = context;
+  softmax_pairs(task->in + 2 * start, task->out + 2 * start, count);
+}
+
+int np_softmax_pairs(const void *params, const void *const *inputs, void *out,
+                     pthreadpool_t pool) {
+  const struct np_softmax_pairs_params *p = params;
+  job task = {p, inputs[0], out};
+  if (p->count == 0) return 0;
+  const pthreadpool_t used = p->count * 8 < NP_SMALL / 4 ? NULL : pool;
+  pthreadpool_parallelize_1d_tile_1d(used, pairs_part, &task, p->count, TILE,
+                                     NP_DISABLE_DENORMALS);
   return 0;
 }

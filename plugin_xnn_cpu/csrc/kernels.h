@@ -65,6 +65,19 @@ struct np_function_params {
   int32_t function;
 };
 
+/* out[2 i] and out[2 i + 1] = softmax of x[2 i] and x[2 i + 1]; `count` pairs. Rows of two are
+ * what XNNPACK's softmax is slowest at. */
+struct np_softmax_pairs_params {
+  size_t count;
+};
+
+/* out[n, p, c] = in[n, c, p], of 2 to 4 channels. */
+struct np_interleave_params {
+  size_t images;
+  size_t channels;
+  size_t pixels;
+};
+
 #define NP_CAST_BOOL 0
 #define NP_CAST_I32 1
 #define NP_CAST_I64 2

@@ -70,6 +70,10 @@ static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t p
       return np_to_float(step->params, inputs, out, pool);
     case NP_FUNCTION:
       return np_function(step->params, inputs, out, pool);
+    case NP_INTERLEAVE:
+      return np_interleave(step->params, inputs, out, pool);
+    case NP_SOFTMAX_PAIRS:
+      return np_softmax_pairs(step->params, inputs, out, pool);
     default:
       return NP_STATUS_CALL;
   }

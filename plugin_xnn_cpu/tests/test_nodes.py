@@ -346,6 +346,25 @@ def test_layer_normalization(axis, bias):
     check(one_node("LayerNormalization", given, axis=axis))
 
 
+@pytest.mark.parametrize("rows", [1, 17, 5000])
+def test_softmax_of_pairs(rows):
+    model = one_node("Softmax", [["N", 2]])
+    feed = floats(rows, 2) * 20
+    extremes = [[np.inf, 0], [-np.inf, 0], [1e38, -1e38], [0, 100], [-0.0, 0], [3, 3]]
+    feed[: min(rows, 6)] = extremes[: min(rows, 6)]
+    check(model, {"x0": np.asarray(feed[1:] if rows > 1 else feed, np.float32)})
+    expected, got = run_both(model, {"x0": np.float32([[0, -80], [30, 60], [1, 1]])})
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("size", [(1, 1), (5, 7), (65, 130)])
+def test_planes_to_pixels(channels, size):
+    """The layout change that the input of an image network goes through."""
+    check(one_node("Transpose", [[2, channels, *size]], perm=[0, 2, 3, 1]))
+    check(one_node("Transpose", [[2, channels, size[0]]], perm=[0, 2, 1]))
+
+
 def test_layer_normalization_far_from_zero():
     """The variance is that of differences: nothing cancels."""
     model = one_node("LayerNormalization", [[4, 64], np.ones(64, np.float32)])

@@ -130,7 +130,7 @@ def _batch_norm(op: Op, builder: Builder) -> None:
 class SoftmaxRows(Step):
     """Softmax over the last axes, taken as one."""
 
-    kernel = "xnn softmax"
+    kernel = "softmax"
 
     def __init__(self, given: Slot, output: Slot, axes: int) -> None:
         super().__init__([given], output)
@@ -143,6 +143,9 @@ class SoftmaxRows(Step):
         if not elements(shape):
             return Run(shape)
         channels = elements(shape[len(shape) - self._axes :])
+        if channels == 2:
+            params = kernels.softmax_pairs(elements(shape) // 2)
+            return Run(shape, "NP_SOFTMAX_PAIRS", params=params)
         self._operator.reshape(elements(shape) // channels, channels, sizing.pool)
         return Run(shape, self._operator.call, self._operator)
 

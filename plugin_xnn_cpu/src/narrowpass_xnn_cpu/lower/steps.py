@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Binary, Transpose, Unary
@@ -78,7 +80,7 @@ class Permute(Step):
 
     def __init__(self, given: Slot, output: Slot, perm: Sequence[int]) -> None:
         super().__init__([given], output)
-        self.kernel = "xnn transpose"
+        self.kernel = "transpose"
         self._perm = tuple(perm)
         self._operator = Transpose()
 
@@ -91,6 +93,9 @@ class Permute(Step):
         moved = [axis for axis in self._perm if shape[axis] != 1]
         if moved == sorted(moved):
             return Run(result, view=0)
+        planes = _planes(shape, self._perm)
+        if planes is not None and self.output.dtype == np.float32:
+            return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes))
         if self.output.dtype.itemsize == 4 and len(shape) <= 6:
             self._operator.reshape(shape, self._perm, sizing.pool)
             return Run(result, self._operator.call, self._operator)
@@ -102,6 +107,14 @@ class Permute(Step):
             self.output.dtype.itemsize,
         )
         return Run(result, "NP_COPY", params=params)
+
+
+def _planes(shape: Shape, perm: Sequence[int]) -> tuple[int, int, int] | None:
+    """Give images, channels and pixels, where few planes are to become pixels."""
+    rank = len(shape)
+    if rank < 3 or tuple(perm) != (0, *range(2, rank), 1) or not 2 <= shape[1] <= 4:
+        return None
+    return shape[0], shape[1], elements(shape[2:])
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -77,6 +77,17 @@ def function(count: int, name: str) -> Any:
     return extension().ffi.new("struct np_function_params *", (count, FUNCTIONS.index(name)))
 
 
+def softmax_pairs(count: int) -> Any:
+    """Give the parameters of ``NP_SOFTMAX_PAIRS``."""
+    return extension().ffi.new("struct np_softmax_pairs_params *", (count,))
+
+
+def interleave(images: int, channels: int, pixels: int) -> Any:
+    """Give the parameters of ``NP_INTERLEAVE``."""
+    fields = images, channels, pixels
+    return extension().ffi.new("struct np_interleave_params *", fields)
+
+
 def dense_strides(shape: Sequence[int]) -> list[int]:
     """Give the strides of a dense array, in elements."""
     strides = [1] * len(shape)
