@@ -299,10 +299,11 @@ def test_the_file_is_not_kept_alive(tmp_path: Path) -> None:
     assert const(model, "alone").numpy().sum() == 500
 
 
-def test_negative_dimensions_are_unknown(tmp_path: Path) -> None:
-    """Some exporters write -1 for a dimension that may be anything."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 3])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [-1, 3])
+@pytest.mark.parametrize("dim", [-1, "?", "-1"])
+def test_dimensions_that_exporters_did_not_know(dim: int | str, tmp_path: Path) -> None:
+    """What stands for any size is no name: two such dimensions need not be equal."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [dim, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [dim, 3])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     path = tmp_path / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=OPSETS[:1]), path)

@@ -133,7 +133,7 @@ def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
     Raises:
         ModelError: it holds something that the IR cannot.
     """
-    _forget_negative_dimensions(proto)
+    _forget_unknown_dimensions(proto)
     try:
         with _quiet():
             return ir.from_proto(proto)
@@ -145,10 +145,14 @@ def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
         ) from error
 
 
-def _forget_negative_dimensions(proto: onnx.ModelProto) -> None:
-    """Leave dimensions below 0 unknown: some exporters write -1 for those that are.
+_NO_NAMES = {"?", "-1", "None"}
 
-    onnx's shape inference ends the process on some of them.
+
+def _forget_unknown_dimensions(proto: onnx.ModelProto) -> None:
+    """Leave dimensions unknown for which exporters wrote -1 or ``?`` to say so.
+
+    All dimensions of one name have one size, which these need not; and onnx's shape inference
+    ends the process on some negative ones.
     """
     for container in proto_containers(proto):
         infos = [*container.value_info]
@@ -156,8 +160,8 @@ def _forget_negative_dimensions(proto: onnx.ModelProto) -> None:
             infos += [*container.input, *container.output]
         for info in infos:
             for dim in info.type.tensor_type.shape.dim:
-                if dim.dim_value < 0:
-                    dim.ClearField("dim_value")
+                if dim.dim_value < 0 or dim.dim_param in _NO_NAMES:
+                    dim.Clear()
 
 
 @contextlib.contextmanager

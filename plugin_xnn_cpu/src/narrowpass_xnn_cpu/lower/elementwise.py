@@ -275,9 +275,11 @@ def _binary(op: Op, builder: Builder) -> None:
 
 
 def _alike(op: Op, facts: Facts) -> bool:
-    """Tell whether both operands surely have one shape."""
+    """Tell whether both operands surely have one shape: numbers, or names that feeds are held to."""
     first, second = (facts.dims(value) for value in op.inputs[:2])
-    return first is not None and first == second and None not in first
+    if first is None or first != second:
+        return False
+    return all(isinstance(dim, int) or dim in facts.names for dim in first)
 
 
 def _check_pow(op: Op, facts: Facts) -> str | None:

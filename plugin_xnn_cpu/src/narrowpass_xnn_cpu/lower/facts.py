@@ -25,6 +25,7 @@ class Facts:
 
     Attributes:
         needed: names of the values that somebody outside of the graph reads.
+        names: of dimensions of the inputs; those of one name have one size.
         fixed: names of values that follow from shapes and constants alone, and are small.
     """
 
@@ -34,6 +35,12 @@ class Facts:
         self.graph = graph
         self.needed = {value.name or "" for value in graph.outputs} | set(kept)
         self.fixed: set[str] = set()
+        self.names = {
+            dim.value
+            for value in graph.inputs
+            for dim in value.shape or ()
+            if not isinstance(dim, int) and dim.value
+        }
         fed = set(overridden)
         self._constants = {
             name: value.const_value
