@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
 from narrowpass.feeds import FeedChecker
-from narrowpass_xnn_cpu.host.nodes import HostNode
+from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
+from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.assign import (
-    Assigned,
     Unit,
     Where,
     assign,
@@ -34,19 +31,6 @@ from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Step, Times
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass
-class HostUnit:
-    """Operations that XNNPACK has not: run node by node.
-
-    Attributes:
-        items: nodes and shape arithmetic, in order.
-        outputs: names of the values that other units read.
-    """
-
-    items: list[HostNode | ShapeNode]
-    outputs: tuple[str, ...]
 
 
 class Method:
@@ -90,7 +74,7 @@ class Method:
         self._constants = _Constants(facts)
         units = schedule(assigned)
         self._units = _compile(units, facts, model)
-        self.plans = (*_plans(name, units, self._units), *_packed(name, assigned))
+        self.plans = (*plans_of_units(name, units, self._units), *plans_of_weights(name, assigned))
         self._lock = threading.Lock()
         self._checked: list[tuple[Any, ...]] | None = None
         self.fresh = frozenset(
@@ -150,7 +134,7 @@ class Method:
                 if isinstance(unit, Partition):
                     values.update(unit.run(values, shapes, pool, out, times))
                 else:
-                    _run_host(unit, values, shapes, times)
+                    unit.run(values, shapes, times)
             return {name: self._read(name, values) for name in wanted}
 
     def _read(self, name: str, values: Mapping[str, Any]) -> Any:
@@ -185,29 +169,6 @@ def _version(model: ir.Model) -> Callable[[ir.Node], int]:
         return node.version or model.opset_imports.get(node.domain, 1)
 
     return version
-
-
-def _run_host(
-    unit: HostUnit,
-    values: dict[str, Any],
-    shapes: Shapes,
-    times: Times | None,
-) -> None:
-    for item in unit.items:
-        if isinstance(item, ShapeNode):
-            item.update(shapes)
-            continue
-        given = {
-            name: values[name] if name in values else shapes.value(name) for name in item.inputs
-        }
-        start = time.perf_counter()
-        made = item.run(given)
-        if times is not None:
-            times.setdefault(item, []).append(time.perf_counter() - start)
-        for name, value in made.items():
-            values[name] = value
-            if isinstance(value, np.ndarray):
-                shapes.shapes[name] = value.shape
 
 
 def _compile(units: Sequence[Unit], facts: Facts, model: ir.Model) -> list[Partition | HostUnit]:
@@ -262,61 +223,6 @@ def _shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
         )
     node = HostNode(op, facts, model)
     return ShapeNode(node.name, node.operands, node.outputs, False, node.evaluate)
-
-
-def _plans(
-    method: str, units: Sequence[Unit], compiled: Sequence[Partition | HostUnit]
-) -> tuple[NodePlan, ...]:
-    plans = []
-    for unit, made in zip(units, compiled, strict=True):
-        kernels: dict[str, list[str]] = {}
-        if isinstance(made, Partition):
-            for step in made.steps:
-                for node in step.nodes:
-                    kernels.setdefault(node, []).append(step.kernel)
-        else:
-            for item in made.items:
-                if isinstance(item, HostNode):
-                    kernels[item.name] = [item.kernel]
-        number = made.number if isinstance(made, Partition) else None
-        for entry in unit.ops:
-            plans += _plans_of(method, entry, number, kernels)
-    return tuple(plans)
-
-
-def _packed(method: str, assigned: Sequence[Assigned]) -> list[NodePlan]:
-    entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
-    return [plan for entry in entries for plan in _plans_of(method, entry, None, {})]
-
-
-def _plans_of(
-    method: str, entry: Assigned, number: int | None, kernels: Mapping[str, Sequence[str]]
-) -> list[NodePlan]:
-    plans = []
-    for node in entry.op.nodes:
-        name = node.name or next((value.name for value in node.outputs if value.name), "")
-        dtype = node.outputs[0].dtype if node.outputs else None
-        if entry.where is Where.NATIVE:
-            kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
-        elif entry.where is Where.SHAPES:
-            kernel = "shape arithmetic"
-        elif entry.where is Where.WEIGHTS:
-            kernel = "packed with the weights"
-        else:
-            (kernel,) = kernels[name]
-        fallback = entry.where is Where.HOST and kernel == "onnx.reference"
-        plans.append(
-            NodePlan(
-                method=method,
-                node=name,
-                op_type=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
-                dtype="" if dtype is None else dtype.name.lower(),
-                partition=number if entry.where is Where.NATIVE else None,
-                kernel=kernel,
-                reason=entry.reason if fallback else "",
-            )
-        )
-    return plans
 
 
 def step_name(step: Step) -> str:

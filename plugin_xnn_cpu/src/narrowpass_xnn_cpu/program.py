@@ -169,7 +169,11 @@ class XnnProgram(Program):
         return rows
 
     def stats(self) -> dict[str, int]:
-        """Give counts of methods, nodes, partitions and steps."""
+        """Give counts of methods, nodes, partitions and steps, and bytes of scratch memory.
+
+        Nodes count as native unless the reference evaluator runs them. Scratch memory holds inner
+        values; it is that of the last run's shapes.
+        """
         self._check_open()
         methods = self._methods.values()
         plans = [plan for method in methods for plan in method.plans]
@@ -180,6 +184,7 @@ class XnnProgram(Program):
             "native_nodes": sum(not plan.reason for plan in plans),
             "partitions": len(partitions),
             "steps": sum(len(partition.steps) for partition in partitions),
+            "scratch_bytes": sum(partition.memory for partition in partitions),
         }
 
     def close(self) -> None:

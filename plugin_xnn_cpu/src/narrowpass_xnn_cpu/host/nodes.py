@@ -1,8 +1,10 @@
-"""Nodes that run outside of partitions, each as a function of arrays."""
+"""Nodes that run outside of partitions, each as a function of arrays, and units of them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from narrowpass.reference import NodeEvaluator
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.plan.partition import ShapeNode, Shapes
+from narrowpass_xnn_cpu.plan.step import Times
 
 
 class HostNode:
@@ -73,3 +77,34 @@ class HostNode:
         values = dict(zip(self.operands, given, strict=True))
         made = self._run({name: value for name, value in values.items() if name})
         return [np.asarray(made[name], order="C") for name in self.outputs]
+
+
+@dataclass
+class HostUnit:
+    """Operations that XNNPACK has not: run node by node.
+
+    Attributes:
+        items: nodes and shape arithmetic, in order.
+        outputs: names of the values that other units read.
+    """
+
+    items: list[HostNode | ShapeNode]
+    outputs: tuple[str, ...]
+
+    def run(self, values: dict[str, Any], shapes: Shapes, times: Times | None) -> None:
+        """Run all nodes; their results go to `values`, the shapes of these to `shapes`."""
+        for item in self.items:
+            if isinstance(item, ShapeNode):
+                item.update(shapes)
+                continue
+            given = {
+                name: values[name] if name in values else shapes.value(name) for name in item.inputs
+            }
+            start = time.perf_counter()
+            made = item.run(given)
+            if times is not None:
+                times.setdefault(item, []).append(time.perf_counter() - start)
+            for name, value in made.items():
+                values[name] = value
+                if isinstance(value, np.ndarray):
+                    shapes.shapes[name] = value.shape

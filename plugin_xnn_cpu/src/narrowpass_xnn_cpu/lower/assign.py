@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -111,7 +112,8 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
         if node.op_type == "Reshape" and len(node.inputs) == 2:
             dims = facts.dims(value)
             sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
-            if dims is not None and len(sizes) == len(dims):
+            whole = math.prod(sizes) == facts.array(given).size
+            if dims is not None and len(sizes) == len(dims) and whole:
                 facts.derive(value, functools.partial(_reshaped, facts, given, sizes))
             continue
         if len(node.inputs) != 1:

@@ -275,7 +275,7 @@ def _binary(op: Op, builder: Builder) -> None:
 
 
 def _alike(op: Op, facts: Facts) -> bool:
-    """Tell whether both operands surely have one shape: numbers, or names that feeds are held to."""
+    """Tell whether both operands surely have one shape: of numbers, or of names of inputs."""
     first, second = (facts.dims(value) for value in op.inputs[:2])
     if first is None or first != second:
         return False

@@ -1,0 +1,67 @@
+"""What `explain` tells of a compiled method: where each node runs, and why not natively."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from narrowpass.backend import NodePlan
+from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
+from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where
+from narrowpass_xnn_cpu.plan.partition import Partition
+
+
+def plans_of_units(
+    method: str, units: Sequence[Unit], compiled: Sequence[Partition | HostUnit]
+) -> tuple[NodePlan, ...]:
+    """Tell where the nodes of units run."""
+    plans = []
+    for unit, made in zip(units, compiled, strict=True):
+        kernels: dict[str, list[str]] = {}
+        if isinstance(made, Partition):
+            for step in made.steps:
+                for node in step.nodes:
+                    kernels.setdefault(node, []).append(step.kernel)
+        else:
+            for item in made.items:
+                if isinstance(item, HostNode):
+                    kernels[item.name] = [item.kernel]
+        number = made.number if isinstance(made, Partition) else None
+        for entry in unit.ops:
+            plans += _plans_of(method, entry, number, kernels)
+    return tuple(plans)
+
+
+def plans_of_weights(method: str, assigned: Sequence[Assigned]) -> list[NodePlan]:
+    """Tell of the nodes that are done when weights are packed."""
+    entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
+    return [plan for entry in entries for plan in _plans_of(method, entry, None, {})]
+
+
+def _plans_of(
+    method: str, entry: Assigned, number: int | None, kernels: Mapping[str, Sequence[str]]
+) -> list[NodePlan]:
+    plans = []
+    for node in entry.op.nodes:
+        name = node.name or next((value.name for value in node.outputs if value.name), "")
+        dtype = node.outputs[0].dtype if node.outputs else None
+        if entry.where is Where.NATIVE:
+            kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
+        elif entry.where is Where.SHAPES:
+            kernel = "shape arithmetic"
+        elif entry.where is Where.WEIGHTS:
+            kernel = "packed with the weights"
+        else:
+            (kernel,) = kernels[name]
+        fallback = entry.where is Where.HOST and kernel == "onnx.reference"
+        plans.append(
+            NodePlan(
+                method=method,
+                node=name,
+                op_type=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+                dtype="" if dtype is None else dtype.name.lower(),
+                partition=number if entry.where is Where.NATIVE else None,
+                kernel=kernel,
+                reason=entry.reason if fallback else "",
+            )
+        )
+    return plans

@@ -1,0 +1,34 @@
+"""XNNPACK's operators: created once, reshaped when sizes change, freed with the object.
+
+Every constructor and `reshape` checks what XNNPACK would assert or take silently. Sizes are in
+elements, and inputs and outputs are dense: [N, H, W, C] for images, rows of channels otherwise.
+"""
+
+from __future__ import annotations
+
+from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Operator, Range
+from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Deconvolution
+from narrowpass_xnn_cpu.native.operators.elementwise import Binary, Unary
+from narrowpass_xnn_cpu.native.operators.linear import BatchMatMul, FullyConnected
+from narrowpass_xnn_cpu.native.operators.movement import Pad, ResizeBilinear, Transpose
+from narrowpass_xnn_cpu.native.operators.pooling import AveragePool, MaxPool
+from narrowpass_xnn_cpu.native.operators.rows import Reduce, Softmax
+
+__all__ = [
+    "UNBOUNDED",
+    "AveragePool",
+    "BatchMatMul",
+    "Binary",
+    "Convolution",
+    "Deconvolution",
+    "FullyConnected",
+    "MaxPool",
+    "Operator",
+    "Pad",
+    "Range",
+    "Reduce",
+    "ResizeBilinear",
+    "Softmax",
+    "Transpose",
+    "Unary",
+]

@@ -1,0 +1,104 @@
+"""What all operators share: their life, and checks of what goes to C.
+
+Every constructor and `reshape` checks what XNNPACK would assert or take silently. Sizes are in
+elements, and inputs and outputs are dense: [N, H, W, C] for images, rows of channels otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import check, extension
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+Range = tuple[float, float]
+"""Bounds that an output is clamped to; infinite for none."""
+
+UNBOUNDED: Range = (-math.inf, math.inf)
+MAX_DIMS = 6
+_MOST_ELEMENTS = 1 << 46
+
+
+class Operator:
+    """An operator of XNNPACK.
+
+    Attributes:
+        call: which setup a tape uses; a name of ``enum np_call``.
+        handle: XNNPACK's handle.
+        workspace: bytes of scratch memory that a run needs, after `reshape`.
+    """
+
+    call: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.workspace = 0
+        self.handle: Any = None
+        self._ffi = extension().ffi
+        self._lib = extension().lib
+
+    def _kind(self) -> str:
+        return self.call.removeprefix("NP_").lower().replace("_", " ")
+
+    def _created(self, status: int, handle: Any) -> None:
+        check(status, f"XNNPACK does not create this {self._kind()}")
+        self.handle = handle[0]
+        weakref.finalize(self, self._lib.xnn_delete_operator, self.handle).atexit = False
+
+    def _reshaped(self, status: int, shapes: object) -> None:
+        check(status, f"XNNPACK does not take {shapes} for this {self._kind()}")
+
+
+def checked_shape(shape: Sequence[int], rank: int | None = None) -> Shape:
+    """Check a shape that goes to C: its rank, its signs, and that sizes do not overflow."""
+    dims = tuple(int(dim) for dim in shape)
+    if rank is not None and len(dims) != rank:
+        raise BackendError(f"a shape of rank {rank} is needed here, not {list(dims)}")
+    if len(dims) > MAX_DIMS:
+        raise BackendError(f"XNNPACK takes {MAX_DIMS} dimensions at most, not {list(dims)}")
+    if any(dim < 1 for dim in dims) or math.prod(dims) > _MOST_ELEMENTS:
+        raise BackendError(f"a tensor of shape {list(dims)} cannot be computed with")
+    return dims
+
+
+def checked_range(limits: Range) -> Range:
+    """Check bounds that an output is clamped to."""
+    low, high = limits
+    if math.isnan(low) or math.isnan(high) or low > high:
+        raise BackendError(f"outputs cannot be clamped to [{low}, {high}]")
+    return low, high
+
+
+def checked_pixels(limits: Sequence[int], least: int, what: str) -> None:
+    """Check that sizes are at least `least`, and fit into 31 bits."""
+    if any(not least <= int(item) < 1 << 31 for item in limits):
+        raise BackendError(f"{what} {list(limits)} is out of range")
+
+
+def float_pointer(ffi: Any, array: Array | None, size: int, what: str) -> Any:
+    """Give the address of `size` dense float32 values; NULL for None."""
+    if array is None:
+        return ffi.NULL
+    if array.dtype != np.float32 or not array.flags.c_contiguous or array.size != size:
+        raise BackendError(
+            f"{what} must be {size} dense float32 values, not {array.dtype}{list(array.shape)}"
+        )
+    return ffi.cast("float *", ffi.from_buffer(array))
+
+
+def check_window(
+    shape: Shape, window: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> None:
+    """Check that a window is not larger than its padded input of [N, H, W, C]."""
+    for axis in (0, 1):
+        reach = (window[axis] - 1) * dilations[axis] + 1
+        if reach > shape[1 + axis] + pads[axis] + pads[2 + axis]:
+            raise BackendError(
+                f"a window of {reach} is larger than the padded input of {list(shape)}"
+            )

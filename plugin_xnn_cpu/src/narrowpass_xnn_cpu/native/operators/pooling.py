@@ -1,0 +1,99 @@
+"""Pooling over windows of [N, H, W, C]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from narrowpass_xnn_cpu.native.operators.base import (
+    UNBOUNDED,
+    Operator,
+    Range,
+    check_window,
+    checked_pixels,
+    checked_range,
+    checked_shape,
+)
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+
+
+class MaxPool(Operator):
+    """Maximum over windows of [N, H, W, C]."""
+
+    call = "NP_MAX_POOL"
+
+    def __init__(
+        self,
+        window: Sequence[int],
+        pads: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        limits: Range = UNBOUNDED,
+    ) -> None:
+        super().__init__()
+        checked_pixels(pads, 0, "padding")
+        checked_pixels((*window, *strides, *dilations), 1, "window, stride or dilation")
+        self._window, self._pads = tuple(window), tuple(pads)
+        self._strides, self._dilations = tuple(strides), tuple(dilations)
+        top, left, bottom, right = pads
+        handle = self._ffi.new("xnn_operator_t *")
+        status = self._lib.xnn_create_max_pooling2d_nhwc_f32(
+            top,
+            right,
+            bottom,
+            left,
+            *window,
+            *strides,
+            *dilations,
+            *checked_range(limits),
+            0,
+            handle,
+        )
+        self._created(status, handle)
+
+    def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
+        """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
+        dims = checked_shape(shape, 4)
+        check_window(dims, self._window, self._pads, self._dilations)
+        sizes = self._ffi.new("size_t[2]")
+        channels = dims[3]
+        status = self._lib.xnn_reshape_max_pooling2d_nhwc_f32(
+            self.handle, *dims, channels, channels, sizes, sizes + 1, pool.handle
+        )
+        self._reshaped(status, shape)
+        return sizes[0], sizes[1]
+
+
+class AveragePool(Operator):
+    """Mean over windows of [N, H, W, C]; padding is not counted."""
+
+    call = "NP_AVERAGE_POOL"
+
+    def __init__(
+        self,
+        window: Sequence[int],
+        pads: Sequence[int],
+        strides: Sequence[int],
+        limits: Range = UNBOUNDED,
+    ) -> None:
+        super().__init__()
+        checked_pixels(pads, 0, "padding")
+        checked_pixels((*window, *strides), 1, "window or stride")
+        self._window, self._pads = tuple(window), tuple(pads)
+        top, left, bottom, right = pads
+        handle = self._ffi.new("xnn_operator_t *")
+        status = self._lib.xnn_create_average_pooling2d_nhwc_f32(
+            top, right, bottom, left, *window, *strides, *checked_range(limits), 0, handle
+        )
+        self._created(status, handle)
+
+    def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
+        """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
+        dims = checked_shape(shape, 4)
+        check_window(dims, self._window, self._pads, (1, 1))
+        sizes = self._ffi.new("size_t[2]")
+        channels = dims[3]
+        status = self._lib.xnn_reshape_average_pooling2d_nhwc_f32(
+            self.handle, *dims, channels, channels, sizes, sizes + 1, pool.handle
+        )
+        self._reshaped(status, shape)
+        return sizes[0], sizes[1]
