@@ -132,6 +132,51 @@ def test_feeds_in_any_memory():
         check(model, {"x0": array}, program=program)
 
 
+def test_branches_run_natively():
+    """An If's branches are compiled as methods are: weights from outside, values of both."""
+    text = """<ir_version: 10, opset_import: ["": 18]>
+        g (float[N, 4] x, bool c) => (float[N, 3] y, float[M] z)
+        <float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> {
+            a = Relu(x)
+            y, z = If (c) <
+                then_branch = t () => (float[N, 3] y1, float[P] z1) {
+                    m = MatMul(a, w) y1 = Sigmoid(m) k = Constant<value = int64[1] {-1}>()
+                    z1 = Reshape(a, k)
+                },
+                else_branch = e () => (float[N, 3] y2, float[P] z2) {
+                    n = Neg(a) y2 = MatMul(n, w) k = Constant<value = int64[1] {-1}>()
+                    z2 = Reshape(y2, k)
+                }
+            >
+        }"""
+    model = onnx.parser.parse_model(text)
+    program = compile_model(model)
+    assert not any(plan.reason for plan in program.explain())
+    assert {plan.kernel for plan in program.explain()} >= {"xnn fully connected", "control flow"}
+    for taken in (True, False, True):
+        for batch in (1, 3):
+            feeds = {"x": floats(batch, 4), "c": np.array(taken)}
+            check(model, feeds, program=program, native=None)
+
+
+def test_loops_run_natively():
+    text = """<ir_version: 10, opset_import: ["": 18]>
+        g (int64 n, float[2, 2] x) => (float[2, 2] y, float[T, 2] rows)
+        <float[2, 2] w = {0.5, 0.1, -0.2, 0.3}, bool go = {1}> {
+            y, rows = Loop (n, go, x) <body = b (int64 i, bool c, float[2, 2] s) =>
+                (bool d, float[2, 2] t, float[2] r) {
+                    d = Identity(c) m = MatMul(s, w) t = Add(m, x)
+                    k = Constant<value = int64[1] {0}>() r = ReduceSum<keepdims = 0>(t, k)
+                }>
+        }"""
+    model = onnx.parser.parse_model(text)
+    program = compile_model(model)
+    assert not any(plan.reason for plan in program.explain())
+    for trips in (0, 1, 5):
+        feeds = {"n": np.array(trips), "x": floats(2, 2)}
+        check(model, feeds, program=program, native=None)
+
+
 def test_the_same_value_twice_is_two_arrays():
     text = (
         '<ir_version: 10, opset_import: ["": 18]> g (float[3] x) => (float[3] y, float[3] z)'

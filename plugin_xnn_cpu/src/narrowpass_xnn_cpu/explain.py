@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from narrowpass.backend import NodePlan
+from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where
 from narrowpass_xnn_cpu.plan.partition import Partition
@@ -14,7 +15,7 @@ def plans_of_units(
     method: str, units: Sequence[Unit], compiled: Sequence[Partition | HostUnit]
 ) -> tuple[NodePlan, ...]:
     """Tell where the nodes of units run."""
-    plans = []
+    plans: list[NodePlan] = []
     for unit, made in zip(units, compiled, strict=True):
         kernels: dict[str, list[str]] = {}
         if isinstance(made, Partition):
@@ -23,8 +24,10 @@ def plans_of_units(
                     kernels.setdefault(node, []).append(step.kernel)
         else:
             for item in made.items:
-                if isinstance(item, HostNode):
+                if isinstance(item, HostNode | ControlFlow):
                     kernels[item.name] = [item.kernel]
+                if isinstance(item, ControlFlow):
+                    plans += item.plans
         number = made.number if isinstance(made, Partition) else None
         for entry in unit.ops:
             plans += _plans_of(method, entry, number, kernels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import onnx_ir as ir
 
 from narrowpass.feeds import FeedChecker
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
+from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.assign import (
@@ -24,6 +26,7 @@ from narrowpass_xnn_cpu.lower.assign import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.inference import infer
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.patterns import operations
 from narrowpass_xnn_cpu.native.pool import ThreadPool
@@ -73,9 +76,10 @@ class Method:
         assigned = assign(operations(graph, facts, _version(model)), facts)
         self._constants = _Constants(facts)
         units = schedule(assigned)
-        self._units = _compile(units, facts, model)
+        self._units = _compile(name, units, facts, model)
         self.plans = (*plans_of_units(name, units, self._units), *plans_of_weights(name, assigned))
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._checked: list[tuple[Any, ...]] | None = None
         self.fresh = frozenset(
             output for unit in self._units if isinstance(unit, Partition) for output in unit.outputs
@@ -124,6 +128,9 @@ class Method:
             The values. They may be views of feeds or weights; those that were computed in an
             array of `out` are that array.
         """
+        if self._process != os.getpid():
+            # Another thread of the parent may have held the lock when this process was forked.
+            self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
             shapes = self._shapes
             values: dict[str, Any] = dict(feeds)
@@ -134,7 +141,7 @@ class Method:
                 if isinstance(unit, Partition):
                     values.update(unit.run(values, shapes, pool, out, times))
                 else:
-                    unit.run(values, shapes, times)
+                    unit.run(values, shapes, pool, times)
             return {name: self._read(name, values) for name in wanted}
 
     def _read(self, name: str, values: Mapping[str, Any]) -> Any:
@@ -171,7 +178,9 @@ def _version(model: ir.Model) -> Callable[[ir.Node], int]:
     return version
 
 
-def _compile(units: Sequence[Unit], facts: Facts, model: ir.Model) -> list[Partition | HostUnit]:
+def _compile(
+    name: str, units: Sequence[Unit], facts: Facts, model: ir.Model
+) -> list[Partition | HostUnit]:
     owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
     read_by: dict[str, set[int]] = {}
     for unit in units:
@@ -204,11 +213,22 @@ def _compile(units: Sequence[Unit], facts: Facts, model: ir.Model) -> list[Parti
         items = [
             _shape_node(entry.op, facts, model)
             if entry.where is Where.SHAPES
-            else HostNode(entry.op, facts, model)
+            else _host_node(entry.op, facts, model, name)
             for entry in unit.ops
         ]
         compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
     return compiled
+
+
+def _host_node(op: Op, facts: Facts, model: ir.Model, method: str) -> HostNode | ControlFlow:
+    if not can_run(op):
+        return HostNode(op, facts, model)
+
+    def compile_(inner: ir.Model) -> Method:
+        infer(inner)
+        return Method(method, inner, ())
+
+    return ControlFlow(op, facts, model, compile_)
 
 
 def _shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:

@@ -14,6 +14,7 @@ from onnx_ir.passes.common import InlinePass
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, DataError, UsageError
 from narrowpass.options import suggest
+from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.inference import infer
 from narrowpass_xnn_cpu.method import Method, step_name
@@ -123,10 +124,7 @@ class XnnProgram(Program):
             if target is not None and target is not value:
                 value = _written(name, value, target)
             elif target is None and isinstance(value, np.ndarray):
-                shares = not value.flags.writeable or not value.flags.owndata
-                if shares or any(value is other for other in (*given, *seen)):
-                    value = value.copy(order="C")
-                seen.append(value)
+                value = value.copy(order="C")  # it may be a feed, a weight, or part of one
             results[name] = value
         return results
 
@@ -160,7 +158,7 @@ class XnnProgram(Program):
         rows = []
         for key, seconds in times.items():
             median = statistics.median(seconds)
-            if isinstance(key, HostNode):
+            if isinstance(key, HostNode | ControlFlow):
                 rows.append(NodeTime(key.name, op_types[key.name], key.kernel, median))
             else:
                 name = step_name(key)

@@ -13,8 +13,10 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass.reference import NodeEvaluator
 from narrowpass_xnn_cpu.host import kernels
+from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.partition import ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Times
 
@@ -64,7 +66,7 @@ class HostNode:
 
         self._run = run
 
-    def run(self, values: dict[str, Any]) -> dict[str, Any]:
+    def run(self, values: dict[str, Any], pool: ThreadPool) -> dict[str, Any]:
         """Run the node on the values that `inputs` names.
 
         Raises:
@@ -88,10 +90,12 @@ class HostUnit:
         outputs: names of the values that other units read.
     """
 
-    items: list[HostNode | ShapeNode]
+    items: list[HostNode | ControlFlow | ShapeNode]
     outputs: tuple[str, ...]
 
-    def run(self, values: dict[str, Any], shapes: Shapes, times: Times | None) -> None:
+    def run(
+        self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool, times: Times | None
+    ) -> None:
         """Run all nodes; their results go to `values`, the shapes of these to `shapes`."""
         for item in self.items:
             if isinstance(item, ShapeNode):
@@ -101,7 +105,7 @@ class HostUnit:
                 name: values[name] if name in values else shapes.value(name) for name in item.inputs
             }
             start = time.perf_counter()
-            made = item.run(given)
+            made = item.run(given, pool)
             if times is not None:
                 times.setdefault(item, []).append(time.perf_counter() - start)
             for name, value in made.items():

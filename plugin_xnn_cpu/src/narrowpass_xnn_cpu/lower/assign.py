@@ -153,20 +153,21 @@ def reads(op: Op) -> list[ir.Value]:
     found = [value for value in op.inputs if value is not None]
     for node in op.nodes:
         for graph in _graphs(node):
-            found += _captured(graph)
+            found += captured(graph)
     return list(dict.fromkeys(found))
 
 
-def _captured(graph: ir.Graph) -> list[ir.Value]:
+def captured(graph: ir.Graph) -> list[ir.Value]:
+    """Give the values from outside that a subgraph, and those in it, read; each once."""
     own: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
     found: list[ir.Value] = []
     for node in graph:
         found += [value for value in node.inputs if value is not None and value not in own]
         for inner in _graphs(node):
-            found += [value for value in _captured(inner) if value not in own]
+            found += [value for value in captured(inner) if value not in own]
         own.update(node.outputs)
     found += [value for value in graph.outputs if value not in own]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
