@@ -156,6 +156,62 @@ def test_attention_moves_each_operand_once():
     assert len(kernels) == 11
 
 
+def test_channels_are_shuffled_by_one_transpose():
+    """Splitting channels, and joining them again, leaves the pixels where they are."""
+    text = """g (float[N, 6, 5, 7] x) => (float[N, 4, 5, 7] y) {
+        a = Conv(x, w) b = Reshape(a, split) c = Transpose<perm = [0, 2, 1, 3, 4]>(b)
+        d = Reshape(c, join) y = Conv(d, v)
+    }"""
+    weights = {"w": floats(12, 6, 1, 1), "v": floats(4, 12, 1, 1)}
+    shapes = {"split": np.array([-1, 3, 4, 5, 7]), "join": np.array([-1, 12, 5, 7])}
+    model = parse(text, **weights, **shapes)
+    program = compile_model(model)
+    for batch in (1, 3):
+        check(model, {"x": floats(batch, 6, 5, 7)}, program=program)
+    rows = program.profile({"x": floats(2, 6, 5, 7)}, runs=1)
+    # One at either border, one between the channels.
+    assert [row.kernel for row in rows].count("transpose") == 3
+
+
+def test_patches_become_a_sequence_without_a_copy():
+    text = """g (float[2, 3, 8, 8] x) => (float[2, 16, 5] y) {
+        a = Conv<strides = [2, 2]>(x, w) b = Reshape(a, flat) y0 = Transpose<perm = [0, 2, 1]>(b)
+        y = Relu(y0)
+    }"""
+    model = parse(text, w=floats(5, 3, 2, 2), flat=np.array([0, 5, 16]))
+    check(model)
+    assert profile(model) == ["transpose", "xnn convolution", "xnn clamp"]
+
+
+RESHAPES = [
+    ((2, 6, 4, 5), (2, 3, 2, 4, 5)),
+    ((2, 6, 4, 5), (2, 6, 20)),
+    ((2, 6, 4, 5), (12, 4, 5)),
+    ((2, 6, 4, 5), (2, 24, 5)),
+    ((2, 6, 4, 5), (2, 1, 6, 4, 5)),
+    ((1, 6, 4, 5), (6, 4, 5)),
+    ((2, 6, 1, 5), (2, 6, 5)),
+    ((2, 6, 4, 5), (2, 120)),
+    ((2, 6, 4, 5), (4, 3, 10, 2)),
+    ((2, 1, 4, 5), (2, 2, 2, 5)),
+]
+
+
+@pytest.mark.parametrize("shapes", RESHAPES, ids=str)
+@pytest.mark.parametrize("static", [True, False])
+def test_reshapes_of_images(shapes, static):
+    before, after = shapes
+    dims = [before[0] if static else "N", *before[1:]]
+    shape = ", ".join(map(str, dims))
+    result = ", ".join(f"d{axis}" for axis in range(len(after)))
+    text = f"""g (float[{shape}] x) => (float[{result}] y) {{
+        a = Conv(x, w) b = Reshape(a, t) y = Abs(b)
+    }}"""
+    kernel = floats(before[1], before[1], 1, 1)
+    model = parse(text, w=kernel, t=np.array(after if static else [-1, *after[1:]]))
+    check(model, {"x": floats(*before)})
+
+
 def test_explain_says_why_not():
     text = "g (float[3] x) => (float[3] y) { a = Erf(x) b = Relu(a) c = Unique(b) y = Add(b, b) }"
     plans = {plan.op_type: plan for plan in compile_model(parse(text)).explain()}

@@ -177,6 +177,19 @@ def test_loops_run_natively():
         check(model, feeds, program=program, native=None)
 
 
+def test_values_from_shapes_that_differ_in_shape_only():
+    """Zeros of 2 x 3 and of 3 x 2 have the same bytes, and are not the same."""
+    text = """<ir_version: 10, opset_import: ["": 18]>
+        g (float[N, M] x, float z) => (float[A, B] y) {
+            s = Shape(x) e = Erf(z) c = ConstantOfShape(s) y = Add(c, e)
+        }"""
+    model = onnx.parser.parse_model(text)
+    program = compile_model(model)
+    for shape in [(2, 3), (3, 2), (6, 1), (2, 3)]:
+        feeds = {"x": floats(*shape), "z": np.asarray(floats())}
+        check(model, feeds, program=program, native=None)
+
+
 def test_the_same_value_twice_is_two_arrays():
     text = (
         '<ir_version: 10, opset_import: ["": 18]> g (float[3] x) => (float[3] y, float[3] z)'

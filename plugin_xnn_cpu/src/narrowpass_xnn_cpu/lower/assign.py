@@ -84,6 +84,9 @@ def _follows_from_shapes(op: Op, facts: Facts) -> bool:
         return False
     if not all(isinstance(value.type, ir.TensorType) for value in op.outputs):
         return False
+    given = [value for value in (*op.inputs, *op.outputs) if value is not None]
+    if any(facts.dtype(value) == ir.DataType.STRING for value in given):
+        return False
     if op.kind in ("Shape", "Size"):
         return isinstance(op.required(0).type, ir.TensorType)
     if op.kind in _UNREPEATABLE or any(_graphs(node)):

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.facts import Dims, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.reduction import without
 from narrowpass_xnn_cpu.lower.steps import Reshaped, broadcast
@@ -23,32 +23,121 @@ def check_float(op: Op, facts: Facts) -> str | None:
 
 
 class ReshapedTo(Step):
-    """The same elements with the dimensions that a value names."""
+    """The same elements with the dimensions that a value names.
+
+    Args:
+        given: what is looked at.
+        output: the other view of it.
+        target: name of the value that has the dimensions, in ONNX's order.
+        zero_is_zero: whether a 0 there is one, rather than the input's dimension.
+        source: the order of axes of `given`.
+        order: the order of axes of `output`.
+        groups: axes that must hold equal numbers of elements for these orders to be right.
+    """
 
     kernel = "view"
 
-    def __init__(self, given: Slot, output: Slot, target: str, *, zero_is_zero: bool) -> None:
+    def __init__(
+        self,
+        given: Slot,
+        output: Slot,
+        target: str,
+        *,
+        zero_is_zero: bool,
+        source: Perm,
+        order: Perm,
+        groups: Sequence[Group] = (),
+    ) -> None:
         super().__init__([given], output)
         self.values = (target,)
+        self.order = order
         self._zero_is_zero = zero_is_zero
+        self._source = source
+        self._groups = groups
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
         (shape,) = shapes
         target = [int(dim) for dim in sizing.value(self.values[0]).reshape(-1)]
-        dims = list(target)
-        for axis, dim in enumerate(target):
-            if dim == 0 and not self._zero_is_zero:
-                if axis >= len(shape):
-                    raise BackendError(f"{list(shape)} has no axis {axis} to copy to {target}")
-                dims[axis] = shape[axis]
-        free = [axis for axis, dim in enumerate(dims) if dim < 0]
-        if len(free) == 1:
-            rest = elements([dim for dim in dims if dim >= 0])
-            dims[free[0]] = elements(shape) // rest if rest else 0
-        if len(free) > 1 or elements(dims) != elements(shape):
-            raise BackendError(f"{list(shape)} cannot be given the shape {target}")
-        return Run(tuple(dims), view=0)
+        logical = [0] * len(shape)
+        for axis, size in zip(self._source, shape, strict=True):
+            logical[axis] = size
+        dims = _reshaped(logical, target, zero_is_zero=self._zero_is_zero)
+        for axes, made in self._groups:
+            if elements([logical[a] for a in axes]) != elements([dims[a] for a in made]):
+                raise BackendError(f"{logical} and {dims} do not split where they were to")
+        return Run(tuple(dims[axis] for axis in self.order), view=0)
+
+
+def _reshaped(shape: Sequence[int], target: Sequence[int], *, zero_is_zero: bool) -> list[int]:
+    """Give the dimensions that a target of a Reshape means for a shape."""
+    dims = list(target)
+    for axis, dim in enumerate(target):
+        if dim == 0 and not zero_is_zero:
+            if axis >= len(shape):
+                raise BackendError(f"{list(shape)} has no axis {axis} to copy to {target}")
+            dims[axis] = shape[axis]
+    free = [axis for axis, dim in enumerate(dims) if dim < 0]
+    if len(free) == 1:
+        rest = elements([dim for dim in dims if dim >= 0])
+        dims[free[0]] = elements(shape) // rest if rest else 0
+    if len(free) > 1 or elements(dims) != elements(shape):
+        raise BackendError(f"{list(shape)} cannot be given the shape {target}")
+    return dims
+
+
+Group = tuple[list[int], list[int]]
+"""Axes of a value, and the axes of a reshaped one that hold the same elements."""
+
+
+def _groups(before: Dims, after: Dims) -> list[Group] | None:
+    """Cut a reshape into groups of axes of equal products; None where sizes are not known enough.
+
+    One dimension that is not known may stand on each side, by itself.
+    """
+    if sum(not isinstance(d, int) for d in before) > 1 or 0 in before or 0 in after:
+        return None
+    groups: list[Group] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        axes: list[int] = []
+        made: list[int] = []
+        left = right = 1
+        while True:
+            take_left = left <= right and i < len(before) and (left < right or not axes)
+            at, dims = (i, before) if take_left else (j, after)
+            if at >= len(dims):
+                return None
+            dim = dims[at]
+            if not isinstance(dim, int):
+                # It must meet the other side's, and be alone.
+                other = after[j] if j < len(after) else 0
+                if axes or made or not take_left or isinstance(other, int):
+                    return None
+                axes, made = [i], [j]
+                i, j = i + 1, j + 1
+                break
+            if take_left:
+                axes.append(i)
+                left, i = left * dim, i + 1
+            else:
+                made.append(j)
+                right, j = right * dim, j + 1
+            if left == right and axes and made:
+                break
+        groups.append((axes, made))
+    return groups
+
+
+def _orders(groups: Sequence[Group], perm: Perm) -> tuple[Perm, Perm]:
+    """Give the order of axes nearest to `perm` in which a reshape is a view, and the result's.
+
+    Axes that become one must lie side by side, in turn; groups stay where their last axis lies.
+    """
+    places = {axis: place for place, axis in enumerate(perm)}
+    ordered = sorted(groups, key=lambda group: max((places[a] for a in group[0]), default=-1))
+    source = tuple(axis for axes, _ in ordered for axis in axes)
+    return source, tuple(axis for _, made in ordered for axis in made)
 
 
 def _check_reshape(op: Op, facts: Facts) -> str | None:
@@ -63,11 +152,33 @@ def _check_reshape(op: Op, facts: Facts) -> str | None:
 
 @lowers("Reshape", check=_check_reshape)
 def _reshape(op: Op, builder: Builder) -> None:
-    target = op.required(1).name or ""
-    slot = builder.at(op.required(0))
-    zero = bool(op.get("allowzero", 0))
-    step = ReshapedTo(slot, builder.new(op.output), target, zero_is_zero=zero)
-    builder.emit(step, op.output)
+    given, target = op.required(0), op.required(1).name or ""
+    source = builder.layout(given)
+    order = identity(builder.rank(op.output))
+    groups: Sequence[Group] = ()
+    if source != identity(len(source)):
+        # Splitting channels, or joining rows and columns, leaves pixels where they are.
+        found = _cut(op, builder.facts)
+        if found is None:
+            source = identity(len(source))
+        else:
+            groups = found
+            source, order = _orders(groups, source)
+    step = ReshapedTo(
+        builder.at(given, source),
+        builder.new(op.output),
+        target,
+        zero_is_zero=bool(op.get("allowzero", 0)),
+        source=source,
+        order=order,
+        groups=groups,
+    )
+    builder.emit(step, op.output, order)
+
+
+def _cut(op: Op, facts: Facts) -> list[Group] | None:
+    before, after = facts.dims(op.input(0)), facts.dims(op.output)
+    return None if before is None or after is None else _groups(before, after)
 
 
 @lowers("Flatten", check=check_float)

@@ -61,23 +61,29 @@ class ShapeNode:
         self.outputs = tuple(outputs)
         self.by_shape = by_shape
         self._evaluate = evaluate
-        self._known: object = None
+        self._known: list[Any] | None = None
 
     def update(self, shapes: Shapes) -> None:
         """Evaluate the node, unless nothing that it reads has changed."""
         if self.by_shape:
             given: list[Any] = [shapes.shape(name) for name in self.inputs]
-            known: object = given
+            if given == self._known:
+                return
         else:
             given = [shapes.value(name) if name else None for name in self.inputs]
-            known = [None if item is None else (item.shape, item.tobytes()) for item in given]
-        if known == self._known:
-            return
+            if self._known is not None and all(map(_same, given, self._known)):
+                return
         self._known = None
         for name, value in zip(self.outputs, self._evaluate(given), strict=True):
             shapes.values[name] = value
             shapes.shapes[name] = value.shape
-        self._known = known
+        self._known = given
+
+
+def _same(one: Array | None, other: Array | None) -> bool:
+    if one is None or other is None or one is other:
+        return one is other
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 Item = Step | ShapeNode
@@ -142,6 +148,7 @@ class Partition:
         self._needed = tuple(dict.fromkeys(needed))
         self._runs: dict[Step, tuple[object, Run]] = {}
         self._signature: object = None
+        self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: Bound | None = None
 
     @property
@@ -172,15 +179,16 @@ class Partition:
                 right shape.
             times: takes the seconds of each step, where given.
         """
-        signature = (
-            tuple([arrays[name].shape for name in self.inputs]),
-            tuple([shapes.value(n).tobytes() for n in self._needed if n in shapes.values]),
-            pool.threads,
+        signature = pool.threads, tuple([arrays[name].shape for name in self.inputs])
+        # What follows from shapes is another array where it has changed.
+        values = [shapes.values.get(name) for name in self._needed]
+        changed = signature != self._signature or any(
+            one is not other for one, other in zip(values, self._values, strict=True)
         )
-        if signature != self._signature or self._bound is None:
+        if changed or self._bound is None:
             self._signature = None
             self._bound = self._size(arrays, shapes, pool)
-            self._signature = signature
+            self._signature, self._values = signature, values
         return self._bound.run(arrays, pool, out, times)
 
     def _size(self, arrays: Mapping[str, Array], shapes: Shapes, pool: ThreadPool) -> Bound:
