@@ -320,8 +320,6 @@ def _check_identity(op: Op, facts: Facts) -> str | None:
         training = op.input(2)
         if training is not None and facts.scalar(training) != 0.0:
             return "it may be in training mode"
-        if op.version < 7 and not op.get("is_test", 0):
-            return "it is in training mode"
     return needs_floats(op, facts)
 
 
