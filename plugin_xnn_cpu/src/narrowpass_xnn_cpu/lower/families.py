@@ -52,12 +52,14 @@ def reason(op: Op, facts: Facts) -> str | None:
     if found is not None:
         return found
     for output in op.outputs:
-        if output.name and output.dtype is None:
+        if output is not op.output and not output.uses() and output.name not in facts.needed:
+            continue
+        if output.dtype is None:
             return f"the element type of {output.name!r} is not known"
         rank = facts.rank(output)
-        if output.name and rank is None:
+        if rank is None:
             return f"the rank of {output.name!r} is not known"
-        if rank is not None and rank > 6:
+        if rank > 6:
             return f"its output has {rank} dimensions; XNNPACK takes 6 at most"
     return None
 
