@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_xnn_cpu.host import recurrent
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
@@ -292,6 +293,11 @@ def _range(_: Op) -> Kernel:
 @_kernel("NonZero", since=9)
 def _non_zero(_: Op) -> Kernel:
     return lambda x: np.array(np.nonzero(x), np.int64).reshape(max(1, x.ndim) if x.ndim else 0, -1)
+
+
+@_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS)
+def _recurrent(op: Op) -> Kernel:
+    return recurrent.make(op)
 
 
 @_kernel("Trilu", since=14)
