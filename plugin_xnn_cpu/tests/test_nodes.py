@@ -482,6 +482,14 @@ def test_pad(pads, value):
     check(one_node("Pad", [[4, 5]], opset=10, pads=list(pads), value=value), oracle=oracle)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+@pytest.mark.parametrize("pads", [(1, 2, 3, 1), (0, 0, 2, 0), (-1, 2, 0, -2)], ids=str)
+def test_pad_by_other_elements(mode, pads):
+    model = one_node("Pad", [[5, 6], ints(*pads)], mode=mode)
+    program = check(model, native=False, oracle="onnxruntime")
+    assert not any(plan.reason for plan in program.explain())
+
+
 def test_pad_of_axes():
     check(one_node("Pad", [[4, 5, 6], ints(1, 2), np.float32([2])[0:1].reshape(()), ints(-2)]))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import onnx
 import pytest
 from suite_kit import EXPECTED, NODE, OTHERS, SharedPlugins, check
 
@@ -35,7 +36,13 @@ def backend(monkeypatch):
     monkeypatch.setattr(SharedPlugins, "last", None)
 
 
+OPSET = 28
+"""The operator set of the onnx release whose tests were counted; others have others."""
+
+
 def counted(name: str) -> None:
+    if onnx.defs.onnx_opset_version() != OPSET:
+        return
     program = SharedPlugins.last
     assert program is not None
     plans = program.explain()
@@ -62,9 +69,11 @@ def test_other(name):
 
 
 def test_the_counts():
+    if onnx.defs.onnx_opset_version() != OPSET:
+        pytest.skip(f"the numbers are those of opset {OPSET}")
     passing = {*NODE, *OTHERS} - EXPECTED.keys()
     if not REFRESH:
         assert COUNTS.keys() == passing
     alone = sum(fallback == 0 for _, fallback in COUNTS.values())
     print(f"{alone} of {len(COUNTS)} models run without the reference evaluator")
-    assert alone >= 660
+    assert alone >= 695

@@ -259,6 +259,35 @@ def _slice(_: Op) -> Kernel:
     return run
 
 
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+@_kernel("Pad", since=11)
+def _pad(op: Op) -> Kernel:
+    mode: Any = _PAD_MODES[op.get("mode", "constant")]
+
+    def run(x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
+        along = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes.tolist()]
+        listed = pads.tolist()
+        pairs = [(0, 0)] * x.ndim
+        for index, axis in enumerate(along):
+            pairs[axis] = listed[index], listed[index + len(along)]
+        # Negative pads cut off before the others add.
+        kept = tuple(
+            slice(max(0, -before), size - max(0, -after))
+            for (before, after), size in zip(pairs, x.shape, strict=True)
+        )
+        added = [(max(0, before), max(0, after)) for before, after in pairs]
+        options = (
+            {}
+            if mode != "constant"
+            else {"constant_values": 0 if value is None else value.reshape(-1)[0]}
+        )
+        return np.pad(x[kept], added, mode, **options)
+
+    return run
+
+
 @_kernel("Split")
 def _split(op: Op) -> Kernel:
     axis, count = op.get("axis", 0), len(op.outputs)
