@@ -78,6 +78,17 @@ struct np_interleave_params {
   size_t pixels;
 };
 
+#define NP_CONVERT_F16_TO_F32 0
+#define NP_CONVERT_F32_TO_F16 1
+#define NP_CONVERT_BF16_TO_F32 2
+#define NP_CONVERT_F32_TO_BF16 3
+
+/* out[i] = in[i], rounded to nearest even where it is narrower. */
+struct np_convert_params {
+  size_t count;
+  int32_t conversion;
+};
+
 #define NP_CAST_BOOL 0
 #define NP_CAST_I32 1
 #define NP_CAST_I64 2

@@ -22,6 +22,7 @@ typedef int np_kernel(const void *params, const void *const *inputs, void *out,
                       pthreadpool_t pool);
 
 np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float,
-    np_function, np_interleave, np_softmax_pairs;
+    np_function, np_interleave, np_softmax_pairs,
+    np_convert;
 
 #endif

@@ -74,6 +74,8 @@ static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t p
       return np_interleave(step->params, inputs, out, pool);
     case NP_SOFTMAX_PAIRS:
       return np_softmax_pairs(step->params, inputs, out, pool);
+    case NP_CONVERT:
+      return np_convert(step->params, inputs, out, pool);
     default:
       return NP_STATUS_CALL;
   }

@@ -33,7 +33,8 @@ enum np_call {
   NP_TO_FLOAT = 37,
   NP_FUNCTION = 38,
   NP_INTERLEAVE = 39,
-  NP_SOFTMAX_PAIRS = 40
+  NP_SOFTMAX_PAIRS = 40,
+  NP_CONVERT = 41
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -67,6 +67,8 @@ def _run(case: unittest.TestCase) -> None:
 
 
 def _applies(entry: dict[str, object]) -> bool:
+    if entry.get("backend", SharedPlugins.backend) != SharedPlugins.backend:
+        return False
     return "without" not in entry or importlib.util.find_spec(str(entry["without"])) is None
 
 

@@ -41,7 +41,8 @@ def test_the_whole_suite_is_run():
     if onnx.defs.onnx_opset_version() != 28:
         pytest.skip("the numbers are those of opset 28")
     unknown = EXPECTED.keys() - NODE.keys() - OTHERS.keys()
-    passing = len(NODE.keys() - EXPECTED.keys())
+    expected = {name for name, entry in EXPECTED.items() if "backend" not in entry}
+    passing = len(NODE.keys() - expected)
     print(f"{len(NODE)} node tests, of which {passing} must pass, and {len(OTHERS)} others")
     assert not unknown, "listed, but not in the suite"
     assert len(NODE) >= 1884

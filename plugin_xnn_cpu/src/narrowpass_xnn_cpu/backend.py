@@ -34,7 +34,9 @@ class XnnCpuBackend(Backend):
         return "fold" if "fold" in passes else ""
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
-        """Accept what has a native kernel, by the types and shapes that the node's values have."""
+        """Accept what has a kernel of ours, by the types and shapes that the node's values have."""
+        from narrowpass_xnn_cpu.host import kernels
+        from narrowpass_xnn_cpu.host.control_flow import can_run
         from narrowpass_xnn_cpu.lower.facts import Facts
         from narrowpass_xnn_cpu.lower.families import reason
         from narrowpass_xnn_cpu.lower.op import Op
@@ -42,8 +44,11 @@ class XnnCpuBackend(Backend):
         if node.graph is None:
             return Reject("the node is in no graph, so that nothing is known of its inputs")
         version = node.version or node.graph.opset_imports.get(node.domain, 1)
-        found = reason(Op.of(node, version), Facts(node.graph))
-        return Accept() if found is None else Reject(found)
+        op, facts = Op.of(node, version), Facts(node.graph)
+        found = reason(op, facts)
+        if found is None or can_run(op) or kernels.make(op, facts) is not None:
+            return Accept()
+        return Reject(found)
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.

@@ -8,6 +8,7 @@ from narrowpass.backend import NodePlan
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where
+from narrowpass_xnn_cpu.lower.facts import NARROW
 from narrowpass_xnn_cpu.plan.partition import Partition
 
 
@@ -49,6 +50,8 @@ def _plans_of(
         dtype = node.outputs[0].dtype if node.outputs else None
         if entry.where is Where.NATIVE:
             kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
+            if dtype in NARROW:
+                kernel += " in float32"
         elif entry.where is Where.SHAPES:
             kernel = "shape arithmetic"
         elif entry.where is Where.WEIGHTS:

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.steps import Permute
+from narrowpass_xnn_cpu.lower.steps import Converted, Permute
 from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 
@@ -81,8 +81,12 @@ class Builder:
             return self._constant(value, perm, rank)
         name = value.name or ""
         if name not in self._slots:
-            slot = Slot(name, _numpy_dtype(self.facts, value))
+            slot = Slot(name, storage_dtype(self.facts, value))
             (self._fixed if name in self.facts.fixed else self._inputs)[name] = slot
+            if self.facts.dtype(value) in NARROW:
+                wide = Slot(name, np.dtype(np.float32))
+                self._items.append(Converted(slot, wide))
+                slot = wide
             self._place(value, slot, identity(self.rank(value)))
         known = self._slots[name]
         if perm is None:
@@ -98,7 +102,7 @@ class Builder:
         return known[perm]
 
     def _constant(self, value: ir.Value, perm: Perm | None, rank: int | None) -> Slot:
-        array = self.facts.array(value)
+        array = self.facts.wide(value)
         full = max(rank or 0, array.ndim)
         order = identity(full) if perm is None else perm
         key = value.name or "", order, full
@@ -152,8 +156,18 @@ class Builder:
     def finish(self, number: int, outputs: Sequence[ir.Value]) -> Partition:
         """Make the partition; `outputs` are what others read of it."""
         self._op = None
-        given = {value.name or "": self.at(value) for value in outputs}
+        given = {value.name or "": self._stored(value) for value in outputs}
         return Partition(number, self._items, self._inputs, given, self._fixed, self._places)
+
+    def _stored(self, value: ir.Value) -> Slot:
+        """Give a slot that holds a value in ONNX's order and of its own type."""
+        slot = self.at(value)
+        dtype = storage_dtype(self.facts, value)
+        if slot.dtype == dtype:
+            return slot
+        narrow = Slot(value.name or "", dtype)
+        self._items.append(Converted(slot, narrow))
+        return narrow
 
 
 def _name(node: ir.Node) -> str:
@@ -161,6 +175,13 @@ def _name(node: ir.Node) -> str:
 
 
 def _numpy_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
+    """Give the type that a value is computed with."""
+    dtype = storage_dtype(facts, value)
+    return np.dtype(np.float32) if facts.dtype(value) in NARROW else dtype
+
+
+def storage_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
+    """Give the type that a value has outside of partitions."""
     dtype = facts.dtype(value)
     if dtype is None:
         raise ValueError(f"the element type of {value.name!r} is not known")

@@ -217,15 +217,14 @@ def _check_bias(op: Op, facts: Facts, channels: int) -> str | None:
 
 
 def _float_array(facts: Facts, value: ir.Value | None) -> Array | None:
-    array = facts.constant(value)
-    return None if array is None else np.ascontiguousarray(array, dtype=np.float32)
+    return None if value is None else np.ascontiguousarray(facts.wide(value), dtype=np.float32)
 
 
 @lowers("Conv", check=_check_conv, clamps=True)
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given = op.required(0)
-    kernel = facts.array(op.required(1))
+    kernel = facts.wide(op.required(1))
     window = _window(op, facts, kernel.shape)
     groups = op.get("group", 1)
     outputs, per_group = kernel.shape[:2]
@@ -284,7 +283,7 @@ def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
 @lowers("ConvTranspose", check=_check_conv_transpose, clamps=True)
 def _conv_transpose(op: Op, builder: Builder) -> None:
     facts = builder.facts
-    kernel = facts.array(op.required(1))
+    kernel = facts.wide(op.required(1))
     window = _window(op, facts, kernel.shape)
     groups = op.get("group", 1)
     inputs, per_group = kernel.shape[:2]

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Permute, Reshaped
 from narrowpass_xnn_cpu.native import kernels
@@ -352,12 +352,13 @@ _CASTS = {
     ir.DataType.INT64,
     ir.DataType.UINT8,
     ir.DataType.FLOAT,
+    *NARROW,
 }
 
 
 def _check_cast(op: Op, facts: Facts) -> str | None:
     source, target = facts.dtype(op.input(0)), ir.DataType(op.get("to", 0))
-    if target != ir.DataType.FLOAT:
+    if target != ir.DataType.FLOAT and target not in NARROW:
         return f"conversion to {target.name.lower()} has no kernel"
     if source not in _CASTS:
         name = "an unknown type" if source is None else source.name.lower()

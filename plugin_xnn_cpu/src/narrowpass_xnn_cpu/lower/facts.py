@@ -11,6 +11,9 @@ import onnx_ir as ir
 Array = np.ndarray[Any, Any]
 Dims = tuple[int | str | None, ...]
 
+NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+"""Types that are stored, and computed with in float32."""
+
 SMALL = 1 << 16
 """Elements up to which a constant's value may be looked at to decide something."""
 
@@ -78,6 +81,11 @@ class Facts:
             raise ValueError(f"{None if value is None else value.name!r} is not a constant")
         return array
 
+    def wide(self, value: ir.Value | None) -> Array:
+        """Give the elements of what is known to be a constant; float32 for narrow floats."""
+        array = self.array(value)
+        return array.astype(np.float32) if self.dtype(value) in NARROW else array
+
     def constants(self) -> dict[str, ir.Value]:
         """Give all constants by name."""
         found = {name: self.graph.initializers[name] for name in self._constants}
@@ -92,14 +100,17 @@ class Facts:
         tensor = self._constants[value.name]
         if tensor.size != 1 or len(tensor.shape) > 1:
             return None
-        array = self.constant(value)
-        if array is None or array.dtype.kind not in "fiub":
-            return None
-        return float(array.reshape(())[()])
+        array = self.wide(value)
+        return float(array.reshape(())[()]) if array.dtype.kind in "fiub" else None
 
     def is_fixed(self, value: ir.Value | None) -> bool:
         """Tell whether the elements are known once shapes are: constant, or from shapes."""
         return value is not None and (self.is_constant(value) or value.name in self.fixed)
+
+    def is_float(self, value: ir.Value | None) -> bool:
+        """Tell whether a value is computed with in float32."""
+        dtype = self.dtype(value)
+        return dtype == ir.DataType.FLOAT or dtype in NARROW
 
     @staticmethod
     def dtype(value: ir.Value | None) -> ir.DataType | None:

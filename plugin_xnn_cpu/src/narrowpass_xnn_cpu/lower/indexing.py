@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
-from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.lower.steps import Converted, broadcast
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -57,6 +57,13 @@ def _check_gather(op: Op, facts: Facts) -> str | None:
 def _gather(op: Op, builder: Builder) -> None:
     given, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(given)
+    if builder.facts.is_constant(given) and builder.facts.dtype(given) in NARROW:
+        # A narrow table stays so: only the rows that are taken are widened.
+        table = builder.constant_slot(given.name or "", builder.facts.array(given))
+        taken = Slot(op.output.name or "", table.dtype)
+        builder.emit(Gathered(table, builder.at(indices), taken, axis))
+        builder.emit(Converted(taken, builder.new(op.output)), op.output)
+        return
     step = Gathered(builder.at(given), builder.at(indices), builder.new(op.output), axis)
     builder.emit(step, op.output)
 

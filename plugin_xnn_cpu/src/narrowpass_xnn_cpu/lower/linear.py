@@ -109,7 +109,7 @@ def _gemm(op: Op, builder: Builder) -> None:
         product = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
         _add(op, builder, builder.emit(product), added, beta)
         return
-    kernel = facts.array(matrix)
+    kernel = facts.wide(matrix)
     if transposed:
         kernel = kernel.T
     bias = _as_bias(facts, added, kernel.shape[1], beta)
@@ -135,7 +135,7 @@ def _fully_connected(kernel: Array, bias: Array | None, limits: Range) -> FullyC
 
 def _as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32) -> Array | None:
     """Give a constant that adds the same to each row, as the bias of a product."""
-    array = facts.constant(value)
+    array = facts.wide(value) if facts.is_constant(value) else None
     if array is None or array.size not in (1, outputs) or (array.shape or (1,))[-1] != array.size:
         return None
     scaled = array.reshape(-1).astype(np.float32) * beta
@@ -146,9 +146,8 @@ def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.
     """Add what no bias can be, and clamp."""
     perm = identity(builder.rank(op.output))
     if added is not None:
-        array = builder.facts.constant(added)
-        if array is not None:
-            other = builder.constant_slot(added.name or "", array * beta)
+        if builder.facts.is_constant(added):
+            other = builder.constant_slot(added.name or "", builder.facts.wide(added) * beta)
         else:
             other = builder.at(added)
         slot = builder.emit(Pairwise(slot, other, builder.scratch(op.output), "add"))
@@ -177,7 +176,7 @@ def _matmul(op: Op, builder: Builder) -> None:
     a, b = op.required(0), op.required(1)
     rank_a, rank_b = builder.rank(a), builder.rank(b)
     if _matrix(facts, b):
-        kernel = facts.array(b)
+        kernel = facts.wide(b)
         bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         operator = _fully_connected(kernel, bias, op.limits)
         perm = builder.layout(a)

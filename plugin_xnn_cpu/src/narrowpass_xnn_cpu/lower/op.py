@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
 
 if TYPE_CHECKING:
@@ -133,11 +133,15 @@ def needs_floats(op: Op, facts: Facts, count: int = 1) -> str | None:
 
 
 def needs(value: ir.Value, facts: Facts, *dtypes: ir.DataType) -> str | None:
-    """Check that a value is a tensor of one of `dtypes`, of known, possible rank."""
+    """Check that a value is a tensor of one of `dtypes`, of known, possible rank.
+
+    Narrow floats are taken where float32 is: they are widened on the way in.
+    """
     dtype = facts.dtype(value)
     if dtype is None:
         return f"the element type of {value.name!r} is not known"
-    if dtype not in dtypes:
+    fits = dtype in dtypes or (dtype in NARROW and ir.DataType.FLOAT in dtypes)
+    if not fits:
         names = " or ".join(d.name.lower() for d in dtypes)
         return f"{value.name!r} is {dtype.name.lower()}; the kernel is for {names}"
     rank = facts.rank(value)

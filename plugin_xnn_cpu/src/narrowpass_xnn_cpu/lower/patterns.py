@@ -259,7 +259,7 @@ def _take_bias(op: Op, facts: Facts) -> None:
     (other,) = [value for value in add.inputs if value is not op.output] or [None]
     width = (facts.dims(op.input(1)) or (None, None))[1]
     dims = facts.dims(other)
-    if other is None or not facts.is_constant(other) or facts.dtype(other) != ir.DataType.FLOAT:
+    if other is None or not facts.is_constant(other) or not facts.is_float(other):
         return
     if dims not in ((), (1,), (width,)) or len(dims) > (facts.rank(op.output) or 0):
         return
@@ -290,7 +290,7 @@ def _take_channel_bias(op: Op, facts: Facts) -> None:
     fits = ((channels, *(1,) * (rank - 2)), (1, channels, *(1,) * (rank - 2)))
     if other is None or not facts.is_constant(other) or dims not in fits:
         return
-    bias = facts.array(other).reshape(-1)
+    bias = facts.wide(other).reshape(-1)
     name = f"{other.name} (bias)"
     value = ir.Value(name=name, shape=ir.Shape([bias.size]), type=ir.TensorType(ir.DataType.FLOAT))
     facts.derive(value, lambda: bias)

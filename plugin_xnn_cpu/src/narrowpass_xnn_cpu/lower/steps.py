@@ -52,6 +52,22 @@ class Pairwise(Step):
         return Run(shape, self._operator.call, self._operator)
 
 
+class Converted(Step):
+    """A conversion between float32 and a narrower float, to nearest even."""
+
+    def __init__(self, given: Slot, output: Slot) -> None:
+        super().__init__([given], output)
+        self.kernel = f"convert {given.dtype.name} to {output.dtype.name}"
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        names = self.inputs[0].dtype.name, self.output.dtype.name
+        return Run(shape, "NP_CONVERT", params=kernels.convert(elements(shape), *names))
+
+
 class Reshaped(Step):
     """The same elements in the same order, with other dimensions: never a copy.
 

@@ -72,6 +72,21 @@ def to_float(count: int, dtype: str) -> Any:
     return extension().ffi.new("struct np_to_float_params *", (count, CAST_CODES[dtype]))
 
 
+CONVERSIONS = {
+    ("float16", "float32"): 0,
+    ("float32", "float16"): 1,
+    ("bfloat16", "float32"): 2,
+    ("float32", "bfloat16"): 3,
+}
+"""Element types between which there is a conversion, as ``NP_CONVERT_*``."""
+
+
+def convert(count: int, source: str, target: str) -> Any:
+    """Give the parameters of ``NP_CONVERT``."""
+    fields = count, CONVERSIONS[source, target]
+    return extension().ffi.new("struct np_convert_params *", fields)
+
+
 def function(count: int, name: str) -> Any:
     """Give the parameters of ``NP_FUNCTION``, for one of `FUNCTIONS`."""
     return extension().ffi.new("struct np_function_params *", (count, FUNCTIONS.index(name)))

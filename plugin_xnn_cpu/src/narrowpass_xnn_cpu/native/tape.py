@@ -74,7 +74,7 @@ class Tape:
 
         The array is dense and not empty. The caller keeps it as long as the tape runs on it.
         """
-        self._buffers[number] = self._ffi.from_buffer(array) + offset
+        self._buffers[number] = _buffer(self._ffi, array) + offset
 
     def run(self, pool: ThreadPool, *, timed: bool = False) -> np.ndarray[Any, Any] | None:
         """Run all steps.
@@ -108,6 +108,11 @@ class Tape:
     def workspace(self) -> int:
         """Bytes of scratch memory."""
         return int(self._scratch.nbytes)
+
+
+def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
+    # The buffer protocol knows no bfloat16.
+    return ffi.from_buffer(array if array.dtype.kind != "V" else array.view(np.uint16))
 
 
 def allocate(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -160,7 +165,7 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array
     if array.flags.c_contiguous:
         ffi = extension().ffi
-        end = int(ffi.cast("uintptr_t", ffi.from_buffer(array))) + size
+        end = int(ffi.cast("uintptr_t", _buffer(ffi, array))) + size
         if (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE:
             return array
     copy: np.ndarray[Any, Any] = aligned(size)[:size].view(array.dtype).reshape(array.shape)
