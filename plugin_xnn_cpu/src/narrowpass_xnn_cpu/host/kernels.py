@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.host import recurrent
+from narrowpass_xnn_cpu.host import quantization, recurrent
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
@@ -327,6 +327,16 @@ def _non_zero(_: Op) -> Kernel:
 @_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS)
 def _recurrent(op: Op) -> Kernel:
     return recurrent.make(op)
+
+
+@_kernel("QuantizeLinear", since=10, dtypes={ir.DataType.FLOAT})
+def _quantize(op: Op) -> Kernel:
+    return quantization.make(op)
+
+
+@_kernel("DequantizeLinear", since=10, dtypes=_INTEGERS)
+def _dequantize(op: Op) -> Kernel:
+    return quantization.make(op)
 
 
 @_kernel("Trilu", since=14)

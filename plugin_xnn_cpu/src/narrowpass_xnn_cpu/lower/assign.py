@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
-from narrowpass_xnn_cpu.lower.facts import Array, Facts
+from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
 
@@ -49,6 +50,15 @@ class Unit:
     native: bool
     ops: list[Assigned]
 
+
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
+_QUANTIZED = {
+    ir.DataType.INT8,
+    ir.DataType.UINT8,
+    ir.DataType.INT16,
+    ir.DataType.UINT16,
+    ir.DataType.INT32,
+}
 
 _UNREPEATABLE = {
     "RandomNormal",
@@ -119,6 +129,9 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
             if dims is not None and len(sizes) == len(dims) and whole:
                 facts.derive(value, functools.partial(_reshaped, facts, given, sizes))
             continue
+        if node.op_type == "DequantizeLinear":
+            _derive_dequantized(node, value, facts)
+            continue
         if len(node.inputs) != 1:
             continue
         if node.op_type == "Transpose":
@@ -131,6 +144,31 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
             facts.derive(value, functools.partial(_transposed, facts, given, axes))
         elif node.op_type == "Identity":
             facts.derive(value, functools.partial(facts.array, given))
+        elif node.op_type == "Cast":
+            target = ir.DataType(node.attributes.get_int("to", 0))
+            if target in _FLOATS and facts.dtype(given) in _FLOATS:
+                facts.derive(value, functools.partial(_cast, facts, given, target))
+
+
+def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
+    """Tell of weights that are stored as integers; scales and zero points are small."""
+    parameters = [item for item in node.inputs[1:] if item is not None]
+    blocks = node.attributes.get_int("block_size", 0)
+    known = facts.dtype(node.inputs[0]) in _QUANTIZED and facts.is_float(parameters[0])
+    if blocks or not known or not all(facts.is_constant(item) for item in parameters):
+        return
+    axis = node.attributes.get_int("axis", 1)
+    facts.derive(value, functools.partial(_dequantized, facts, list(node.inputs), axis))
+
+
+def _dequantized(facts: Facts, inputs: list[ir.Value | None], axis: int) -> Array:
+    x, scale = facts.array(inputs[0]), facts.array(inputs[1])
+    zero = facts.constant(inputs[2]) if len(inputs) > 2 else None
+    return dequantized(x, scale, zero, axis)
+
+
+def _cast(facts: Facts, value: ir.Value, target: ir.DataType) -> Array:
+    return facts.array(value).astype(target.numpy())
 
 
 def _reshaped(facts: Facts, value: ir.Value, dims: tuple[int, ...]) -> Array:

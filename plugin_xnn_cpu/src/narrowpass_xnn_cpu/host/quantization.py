@@ -1,0 +1,62 @@
+"""QuantizeLinear and DequantizeLinear in numpy, per tensor and per channel.
+
+As the specification says: x / scale is rounded to nearest even, the zero point added, the sum
+saturated; and (x - zero point) · scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.lower.op import Op
+
+Array = np.ndarray[Any, Any]
+
+
+def make(op: Op) -> Callable[..., Array]:
+    """Give the kernel of an operation.
+
+    Raises:
+        KeyError: blocks, which are not covered.
+    """
+    if op.get("block_size", 0):
+        raise KeyError("block_size")
+    axis = op.get("axis", 1)
+    if op.kind == "DequantizeLinear":
+        return lambda x, scale, zero=None: dequantized(x, scale, zero, axis)
+    dtype = op.output.dtype
+    if dtype is None:
+        raise KeyError("the type of the output")
+    return lambda x, scale, zero=None: quantized(x, scale, zero, axis, dtype.numpy())
+
+
+def quantized(x: Array, scale: Array, zero: Array | None, axis: int, dtype: np.dtype[Any]) -> Array:
+    """Quantize an array to integers of `dtype`."""
+    limits = np.iinfo(dtype)
+    rounded = np.rint(x / _along(scale, x, axis))
+    if zero is not None:
+        rounded = rounded + _along(zero, x, axis).astype(np.float32)
+    return np.clip(rounded, limits.min, limits.max).astype(dtype)
+
+
+def dequantized(x: Array, scale: Array, zero: Array | None, axis: int) -> Array:
+    """Give the numbers that integers stand for, of the type of `scale`."""
+    given = x.astype(np.int64)
+    if zero is not None:
+        given = given - _along(zero, x, axis).astype(np.int64)
+    result: Array = given.astype(scale.dtype) * _along(scale, x, axis)
+    return result
+
+
+def _along(parameter: Array, x: Array, axis: int) -> Array:
+    """Give a parameter so that it broadcasts: one number, or one for each channel."""
+    if parameter.size == 1:
+        return parameter.reshape(())
+    if parameter.ndim != 1 or parameter.size != x.shape[axis]:
+        raise ValueError(f"{parameter.size} parameters do not fit axis {axis} of {list(x.shape)}")
+    dims = [1] * x.ndim
+    dims[axis] = parameter.size
+    return parameter.reshape(dims)
