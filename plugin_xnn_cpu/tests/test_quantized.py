@@ -38,7 +38,7 @@ def qdq(scale: np.ndarray, zero: np.ndarray | None) -> onnx.ModelProto:
         [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
 
 
 PER_CHANNEL = np.float32([0.001, 0.01, 0.02, 0.005])

@@ -145,3 +145,22 @@ def test_dropout_before_opset_10_gives_a_mask_of_the_data_s_type(compile_text):
         given = compile_text(text.replace("OPSET", str(opset)).replace("TYPE", kind)).run({"x": x})
         assert given["mask"].dtype == (F32 if kind == "float" else np.bool_)
         assert given["mask"].all()
+
+
+@pytest.mark.parametrize("opset", [10, 13, 18])
+def test_dequantize_before_opset_19(compile_text, opset):
+    """onnx's evaluator begins at opset 19; most quantized models are older."""
+    runtime = pytest.importorskip("onnxruntime")
+    zero = "uint8 z = {7}" if opset < 13 else "uint8[3] z = {7, 0, 200}"
+    scale = "float s = {0.5}" if opset < 13 else "float[3] s = {0.5, 0.25, 2}"
+    text = f"""<ir_version: 7, opset_import: ["" : {opset}]>
+    main (uint8[2,3] x) => (float[2,3] y) <{scale}, {zero}> {{ y = DequantizeLinear (x, s, z) }}"""
+    x = np.array([[0, 7, 255], [1, 128, 200]], np.uint8)
+    model = onnx.parser.parse_model(text)
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (expected,) = session.run(None, {"x": x})
+    given = compile_text(text).run({"x": x})["y"]
+    assert given.dtype == F32
+    np.testing.assert_array_equal(given, expected)

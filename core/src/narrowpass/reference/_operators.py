@@ -35,6 +35,27 @@ class Optional(FreeOutputs):
         return (value,)
 
 
+class DequantizeLinear(OpRun):
+    """The operator before opset 19, which onnx's evaluator does not know; one as of it does."""
+
+    def _run(
+        self,
+        x: Array,
+        x_scale: Array,
+        x_zero_point: Array | None = None,
+        axis: int | None = None,
+        **later: Any,  # attributes of newer forms, which the evaluator gives all the same
+    ) -> tuple[Any, ...]:
+        scale, zero = x_scale, x_zero_point
+        if scale.size > 1:
+            dims = [1] * x.ndim
+            dims[1 if axis is None else axis] = scale.size
+            scale = scale.reshape(dims)
+            zero = None if zero is None else zero.reshape(dims)
+        number = x.astype(np.int64) - (0 if zero is None else zero.astype(np.int64))
+        return ((number * scale.astype(np.float64)).astype(x_scale.dtype),)
+
+
 class Scatter(OpRun):
     """The old name of ScatterElements, which onnx's evaluator does not know."""
 
@@ -126,6 +147,7 @@ class LRN(OpRun):
 _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
     {
         "BatchNormalization": (BatchNormalization, 7, 14),
+        "DequantizeLinear": (DequantizeLinear, 10, 19),
         "Dropout": (Dropout, 7, 10),
         "Hardmax": (CoercingSoftmax, 1, 13),
         "Identity": (Identity, 1, _NEWEST),
