@@ -11,8 +11,6 @@ typedef struct {
   void *out;
 } job;
 
-#define NP_INLINE static inline __attribute__((always_inline)) /* into each clone of the caller */
-
 NP_INLINE float float_of(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);

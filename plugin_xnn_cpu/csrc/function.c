@@ -16,8 +16,6 @@ typedef struct {
   float *out;
 } job;
 
-#define NP_INLINE static inline __attribute__((always_inline)) /* into each clone of the caller */
-
 /* exp of x - n ln 2, where n is x / ln 2, rounded. */
 NP_INLINE float exp_of_rest(float x, float n) {
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f; /* ln 2 in two parts */

@@ -15,6 +15,9 @@
 #define NP_FOR_EACH_CPU
 #endif
 
+/* Into each clone of the caller. */
+#define NP_INLINE static inline __attribute__((always_inline))
+
 /* Below this many bytes, waking the workers costs more than it saves. */
 #define NP_SMALL 65536
 

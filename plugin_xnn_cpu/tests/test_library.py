@@ -37,7 +37,7 @@ def test_loading_it_leaves_no_names_to_others():
 
 def test_beside_torch():
     """PyTorch has a pthreadpool and a cpuinfo of its own."""
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="torch takes 700 MB: tried where it is installed")
     for order in ("torch, {}", "{}, torch"):
         code = f"import {order.format('narrowpass_xnn_cpu.native.library')};"
         code += "import narrowpass_xnn_cpu.native.pool as p; assert p.shared(2).handle"

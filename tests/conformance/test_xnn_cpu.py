@@ -14,8 +14,6 @@ import onnx
 import pytest
 from suite_kit import EXPECTED, NODE, OTHERS, SharedPlugins, check
 
-pytest.importorskip("narrowpass_xnn_cpu")
-
 FILE = Path(__file__).with_name("native_xnn_cpu.txt")
 REFRESH = "NARROWPASS_REFRESH" in os.environ
 

@@ -12,8 +12,14 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
-from narrowpass.errors import BackendError, DataError, UsageError
-from narrowpass.options import suggest
+from narrowpass.errors import BackendError, UsageError
+from narrowpass.requests import (
+    check_kept,
+    check_targets,
+    choose_method,
+    choose_outputs,
+    write_output,
+)
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.inference import infer
@@ -50,12 +56,7 @@ class XnnProgram(Program):
             if self._methods[name].defaults:
                 self._models[name] = prepared
         known = frozenset().union(*(method.known for method in self._methods.values()))
-        for value in options.keep:
-            if value not in known:
-                raise UsageError(
-                    f"no method has a value {value!r} to keep{suggest(value, known)}; "
-                    "`narrowpass explain` lists the nodes"
-                )
+        check_kept(options.keep, known)
 
     def _compile(
         self, name: str, model: ir.Model, overridden: frozenset[str] = frozenset()
@@ -89,17 +90,12 @@ class XnnProgram(Program):
     ) -> Outputs:
         """Run a method; see `Program.run`."""
         chosen = self._choose(method)
-        wanted = chosen.outputs if outputs is None else _wanted(chosen, outputs)
+        wanted = choose_outputs(chosen.name, outputs, chosen.outputs, chosen.types, chosen.known)
         chosen.check(feeds)
         return self._run(self._for(chosen, feeds), feeds, wanted, out or {})
 
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
-        stray = [name for name in out if name not in wanted]
-        if stray:
-            raise UsageError(
-                f"`out` has {stray[0]!r}, which this run of method {method.name!r} does not give; "
-                f"it gives {', '.join(wanted)}"
-            )
+        check_targets(method.name, out, wanted)
         if self._pool.process != os.getpid():
             self._pool = shared(self._pool.threads)  # threads do not come along in a fork
         given: list[Any] = [value for value in feeds.values() if _is_array(value)]
@@ -122,7 +118,7 @@ class XnnProgram(Program):
                 continue
             target = out.get(name)
             if target is not None and target is not value:
-                value = _written(name, value, target)
+                value = write_output(name, value, target)
             elif target is None and isinstance(value, np.ndarray):
                 value = value.copy(order="C")  # it may be a feed, a weight, or part of one
             results[name] = value
@@ -196,14 +192,7 @@ class XnnProgram(Program):
 
     def _choose(self, name: str) -> Method:
         self._check_open()
-        found = self._methods.get(name)
-        if found is not None:
-            return found
-        if name == "main" and len(self._methods) == 1:
-            return next(iter(self._methods.values()))
-        raise UsageError(
-            f"no method {name!r}{suggest(name, self._methods)}; methods: {', '.join(self._methods)}"
-        )
+        return choose_method(self._methods, name)[1]
 
 
 def _prepared(model: ir.Model) -> ir.Model:
@@ -214,22 +203,6 @@ def _prepared(model: ir.Model) -> ir.Model:
     # What a file says of inner shapes may be wrong: it counts where nothing follows.
     infer(clone)
     return clone
-
-
-def _wanted(method: Method, outputs: Sequence[str]) -> tuple[str, ...]:
-    for name in outputs:
-        if name in method.types:
-            continue
-        if name in method.known:
-            raise UsageError(
-                f"value {name!r} of method {method.name!r} was not kept; "
-                f"name it when compiling: keep=[{name!r}]"
-            )
-        raise UsageError(
-            f"method {method.name!r} has no value {name!r}{suggest(name, method.known)}; "
-            f"its outputs: {', '.join(method.outputs)}"
-        )
-    return tuple(outputs)
 
 
 def _is_array(value: object) -> bool:
@@ -246,22 +219,3 @@ def _can_take(array: Any, feeds: Sequence[np.ndarray[Any, Any]]) -> bool:
         and array.flags.aligned
         and not any(np.may_share_memory(array, feed) for feed in feeds)
     )
-
-
-def _written(name: str, value: Any, target: Any) -> np.ndarray[Any, Any]:
-    if not isinstance(value, np.ndarray):
-        raise UsageError(f"output {name!r} is not a tensor: leave it out of `out`")
-    fits = (
-        isinstance(target, np.ndarray)
-        and target.dtype == value.dtype
-        and target.shape == value.shape
-        and target.flags.writeable
-    )
-    if not fits:
-        raise DataError(
-            f"output {name!r} is {value.dtype}{list(value.shape)}; "
-            "`out` must hold a writeable array of that dtype and shape"
-        )
-    np.copyto(target, value)
-    written: np.ndarray[Any, Any] = target
-    return written

@@ -11,12 +11,18 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
-from narrowpass.errors import BackendError, DataError, UsageError
+from narrowpass.errors import BackendError, UsageError
 from narrowpass.feeds import FeedChecker
-from narrowpass.options import suggest
 from narrowpass.reference._evaluator import Evaluator, Value
 from narrowpass.reference._graph import constant_array, make_evaluator
 from narrowpass.reference._values import conform, fresh
+from narrowpass.requests import (
+    check_kept,
+    check_targets,
+    choose_method,
+    choose_outputs,
+    write_output,
+)
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -67,12 +73,7 @@ class ReferenceProgram(Program):
         }
         self._closed = False
         known = frozenset().union(*(method.known for method in self._methods.values()))
-        for name in options.keep:
-            if name not in known:
-                raise UsageError(
-                    f"no method has a value {name!r} to keep{suggest(name, known)}; "
-                    "`narrowpass explain` lists the nodes"
-                )
+        check_kept(options.keep, known)
 
     @property
     def methods(self) -> Sequence[str]:
@@ -92,20 +93,15 @@ class ReferenceProgram(Program):
         Sequences are lists, strings are object arrays of `str`, an empty optional is None.
         """
         name, chosen = self._choose(method)
-        wanted = _wanted(name, chosen, outputs)
-        stray = [target for target in out or () if target not in wanted]
-        if stray:
-            raise UsageError(
-                f"`out` has {stray[0]!r}, which this run of method {name!r} does not give; "
-                f"it gives {', '.join(wanted)}"
-            )
+        wanted = choose_outputs(name, outputs, chosen.outputs, chosen.readable, chosen.known)
+        check_targets(name, out or (), wanted)
         chosen.checker.check(feeds)
         results = self._evaluate(name, chosen, feeds, wanted)
         given: Outputs = {}
         for output in wanted:
             value = conform(results[output], chosen.readable[output], output)
             target = (out or {}).get(output)
-            given[output] = fresh(value) if target is None else _written(output, value, target)
+            given[output] = fresh(value) if target is None else write_output(output, value, target)
         return given
 
     def explain(self) -> list[NodePlan]:
@@ -168,14 +164,7 @@ class ReferenceProgram(Program):
 
     def _choose(self, method: str) -> tuple[str, _Method]:
         self._check_open()
-        methods = self._methods
-        if method == "main" and method not in methods and len(methods) == 1:
-            method = next(iter(methods))
-        if method not in methods:
-            raise UsageError(
-                f"no method {method!r}{suggest(method, methods)}; methods: {', '.join(methods)}"
-            )
-        return method, methods[method]
+        return choose_method(self._methods, method)
 
     def _evaluate(
         self,
@@ -231,39 +220,3 @@ def _plan(method: str, node: ir.Node, model: ir.Model) -> NodePlan:
         partition=None,
         kernel="function body" if node.op_identifier() in model.functions else "onnx.reference",
     )
-
-
-def _wanted(name: str, method: _Method, outputs: Sequence[str] | None) -> tuple[str, ...]:
-    if outputs is None:
-        return method.outputs
-    for output in outputs:
-        if output in method.readable:
-            continue
-        if output in method.known:
-            raise UsageError(
-                f"value {output!r} of method {name!r} was not kept; "
-                f"name it when compiling: keep=[{output!r}]"
-            )
-        raise UsageError(
-            f"method {name!r} has no value {output!r}{suggest(output, method.known)}; "
-            f"its outputs: {', '.join(method.outputs)}"
-        )
-    return tuple(outputs)
-
-
-def _written(name: str, value: Value, target: Any) -> np.ndarray[Any, Any]:
-    if not isinstance(value, np.ndarray):
-        raise UsageError(f"output {name!r} is not a tensor: leave it out of `out`")
-    fits = (
-        isinstance(target, np.ndarray)
-        and target.dtype == value.dtype
-        and target.shape == value.shape
-    )
-    if not fits:
-        raise DataError(
-            f"output {name!r} is {value.dtype}{list(value.shape)}; "
-            "`out` must hold an array of that dtype and shape"
-        )
-    np.copyto(target, value)
-    written: np.ndarray[Any, Any] = target
-    return written

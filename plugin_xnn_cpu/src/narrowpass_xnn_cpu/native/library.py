@@ -87,7 +87,9 @@ def _preload(path: str, flags: int) -> None:
     try:
         ctypes.CDLL(path, flags)
     except OSError as error:
-        raise LibraryUnavailableError(f"NARROWPASS_XNNPACK: {error}") from error
+        raise LibraryUnavailableError(
+            f"NARROWPASS_XNNPACK: {error}; give the path of a library, or unset the variable"
+        ) from error
 
 
 def _try(extension: Any, path: str) -> None:
