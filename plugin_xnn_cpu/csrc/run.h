@@ -21,6 +21,10 @@
 /* Below this many bytes, waking the workers costs more than it saves. */
 #define NP_SMALL 65536
 
+/* Say that a run begins, and that it has ended; NULL for no workers. */
+void np_workers_begin(np_workers *workers);
+void np_workers_end(np_workers *workers);
+
 typedef int np_kernel(const void *params, const void *const *inputs, void *out,
                       pthreadpool_t pool);
 

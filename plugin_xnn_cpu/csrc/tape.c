@@ -81,8 +81,8 @@ static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t p
   }
 }
 
-int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
-           pthreadpool_t pool, uint64_t *nanoseconds, size_t *failed) {
+static int run_steps(np_step *steps, size_t count, void *const *buffers, void *workspace,
+                     pthreadpool_t pool, uint64_t *nanoseconds, size_t *failed) {
   uint64_t start = nanoseconds == NULL ? 0 : now();
   for (size_t i = 0; i < count; i++) {
     np_step *step = &steps[i];
@@ -104,4 +104,12 @@ int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
     }
   }
   return 0;
+}
+
+int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
+           pthreadpool_t pool, np_workers *workers, uint64_t *nanoseconds, size_t *failed) {
+  np_workers_begin(workers);
+  const int status = run_steps(steps, count, buffers, workspace, pool, nanoseconds, failed);
+  np_workers_end(workers);
+  return status;
 }

@@ -6,6 +6,7 @@
 #define NARROWPASS_TAPE_H
 
 #include "kernels.h"
+#include "workers.h"
 
 #define NP_MAX_INPUTS 3
 
@@ -51,9 +52,9 @@ typedef struct {
 } np_step;
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'
- * reshape asked for. Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or
+ * reshape asked for; `workers`, which may be NULL, stay awake meanwhile. Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or
  * the status of the step whose index is then in `failed`. */
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
-           pthreadpool_t pool, uint64_t *nanoseconds, size_t *failed);
+           pthreadpool_t pool, np_workers *workers, uint64_t *nanoseconds, size_t *failed);
 
 #endif

@@ -17,7 +17,13 @@ typedef struct pthreadpool *pthreadpool_t;
 typedef void (*pthreadpool_task_1d_t)(void *, size_t);
 typedef void (*pthreadpool_task_1d_tile_1d_t)(void *, size_t, size_t);
 
-pthreadpool_t pthreadpool_create(size_t threads_count);
+struct pthreadpool_executor {
+  int (*num_threads)(void *executor_context);
+  void (*schedule)(void *executor_context, void *context, void (*task)(void *context));
+};
+
+pthreadpool_t pthreadpool_create_v2(struct pthreadpool_executor *executor, void *executor_context,
+                                    size_t max_num_threads);
 size_t pthreadpool_get_threads_count(pthreadpool_t threadpool);
 void pthreadpool_parallelize_1d(pthreadpool_t threadpool, pthreadpool_task_1d_t function,
                                 void *context, size_t range, uint32_t flags);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -277,8 +278,35 @@ def test_pools_are_shared_and_freed():
     before = len(list(Path("/proc/self/task").iterdir()))
     del first, second
     gc.collect()
-    assert len(list(Path("/proc/self/task").iterdir())) == before - 2
+    end = time.monotonic() + 10
+    while len(list(Path("/proc/self/task").iterdir())) > before - 2:
+        assert time.monotonic() < end, "the pool's threads did not end"
+        time.sleep(0.001)
     assert shared(3).threads == 3
+
+
+def test_spinning_workers_stay_awake_for_a_while_only():
+    def workers() -> int:
+        """Give the processor time that the threads of the pool have used, in ticks."""
+        total = 0
+        for thread in threading.enumerate():
+            if thread.name.startswith("narrowpass-"):
+                text = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+                fields = text.rpartition(")")[2].split()
+                total += int(fields[11]) + int(fields[12])
+        return total
+
+    feeds = {"x": floats(3, 3, 33, 33)}
+    single = compile_model(network()).run(feeds)["y"]
+    program = compile_model(network(), threads=4, spin=True)
+    assert program._pool is not compile_model(network(), threads=4)._pool
+    for _ in range(50):
+        close(program.run(feeds)["y"], single, 1e-6)
+        time.sleep(0.0005)
+    time.sleep(0.1)
+    before = workers()
+    time.sleep(0.5)
+    assert workers() - before <= 1, "workers are awake long after the last run"
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

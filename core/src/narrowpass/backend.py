@@ -49,11 +49,14 @@ class CompileOptions:
         keep: values, by name, that must stay readable through ``run(outputs=...)``.
         require_native: whether a node that the backend leaves to a fallback is an error; see
             `compile_bundle`.
+        spin: whether threads wait for the next run awake, for some milliseconds. Runs that follow
+            soon start sooner; the processors are kept from others meanwhile.
     """
 
     threads: int | None = None
     keep: tuple[str, ...] = ()
     require_native: bool = False
+    spin: bool = False
 
 
 @dataclass(frozen=True)

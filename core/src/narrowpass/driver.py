@@ -139,6 +139,7 @@ def load(
     threads: int | None = None,
     keep: Sequence[str] = (),
     require_native: bool = False,
+    spin: bool = False,
     pipeline: str | Pipeline | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
@@ -150,6 +151,7 @@ def load(
         threads: threads that a run may use; None for as many as the process may run on.
         keep: inner values that must stay readable through ``run(outputs=...)``.
         require_native: whether a node without a native kernel is an error.
+        spin: whether threads wait for the next run awake, for some milliseconds.
         pipeline: for an ONNX file: pipeline text; None for the backend's default.
         plugins: the plugins to use; None for the installed ones.
 
@@ -161,7 +163,9 @@ def load(
     plugins = plugins or load_plugins()
     chosen = registry_for(plugins).backend(backend)
     bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
-    options = CompileOptions(threads=threads, keep=tuple(keep), require_native=require_native)
+    options = CompileOptions(
+        threads=threads, keep=tuple(keep), require_native=require_native, spin=spin
+    )
     return compile_bundle(chosen, bundle, options)
 
 

@@ -44,7 +44,7 @@ class XnnProgram(Program):
     """
 
     def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
-        self._pool = shared(options.threads)
+        self._pool = shared(options.threads, spin=options.spin)
         self._methods: dict[str, Method] = {}
         self._closed = False
         self._keep = options.keep
@@ -97,7 +97,7 @@ class XnnProgram(Program):
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
         check_targets(method.name, out, wanted)
         if self._pool.process != os.getpid():
-            self._pool = shared(self._pool.threads)  # threads do not come along in a fork
+            self._pool = shared(self._pool.threads, spin=self._pool.spin)  # threads do not come along in a fork
         given: list[Any] = [value for value in feeds.values() if _is_array(value)]
         direct = (
             {name: array for name, array in out.items() if _can_take(array, given)} if out else {}

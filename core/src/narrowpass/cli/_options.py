@@ -82,6 +82,12 @@ threads_option = click.option(
     help="Threads that a run may use.  [default: as many as the process may run on]",
 )
 
+spin_option = click.option(
+    "--spin",
+    is_flag=True,
+    help="Let threads wait for the next run awake, for some milliseconds.",
+)
+
 native_option = click.option(
     "--require-native",
     "require_native",

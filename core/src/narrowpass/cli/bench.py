@@ -19,6 +19,7 @@ from narrowpass.cli._options import (
     pipeline_option,
     seed_option,
     shape_option,
+    spin_option,
     threads_option,
 )
 from narrowpass.cli._output import format_seconds, print_json, print_table
@@ -40,6 +41,7 @@ _PROFILE_RUNS = 5
 @backend_option
 @pipeline_option
 @threads_option
+@spin_option
 @native_option
 @click.option(
     "--runs",
@@ -64,6 +66,7 @@ def bench(
     backend: str | None,
     pipeline: str | None,
     threads: int | None,
+    spin: bool,
     require_native: bool,
     runs: int | None,
     profile: bool,
@@ -95,7 +98,7 @@ def bench(
     if backend is None:
         state.note(f"backend: {chosen.name}")
     profiled: list[NodeTime] | None = None
-    options = CompileOptions(threads=threads, require_native=require_native)
+    options = CompileOptions(threads=threads, require_native=require_native, spin=spin)
     with compile_bundle(chosen, bundle, options) as program:
         try:
             [latency] = measure([lambda: program.run(feeds, method)], runs)

@@ -11,6 +11,8 @@ from narrowpass.errors import UsageError
 from narrowpass_xnn_cpu.native.library import extension
 
 _MOST = 1024
+_LINGER = 2_000_000
+"""Nanoseconds for which the workers of a spinning pool stay awake after a run."""
 
 
 class ThreadPool:
@@ -19,24 +21,75 @@ class ThreadPool:
     Attributes:
         threads: how many threads compute, the calling one included.
         handle: pthreadpool's handle; NULL for one thread.
+        workers: the workers' handle; NULL for one thread.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, spin: bool) -> None:
         ffi, lib = extension().ffi, extension().lib
         self.threads = threads
+        self.spin = spin
         self.process = os.getpid()
         self.handle: Any = ffi.NULL
+        self.workers: Any = ffi.NULL
         if threads > 1:
-            self.handle = lib.pthreadpool_create(threads)
-            if self.handle == ffi.NULL:
+            self.workers = lib.np_workers_new(threads - 1, _LINGER if spin else 0)
+            if self.workers == ffi.NULL:
                 raise UsageError(f"{threads} threads could not be started; ask for fewer")
-            weakref.finalize(self, _destroy, lib, self.handle, self.process).atexit = False
+            life = _Life(lib, self.workers)
+            weakref.finalize(self, life.end).atexit = False
+            self.handle = life.handle = lib.np_workers_pool(self.workers)
+            started = self.handle != ffi.NULL and all(map(life.start, range(1, threads)))
+            if not started:
+                raise UsageError(f"{threads} threads could not be started; ask for fewer")
 
 
-def _destroy(lib: Any, handle: Any, process: int) -> None:
-    # The threads did not come along into a forked child: nothing there can be joined.
-    if process == os.getpid():
-        lib.pthreadpool_destroy(handle)
+class _Life:
+    """The threads of a pool, from their start to their end.
+
+    They are threads of Python: an extension that starts its own needs a newer C library.
+    """
+
+    def __init__(self, lib: Any, workers: Any) -> None:
+        self.handle: Any = None
+        self._lib, self._workers = lib, workers
+        self._started = self._running = 0
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def start(self, number: int) -> bool:
+        """Start a thread; tell whether the system had one more."""
+        thread = threading.Thread(target=self._work, name=f"narrowpass-{number}", daemon=True)
+        with self._lock:
+            self._started += 1
+            self._running += 1
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._started -= 1
+                self._running -= 1
+            return False
+        return True
+
+    def _work(self) -> None:
+        self._lib.np_worker_main(self._workers)
+        with self._lock:
+            self._running -= 1
+            last = not self._running
+        if last:
+            self._lib.np_workers_free(self._workers)
+
+    def end(self) -> None:
+        """Let the threads end; the last one frees what they share."""
+        # The threads did not come along into a forked child: nothing there can end.
+        if self._process != os.getpid():
+            return
+        if self.handle:
+            self._lib.pthreadpool_destroy(self.handle)
+        with self._lock:  # nobody frees what is still in use here
+            self._lib.np_workers_stop(self._workers)
+        if not self._started:
+            self._lib.np_workers_free(self._workers)
 
 
 def default_threads() -> int:
@@ -44,8 +97,12 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def shared(threads: int | None) -> ThreadPool:
+def shared(threads: int | None, *, spin: bool = False) -> ThreadPool:
     """Give the pool of this process with `threads` threads; None for `default_threads`.
+
+    Args:
+        threads: how many threads compute, the calling one included.
+        spin: whether workers stay awake for a while after each run.
 
     Raises:
         UsageError: a number of threads that makes no sense, or that cannot be started.
@@ -54,7 +111,7 @@ def shared(threads: int | None) -> ThreadPool:
         threads = default_threads()
     if isinstance(threads, bool) or not 1 <= threads <= _MOST:
         raise UsageError(f"threads must be a number from 1 to {_MOST}, not {threads!r}")
-    return _shared.get(threads)
+    return _shared.get(threads, spin=spin)
 
 
 class _Pools:
@@ -67,13 +124,15 @@ class _Pools:
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
-        self._pools: weakref.WeakValueDictionary[int, ThreadPool] = weakref.WeakValueDictionary()
+        self._pools: weakref.WeakValueDictionary[tuple[int, bool], ThreadPool] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def get(self, threads: int) -> ThreadPool:
+    def get(self, threads: int, *, spin: bool) -> ThreadPool:
         with self._lock:
-            pool = self._pools.get(threads)
+            pool = self._pools.get((threads, spin))
             if pool is None:
-                pool = self._pools[threads] = ThreadPool(threads)
+                pool = self._pools[threads, spin] = ThreadPool(threads, spin=spin)
             return pool
 
 

@@ -90,7 +90,14 @@ class Tape:
         times = np.zeros(count, np.uint64) if timed else None
         pointer = ffi.NULL if times is None else ffi.cast("uint64_t *", ffi.from_buffer(times))
         status = self._lib.np_run(
-            self._steps, count, self._buffers, self._workspace, pool.handle, pointer, self._failed
+            self._steps,
+            count,
+            self._buffers,
+            self._workspace,
+            pool.handle,
+            pool.workers,
+            pointer,
+            self._failed,
         )
         if status:
             self._fresh = True
