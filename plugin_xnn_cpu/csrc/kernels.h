@@ -89,6 +89,14 @@ struct np_convert_params {
   int32_t conversion;
 };
 
+/* Of a product that is computed narrow: its float32 rows are rounded into the start of the
+ * workspace; a float16 result comes to byte `output_offset` of it, and is widened. */
+struct np_narrow_params {
+  size_t inputs;
+  size_t outputs;
+  size_t output_offset;
+};
+
 #define NP_CAST_BOOL 0
 #define NP_CAST_I32 1
 #define NP_CAST_I64 2

@@ -49,6 +49,31 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
   }
 }
 
+static int convert(int conversion, size_t count, const void *in, void *out, pthreadpool_t pool) {
+  const struct np_convert_params params = {count, conversion};
+  const void *inputs[NP_MAX_INPUTS] = {in, NULL, NULL};
+  return np_convert(&params, inputs, out, pool);
+}
+
+/* Products in a narrow type: operands of float32 are rounded, results are float32 again. */
+static int run_narrow(const np_step *step, void *const *buffers, void *workspace,
+                      pthreadpool_t pool) {
+  const struct np_narrow_params *p = step->params;
+  const void *rows = buffers[step->inputs[0]];
+  void *out = buffers[step->output];
+  int status;
+  if (step->call == NP_FULLY_CONNECTED_BF16) {
+    status = convert(NP_CONVERT_F32_TO_BF16, p->inputs, rows, workspace, pool);
+    if (status == 0) status = xnn_setup_fully_connected_nc_bf16_f32(step->op, workspace, out);
+    return status != 0 ? status : (int)xnn_run_operator(step->op, pool);
+  }
+  void *half = (char *)workspace + p->output_offset;
+  status = convert(NP_CONVERT_F32_TO_F16, p->inputs, rows, workspace, pool);
+  if (status == 0) status = xnn_setup_fully_connected_nc_f16(step->op, workspace, half);
+  if (status == 0) status = xnn_run_operator(step->op, pool);
+  return status != 0 ? status : convert(NP_CONVERT_F16_TO_F32, p->outputs, half, out, pool);
+}
+
 static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t pool) {
   const void *inputs[NP_MAX_INPUTS];
   for (size_t i = 0; i < NP_MAX_INPUTS; i++) {
@@ -89,6 +114,8 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
     int status = 0;
     if (step->op == NULL) {
       status = run_kernel(step, buffers, pool);
+    } else if (step->params != NULL) {
+      status = run_narrow(step, buffers, workspace, pool);
     } else {
       if (!step->set_up) status = set_up(step, buffers, workspace);
       if (status == 0) status = xnn_run_operator(step->op, pool);

@@ -25,6 +25,8 @@ enum np_call {
   NP_PAD = 10,
   NP_TRANSPOSE = 11,
   NP_RESIZE_BILINEAR = 12,
+  NP_FULLY_CONNECTED_F16 = 13,
+  NP_FULLY_CONNECTED_BF16 = 14,
 
   NP_COPY = 32,
   NP_WHERE = 33,
@@ -48,7 +50,7 @@ typedef struct {
   int32_t inputs[3];  /* buffer numbers */
   int32_t output;     /* buffer number */
   xnn_operator_t op;  /* NULL for kernels of ours */
-  const void *params; /* for kernels of ours */
+  const void *params; /* for kernels of ours, and for NP_FULLY_CONNECTED_F16 and _BF16 */
 } np_step;
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'

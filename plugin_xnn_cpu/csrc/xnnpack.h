@@ -128,7 +128,37 @@ struct xnn_quantization_params {
   float scale;
 };
 typedef struct xnn_operator *xnn_operator_t;
+/* XNNPACK: weights caches, and fingerprints of how weights are packed */
+
+struct xnn_weights_cache_look_up_key {
+  uint32_t seed;
+  const void *kernel;
+  const void *bias;
+  uint32_t fingerprint_id;
+};
+
+struct xnn_weights_cache_provider {
+  void *context;
+  size_t (*look_up)(void *context, const struct xnn_weights_cache_look_up_key *cache_key);
+  void *(*reserve_space)(void *context, size_t n);
+  size_t (*look_up_or_insert)(void *context,
+                              const struct xnn_weights_cache_look_up_key *cache_key, void *ptr,
+                              size_t size);
+  bool (*is_finalized)(void *context);
+  void *(*offset_to_addr)(void *context, size_t offset);
+  enum xnn_status (*delete_cache)(void *context);
+  enum xnn_status (*alias_data)(void *context, void *alias, void *original);
+};
+
 typedef struct xnn_weights_cache_provider *xnn_weights_cache_t;
+
+struct xnn_fingerprint {
+  uint32_t id;
+  uint32_t value;
+};
+
+const struct xnn_fingerprint *xnn_get_fingerprint(uint32_t id);
+enum xnn_status xnn_check_fingerprint(struct xnn_fingerprint fingerprint);
 
 /* XNNPACK: the library */
 
@@ -206,6 +236,25 @@ enum xnn_status xnn_reshape_fully_connected_nc_f32(xnn_operator_t fully_connecte
                                                    size_t batch_size, pthreadpool_t threadpool);
 enum xnn_status xnn_setup_fully_connected_nc_f32(xnn_operator_t fully_connected_op,
                                                  const float *input, float *output);
+
+enum xnn_status xnn_create_fully_connected_nc_f16(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const void *kernel, const void *bias, float output_min, float output_max, uint32_t flags,
+    xnn_weights_cache_t weights_cache, xnn_operator_t *fully_connected_op_out);
+enum xnn_status xnn_reshape_fully_connected_nc_f16(xnn_operator_t fully_connected_op,
+                                                   size_t batch_size, pthreadpool_t threadpool);
+enum xnn_status xnn_setup_fully_connected_nc_f16(xnn_operator_t fully_connected_op,
+                                                 const void *input, void *output);
+
+enum xnn_status xnn_create_fully_connected_nc_bf16_f32(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const void *kernel, const float *bias, float output_min, float output_max, uint32_t flags,
+    xnn_weights_cache_t weights_cache, xnn_operator_t *fully_connected_op_out);
+enum xnn_status xnn_reshape_fully_connected_nc_bf16_f32(xnn_operator_t fully_connected_op,
+                                                        size_t batch_size,
+                                                        pthreadpool_t threadpool);
+enum xnn_status xnn_setup_fully_connected_nc_bf16_f32(xnn_operator_t fully_connected_op,
+                                                      const void *input, float *output);
 
 enum xnn_status xnn_create_batch_matrix_multiply_nc_f32(uint32_t flags,
                                                         xnn_operator_t *batch_matrix_multiply_op);

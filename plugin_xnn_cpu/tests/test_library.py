@@ -55,7 +55,7 @@ def test_each_declared_function_is_used():
     header = (Path(__file__).parent.parent / "csrc" / "xnnpack.h").read_text(encoding="utf-8")
     declared = set(re.findall(r"\b((?:xnn|pthreadpool)_\w+)\(", header))
     assert len(declared) > 40
-    sources = [*FOLDER.rglob("*.py"), *(Path(__file__).parent.parent / "csrc").glob("*.c")]
+    sources = [*FOLDER.parent.rglob("*.py"), *(Path(__file__).parent.parent / "csrc").glob("*.c")]
     text = "\n".join(file.read_text(encoding="utf-8") for file in sources)
     unused = {name for name in declared if not re.search(rf"\b{name}\b", text)}
     assert unused == set()

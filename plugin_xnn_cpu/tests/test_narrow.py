@@ -140,3 +140,71 @@ def test_kept_and_given_arrays(name):
     assert results["a"].dtype == NARROW[name]
     assert results["y"] is out["y"]
     np.testing.assert_array_equal(results["y"], program.run(feeds)["y"])
+
+
+def product(name: str, rows: int | str, inputs: int, outputs: int) -> onnx.ModelProto:
+    """Make a product with a narrow matrix, with a bias and a Relu."""
+    kind = KINDS[name]
+    matrix = (RNG.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(NARROW[name])
+    bias = RNG.standard_normal(outputs).astype(NARROW[name])
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+            helper.make_node("Add", ["h", "b"], ["a"]),
+            helper.make_node("Relu", ["a"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [rows, inputs])],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [onnx.numpy_helper.from_array(a, n) for a, n in ((matrix, "w"), (bias, "b"))],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+
+
+def kernel_of_product(program) -> str:
+    (plan,) = [plan for plan in program.explain() if plan.node == "product"]
+    return plan.kernel
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 40])
+@pytest.mark.parametrize("size", [(1024, 513), (37, 19)])
+def test_products_in_the_type_that_is_faster(name, rows, size):
+    model = product(name, rows, *size)
+    program = compile_model(model)
+    kernel = kernel_of_product(program)
+    if name == "float16":
+        fast = rows <= 8 and size[0] * size[1] >= 1 << 19
+        assert kernel == f"xnn fully connected in {'float16' if fast else 'float32'}"
+    else:
+        # In float32 only where the processor cannot multiply bfloat16.
+        assert kernel in ("xnn fully connected in bfloat16", "xnn fully connected in float32")
+    x = RNG.standard_normal((rows, size[0])).astype(NARROW[name])
+    got = program.run({"x": x})["y"].astype(np.float64)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    exact = x.astype(np.float64) @ weights["w"].astype(np.float64) + weights["b"].astype(np.float64)
+    # Rows and matrix are exact in their type: what is left are rounded sums and results.
+    unit = 2.0**-11 if name == "float16" else 2.0**-8
+    np.testing.assert_allclose(got, np.maximum(exact, 0), rtol=4 * unit, atol=4 * unit)
+
+
+def test_a_float16_product_of_changing_rows():
+    model = product("float16", "rows", 1024, 513)
+    program = compile_model(model)
+    assert kernel_of_product(program).endswith("in float16 up to 8 rows, else float32")
+    reference = ReferenceBackend().compile(Bundle({"main": ir.from_proto(model)}), CompileOptions())
+    for rows in (1, 20, 8, 1, 9, 0):
+        feeds = {"x": RNG.standard_normal((rows, 1024)).astype(np.float16)}
+        got, right = program.run(feeds)["y"], reference.run(feeds)["y"]
+        limit = TOLERANCES["float16"] * max(1.0, float(np.abs(right).max(initial=0)))
+        np.testing.assert_allclose(got.astype("f4"), right.astype("f4"), rtol=0, atol=limit)
+
+
+def test_a_large_float16_product_overflows_as_the_operator_does():
+    model = product("float16", 2, 1024, 513)
+    x = np.full((2, 1024), 60000, np.float16)
+    got = compile_model(model).run({"x": x})["y"]
+    wide = x.astype("f4") @ onnx.numpy_helper.to_array(model.graph.initializer[0]).astype("f4")
+    assert np.isinf(got[wide > 70000]).all()
+    assert (got[wide < -1] == 0).all()
+    assert not np.isnan(got).any()

@@ -297,9 +297,10 @@ def test_spinning_workers_stay_awake_for_a_while_only():
         return total
 
     feeds = {"x": floats(3, 3, 33, 33)}
-    single = compile_model(network()).run(feeds)["y"]
-    program = compile_model(network(), threads=4, spin=True)
-    assert program._pool is not compile_model(network(), threads=4)._pool
+    model = network()
+    single = compile_model(model).run(feeds)["y"]
+    program = compile_model(model, threads=4, spin=True)
+    assert program._pool is not compile_model(model, threads=4)._pool
     for _ in range(50):
         close(program.run(feeds)["y"], single, 1e-6)
         time.sleep(0.0005)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from narrowpass.errors import BackendError
 
@@ -51,12 +52,20 @@ class CompileOptions:
             `compile_bundle`.
         spin: whether threads wait for the next run awake, for some milliseconds. Runs that follow
             soon start sooner; the processors are kept from others meanwhile.
+        cache: whether what a backend makes of a bundle's weights is shared by methods and
+            programs and kept on disk for later processes; ``memory``: shared only; False: neither.
+        cache_dir: where that is kept; None for ``NARROWPASS_CACHE_DIR`` or the user's cache
+            directory.
+        share_workspace: whether all methods compute in the same memory. They then take turns.
     """
 
     threads: int | None = None
     keep: tuple[str, ...] = ()
     require_native: bool = False
     spin: bool = False
+    cache: bool | Literal["memory"] = True
+    cache_dir: str | os.PathLike[str] | None = None
+    share_workspace: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,8 +159,8 @@ class Program(abc.ABC):
         """Run a method `runs` times and tell the median time of each node."""
 
     @abc.abstractmethod
-    def stats(self) -> dict[str, int]:
-        """Give counts and bytes that the backend keeps, by name."""
+    def stats(self) -> dict[str, Any]:
+        """Give counts and bytes that the backend keeps, by name; groups of them are dicts."""
 
     def close(self) -> None:
         """Free what the program holds. A second call does nothing."""

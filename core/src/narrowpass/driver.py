@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from narrowpass.backend import CompileOptions, Feeds, Program, compile_bundle
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
@@ -140,6 +140,9 @@ def load(
     keep: Sequence[str] = (),
     require_native: bool = False,
     spin: bool = False,
+    cache: bool | Literal["memory"] = True,
+    cache_dir: str | os.PathLike[str] | None = None,
+    share_workspace: bool = False,
     pipeline: str | Pipeline | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
@@ -152,6 +155,9 @@ def load(
         keep: inner values that must stay readable through ``run(outputs=...)``.
         require_native: whether a node without a native kernel is an error.
         spin: whether threads wait for the next run awake, for some milliseconds.
+        cache: whether packed weights are shared and kept on disk; see `CompileOptions.cache`.
+        cache_dir: where they are kept; None for the user's cache directory.
+        share_workspace: whether all methods compute in the same memory, and take turns.
         pipeline: for an ONNX file: pipeline text; None for the backend's default.
         plugins: the plugins to use; None for the installed ones.
 
@@ -164,7 +170,13 @@ def load(
     chosen = registry_for(plugins).backend(backend)
     bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
     options = CompileOptions(
-        threads=threads, keep=tuple(keep), require_native=require_native, spin=spin
+        threads=threads,
+        keep=tuple(keep),
+        require_native=require_native,
+        spin=spin,
+        cache=cache,
+        cache_dir=cache_dir,
+        share_workspace=share_workspace,
     )
     return compile_bundle(chosen, bundle, options)
 

@@ -19,10 +19,13 @@ def plans_of_units(
     plans: list[NodePlan] = []
     for unit, made in zip(units, compiled, strict=True):
         kernels: dict[str, list[str]] = {}
+        precisions: dict[str, str] = {}
         if isinstance(made, Partition):
             for step in made.steps:
                 for node in step.nodes:
                     kernels.setdefault(node, []).append(step.kernel)
+                    if step.precision:
+                        precisions[node] = step.precision
         else:
             for item in made.items:
                 if isinstance(item, HostNode | ControlFlow):
@@ -31,18 +34,22 @@ def plans_of_units(
                     plans += item.plans
         number = made.number if isinstance(made, Partition) else None
         for entry in unit.ops:
-            plans += _plans_of(method, entry, number, kernels)
+            plans += _plans_of(method, entry, number, kernels, precisions)
     return tuple(plans)
 
 
 def plans_of_weights(method: str, assigned: Sequence[Assigned]) -> list[NodePlan]:
     """Tell of the nodes that are done when weights are packed."""
     entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
-    return [plan for entry in entries for plan in _plans_of(method, entry, None, {})]
+    return [plan for entry in entries for plan in _plans_of(method, entry, None, {}, {})]
 
 
 def _plans_of(
-    method: str, entry: Assigned, number: int | None, kernels: Mapping[str, Sequence[str]]
+    method: str,
+    entry: Assigned,
+    number: int | None,
+    kernels: Mapping[str, Sequence[str]],
+    precisions: Mapping[str, str],
 ) -> list[NodePlan]:
     plans = []
     for node in entry.op.nodes:
@@ -51,7 +58,7 @@ def _plans_of(
         if entry.where is Where.NATIVE:
             kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
             if dtype in NARROW:
-                kernel += " in float32"
+                kernel += f" in {precisions.get(name, 'float32')}"
         elif entry.where is Where.SHAPES:
             kernel = "shape arithmetic"
         elif entry.where is Where.WEIGHTS:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,25 @@ from narrowpass_xnn_cpu.lower.patterns import operations
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Step, Times
+from narrowpass_xnn_cpu.plan.workspace import Workspace
+from narrowpass_xnn_cpu.weights.session import Session
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Premises:
+    """Where a method is compiled to: what it has from its program.
+
+    Attributes:
+        workspace: the memory that it computes in.
+        session: of the weights cache; None to pack for this method alone.
+        identities: names of the contents of its initializers; see `Weight.identity`.
+    """
+
+    workspace: Workspace
+    session: Session | None = None
+    identities: Mapping[str, str] = field(default_factory=dict)
 
 
 class Method:
@@ -45,6 +62,7 @@ class Method:
         kept: names of values to keep readable.
         overridden: inputs that are fed in each run although they have defaults. The defaults of
             others are constants.
+        premises: what it has from its program.
 
     Attributes:
         defaults: names of the inputs that have defaults.
@@ -57,7 +75,9 @@ class Method:
         model: ir.Model,
         kept: Sequence[str],
         overridden: frozenset[str] = frozenset(),
+        premises: Premises | None = None,
     ) -> None:
+        premises = premises or Premises(Workspace())
         graph = model.graph
         self.name = name
         self.checker = FeedChecker.of(graph, name)
@@ -71,15 +91,17 @@ class Method:
         self.types = {
             value: known[value].type for value in (*self.outputs, *kept) if value in known
         }
-        facts = Facts(graph, [value for value in kept if value in known], overridden)
+        facts = Facts(
+            graph, [value for value in kept if value in known], overridden, premises.identities
+        )
         derive_constants(graph, facts)
         assigned = assign(operations(graph, facts, _version(model)), facts)
-        self._constants = _Constants(facts)
         units = schedule(assigned)
-        self._units = _compile(name, units, facts, model)
+        self._units = _compile(name, units, facts, model, premises)
+        needed = {name for unit in self._units for name in unit.reads}
+        self._constants = _Constants(facts, needed | facts.needed)
         self.plans = (*plans_of_units(name, units, self._units), *plans_of_weights(name, assigned))
-        self._lock = threading.Lock()
-        self._process = os.getpid()
+        self.workspace = premises.workspace
         self._checked: list[tuple[Any, ...]] | None = None
         self.fresh = frozenset(
             output for unit in self._units if isinstance(unit, Partition) for output in unit.outputs
@@ -101,6 +123,15 @@ class Method:
         self.checker.check(feeds)
         objects = signature is not None and any(dtype.hasobject for _, _, dtype, _ in signature)
         self._checked = None if objects else signature  # each string is looked at
+
+    @property
+    def raw(self) -> dict[int, int]:
+        """The bytes of constants that are used as they are, by where they lie."""
+        return {
+            array.ctypes.data: array.nbytes
+            for partition in self.partitions
+            for array in partition.constants
+        }
 
     @property
     def partitions(self) -> list[Partition]:
@@ -128,10 +159,7 @@ class Method:
             The values. They may be views of feeds or weights; those that were computed in an
             array of `out` are that array.
         """
-        if self._process != os.getpid():
-            # Another thread of the parent may have held the lock when this process was forked.
-            self._lock, self._process = threading.Lock(), os.getpid()
-        with self._lock:
+        with self.workspace.entered():
             shapes = self._shapes
             values: dict[str, Any] = dict(feeds)
             for name, value in values.items():
@@ -152,23 +180,20 @@ class Method:
 
 
 class _Constants(Mapping[str, Array]):
-    """Constants by name, read when asked for."""
+    """Constants by name, made when asked for; only those that running needs."""
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
-        self._values = facts.constants()
+    def __init__(self, facts: Facts, names: Iterable[str]) -> None:
+        known = facts.constants()
+        self._weights = {name: facts.stored(known[name]) for name in names if name in known}
 
     def __getitem__(self, name: str) -> Array:
-        array = self._facts.constant(self._values[name])
-        if array is None:
-            raise KeyError(name)
-        return array
+        return self._weights[name].array()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self._weights)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._weights)
 
 
 def _version(model: ir.Model) -> Callable[[ir.Node], int]:
@@ -179,7 +204,7 @@ def _version(model: ir.Model) -> Callable[[ir.Node], int]:
 
 
 def _compile(
-    name: str, units: Sequence[Unit], facts: Facts, model: ir.Model
+    name: str, units: Sequence[Unit], facts: Facts, model: ir.Model, premises: Premises
 ) -> list[Partition | HostUnit]:
     owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
     read_by: dict[str, set[int]] = {}
@@ -201,32 +226,36 @@ def _compile(
             and (value.name in facts.needed or read_by.get(value.name, set()) - {index})
         ]
         if any(entry.where is Where.NATIVE for entry in unit.ops):
-            builder = Builder(facts)
+            builder = Builder(facts, premises.session)
             for entry in unit.ops:
                 if entry.where is Where.SHAPES:
                     builder.add_shape_node(_shape_node(entry.op, facts, model))
                     continue
                 families.lower(entry.op, builder)
-            compiled.append(builder.finish(number, given))
+            compiled.append(builder.finish(number, given, premises.workspace))
             number += 1
             continue
         items = [
             _shape_node(entry.op, facts, model)
             if entry.where is Where.SHAPES
-            else _host_node(entry.op, facts, model, name)
+            else _host_node(entry.op, facts, model, name, premises)
             for entry in unit.ops
         ]
         compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
     return compiled
 
 
-def _host_node(op: Op, facts: Facts, model: ir.Model, method: str) -> HostNode | ControlFlow:
+def _host_node(
+    op: Op, facts: Facts, model: ir.Model, method: str, premises: Premises
+) -> HostNode | ControlFlow:
     if not can_run(op):
         return HostNode(op, facts, model)
 
-    def compile_(inner: ir.Model) -> Method:
+    def compile_(inner: ir.Model, identities: Mapping[str, str]) -> Method:
         infer(inner)
-        return Method(method, inner, ())
+        return Method(
+            method, inner, (), premises=dataclasses.replace(premises, identities=identities)
+        )
 
     return ControlFlow(op, facts, model, compile_)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +24,13 @@ from narrowpass.requests import (
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.inference import infer
-from narrowpass_xnn_cpu.method import Method, step_name
+from narrowpass_xnn_cpu.method import Method, Premises, step_name
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.plan.step import Times
+from narrowpass_xnn_cpu.plan.workspace import Workspace
+from narrowpass_xnn_cpu.weights import names
+from narrowpass_xnn_cpu.weights.packing import packing
+from narrowpass_xnn_cpu.weights.session import Counts, Session, reasons
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -50,19 +55,38 @@ class XnnProgram(Program):
         self._keep = options.keep
         self._models: dict[str, ir.Model] = {}
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
-        for name, model in bundle.methods.items():
-            prepared = _prepared(model)
-            self._methods[name] = self._compile(name, prepared)
-            if self._methods[name].defaults:
-                self._models[name] = prepared
+        self._workspace = Workspace() if options.share_workspace else None
+        # Weights are packed in one session, for all methods.
+        with packing(bundle, options) as session:
+            self._session = session
+            contents = {} if session is None else names.identities(bundle)
+            for name, model in bundle.methods.items():
+                prepared = _prepared(model)
+                premises = self._premises(session, contents.get(name, {}), name)
+                self._methods[name] = self._compile(name, prepared, premises)
+                if self._methods[name].defaults:
+                    self._models[name] = prepared
+                else:
+                    _forget_weights(prepared)
         known = frozenset().union(*(method.known for method in self._methods.values()))
         check_kept(options.keep, known)
 
+    def _premises(
+        self, session: Session | None, identities: Mapping[str, str], method: str
+    ) -> Premises:
+        if session is not None:
+            session.label = method
+        return Premises(self._workspace or Workspace(), session, identities)
+
     def _compile(
-        self, name: str, model: ir.Model, overridden: frozenset[str] = frozenset()
+        self,
+        name: str,
+        model: ir.Model,
+        premises: Premises,
+        overridden: frozenset[str] = frozenset(),
     ) -> Method:
         try:
-            return Method(name, model, self._keep, overridden)
+            return Method(name, model, self._keep, overridden, premises)
         except BackendError as error:
             raise BackendError(f"method {name!r}: {error}") from error
 
@@ -73,7 +97,9 @@ class XnnProgram(Program):
             return method
         key = method.name, overridden
         if key not in self._variants:
-            self._variants[key] = self._compile(method.name, self._models[method.name], overridden)
+            model = self._models[method.name]
+            premises = self._premises(None, {}, method.name)
+            self._variants[key] = self._compile(method.name, model, premises, overridden)
         return self._variants[key]
 
     @property
@@ -97,7 +123,9 @@ class XnnProgram(Program):
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
         check_targets(method.name, out, wanted)
         if self._pool.process != os.getpid():
-            self._pool = shared(self._pool.threads, spin=self._pool.spin)  # threads do not come along in a fork
+            self._pool = shared(
+                self._pool.threads, spin=self._pool.spin
+            )  # threads do not come along in a fork
         given: list[Any] = [value for value in feeds.values() if _is_array(value)]
         direct = (
             {name: array for name, array in out.items() if _can_take(array, given)} if out else {}
@@ -162,11 +190,20 @@ class XnnProgram(Program):
                 rows.append(NodeTime(name, op_type, key.kernel, median, owners[key]))
         return rows
 
-    def stats(self) -> dict[str, int]:
-        """Give counts of methods, nodes, partitions and steps, and bytes of scratch memory.
+    def stats(self) -> dict[str, Any]:
+        """Give counts of methods, nodes, partitions and steps, and what is in memory.
 
-        Nodes count as native unless the reference evaluator runs them. Scratch memory holds inner
-        values; it is that of the last run's shapes.
+        Nodes count as native unless the reference evaluator runs them. Scratch memory
+        (``scratch_bytes``) holds inner values; it is as large as the last shapes of each partition
+        need, or as the largest of them where methods share it. ``weights`` tells of constants:
+
+        - ``raw_bytes``: those that are used as they are, such as embeddings.
+        - ``heap_bytes``, ``mapped_bytes``: packed ones, in memory and in a mapped file.
+        - ``hits``, ``misses``, ``packs``: operators whose weights were there or not, and blocks
+          that were packed for this program.
+        - ``private``: blocks that nobody else can find, counted by the reason.
+        - ``methods``: ``raw_bytes``, ``packed_bytes`` and ``scratch_bytes`` of each. What several
+          methods share counts for each of them.
         """
         self._check_open()
         methods = self._methods.values()
@@ -178,13 +215,43 @@ class XnnProgram(Program):
             "native_nodes": sum(not plan.reason for plan in plans),
             "partitions": len(partitions),
             "steps": sum(len(partition.steps) for partition in partitions),
-            "scratch_bytes": sum(partition.memory for partition in partitions),
+            "scratch_bytes": sum({m.workspace: m.workspace.size for m in methods}.values()),
+            "weights": self._weight_stats(),
+        }
+
+    def _weight_stats(self) -> dict[str, Any]:
+        session = self._session
+        entries = [] if session is None else list(session.entries())
+        sizes = Counter[str]()
+        for entry in entries:
+            sizes["mapped" if entry.origin == "mapped" else "heap"] += entry.size
+        raw = {name: method.raw for name, method in self._methods.items()}
+        packed = {} if session is None else session.sizes()
+        counts = Counts() if session is None else session.counts
+        whole = {key: size for arrays in raw.values() for key, size in arrays.items()}
+        return {
+            "raw_bytes": sum(whole.values()),
+            "heap_bytes": sizes["heap"],
+            "mapped_bytes": sizes["mapped"],
+            "hits": counts.hits,
+            "misses": counts.misses,
+            "packs": counts.packs,
+            "private": reasons(entries),
+            "methods": {
+                name: {
+                    "raw_bytes": sum(raw[name].values()),
+                    "packed_bytes": packed.get(name, 0),
+                    "scratch_bytes": method.workspace.size,
+                }
+                for name, method in self._methods.items()
+            },
         }
 
     def close(self) -> None:
         """Free operators, packed weights and memory. A second call does nothing."""
         self._closed = True
         self._methods, self._models, self._variants = {}, {}, {}
+        self._session = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -203,6 +270,12 @@ def _prepared(model: ir.Model) -> ir.Model:
     # What a file says of inner shapes may be wrong: it counts where nothing follows.
     infer(clone)
     return clone
+
+
+def _forget_weights(model: ir.Model) -> None:
+    """Let go of initializers: who needs one has it. Nodes that are kept refer to their graph."""
+    for value in model.graph.initializers.values():
+        value.const_value = None
 
 
 def _is_array(value: object) -> bool:

@@ -138,7 +138,7 @@ class ReferenceProgram(Program):
             for proto, times in zip(chosen.evaluator.nodes_, zip(*rows, strict=True), strict=True)
         ]
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Give the counts of methods, nodes and initializers, and the bytes of the latter.
 
         The bytes are those of arrays, of which most are views of mapped files: an initializer

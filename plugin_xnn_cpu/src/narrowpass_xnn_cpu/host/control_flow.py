@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +26,8 @@ class Compiled(Protocol):
         """Run it."""
 
 
-Compile = Callable[[ir.Model], Compiled]
+Compile = Callable[[ir.Model, Mapping[str, str]], Compiled]
+"""Compiles a model; the contents of its initializers are named as `Weight.identity` says."""
 
 
 class Body:
@@ -48,11 +49,14 @@ class Body:
         self.formals = tuple(value.name or "" for value in graph.inputs)
         clone = graph.clone(allow_outer_scope_values=True)
         outside: dict[ir.Value, ir.Value] = {}
+        identities: dict[str, str] = {}
         for value in captured(clone):
             made = ir.Value(name=value.name, type=value.type, shape=value.shape)
             outside[value] = made
             if facts.is_constant(value):
-                made.const_value = ir.Tensor(facts.array(value), name=value.name)
+                weight = facts.stored(value)
+                made.const_value = ir.Tensor(weight.array(), name=value.name)
+                identities[value.name or ""] = weight.identity
                 clone.initializers[value.name or ""] = made
             else:
                 clone.inputs.append(made)
@@ -60,7 +64,7 @@ class Body:
         self.reads = tuple(value.name or "" for value in outside if not facts.is_constant(value))
         inner = ir.Model(clone, ir_version=model.ir_version)
         inner.opset_imports.update(model.opset_imports)
-        self._method = compile_(inner)
+        self._method = compile_(inner, identities)
         self.plans = self._method.plans
 
     def run(self, given: Sequence[Any], values: dict[str, Any], pool: ThreadPool) -> list[Any]:

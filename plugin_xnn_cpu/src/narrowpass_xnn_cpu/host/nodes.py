@@ -93,6 +93,11 @@ class HostUnit:
     items: list[HostNode | ControlFlow | ShapeNode]
     outputs: tuple[str, ...]
 
+    @property
+    def reads(self) -> set[str]:
+        """Names of the values that the nodes read, those that they make included."""
+        return {name for item in self.items for name in item.inputs}
+
     def run(
         self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool, times: Times | None
     ) -> None:

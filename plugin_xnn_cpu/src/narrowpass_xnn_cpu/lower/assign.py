@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-import functools
+import hashlib
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.weights.weight import Weight, digest
 
 
 class Where(enum.Enum):
@@ -116,7 +118,7 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
         if node.op_type == "Constant" and not node.domain:
             tensor = ir.convenience.get_const_tensor(node.outputs[0])
             if tensor is not None and tensor.dtype != ir.DataType.STRING:
-                facts.derive(node.outputs[0], tensor.numpy)
+                facts.derive(node.outputs[0], _inline(tensor))
             continue
         given = node.inputs[0] if node.inputs else None
         if node.domain or given is None or not facts.is_constant(given):
@@ -125,9 +127,9 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
         if node.op_type == "Reshape" and len(node.inputs) == 2:
             dims = facts.dims(value)
             sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
-            whole = math.prod(sizes) == facts.array(given).size
-            if dims is not None and len(sizes) == len(dims) and whole:
-                facts.derive(value, functools.partial(_reshaped, facts, given, sizes))
+            weight = facts.stored(given)
+            if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
+                facts.derive(value, weight.reshape(*sizes))
             continue
         if node.op_type == "DequantizeLinear":
             _derive_dequantized(node, value, facts)
@@ -141,13 +143,13 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
                 axes, rank = tuple(perm.as_ints()), len(axes)
                 if sorted(axes) != list(range(rank)):
                     continue  # whoever runs the node will say so
-            facts.derive(value, functools.partial(_transposed, facts, given, axes))
+            facts.derive(value, facts.stored(given).transpose(*axes))
         elif node.op_type == "Identity":
-            facts.derive(value, functools.partial(facts.array, given))
+            facts.derive(value, facts.stored(given))
         elif node.op_type == "Cast":
             target = ir.DataType(node.attributes.get_int("to", 0))
             if target in _FLOATS and facts.dtype(given) in _FLOATS:
-                facts.derive(value, functools.partial(_cast, facts, given, target))
+                facts.derive(value, facts.stored(given).cast(target.numpy()))
 
 
 def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
@@ -158,25 +160,23 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     if blocks or not known or not all(facts.is_constant(item) for item in parameters):
         return
     axis = node.attributes.get_int("axis", 1)
-    facts.derive(value, functools.partial(_dequantized, facts, list(node.inputs), axis))
+    x, scale, *zeros = (facts.stored(item) for item in node.inputs if item is not None)
+    zero = zeros[0] if zeros else None
+
+    def elements(array: Array) -> Array:
+        return dequantized(array, scale.array(), None if zero is None else zero.array(), axis)
+
+    made = x.then("", elements, dtype=scale.dtype)
+    parts = [part.identity for part in (x, scale, *zeros)]
+    identity = digest("dequantize", axis, *parts) if all(parts) else ""
+    facts.derive(value, dataclasses.replace(made, identity=identity))
 
 
-def _dequantized(facts: Facts, inputs: list[ir.Value | None], axis: int) -> Array:
-    x, scale = facts.array(inputs[0]), facts.array(inputs[1])
-    zero = facts.constant(inputs[2]) if len(inputs) > 2 else None
-    return dequantized(x, scale, zero, axis)
-
-
-def _cast(facts: Facts, value: ir.Value, target: ir.DataType) -> Array:
-    return facts.array(value).astype(target.numpy())
-
-
-def _reshaped(facts: Facts, value: ir.Value, dims: tuple[int, ...]) -> Array:
-    return facts.array(value).reshape(dims)
-
-
-def _transposed(facts: Facts, value: ir.Value, axes: tuple[int, ...]) -> Array:
-    return facts.array(value).transpose(axes)
+def _inline(tensor: ir.TensorProtocol) -> Weight:
+    """Give a tensor that stands in the model itself: small, so that it is named by its bytes."""
+    array = tensor.numpy()
+    name = digest("inline", tensor.dtype, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
+    return Weight.of(array, name)
 
 
 def _graphs(node: ir.Node) -> Iterator[ir.Graph]:

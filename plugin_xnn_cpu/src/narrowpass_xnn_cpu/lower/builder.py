@@ -14,6 +14,8 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Converted, Permute
 from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
 from narrowpass_xnn_cpu.plan.step import Slot, Step
+from narrowpass_xnn_cpu.plan.workspace import Workspace
+from narrowpass_xnn_cpu.weights.session import Session
 
 Perm = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -35,10 +37,12 @@ class Builder:
 
     Args:
         facts: of the graph.
+        session: of the weights cache; None to pack for each operator alone.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, session: Session | None = None) -> None:
         self.facts = facts
+        self.session = session
         self._items: list[Item] = []
         self._places: list[Place] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
@@ -153,11 +157,13 @@ class Builder:
         """Add shape arithmetic."""
         self._items.append(node)
 
-    def finish(self, number: int, outputs: Sequence[ir.Value]) -> Partition:
+    def finish(self, number: int, outputs: Sequence[ir.Value], workspace: Workspace) -> Partition:
         """Make the partition; `outputs` are what others read of it."""
         self._op = None
         given = {value.name or "": self._stored(value) for value in outputs}
-        return Partition(number, self._items, self._inputs, given, self._fixed, self._places)
+        return Partition(
+            number, self._items, self._inputs, given, self._fixed, self._places, workspace
+        )
 
     def _stored(self, value: ir.Value) -> Slot:
         """Give a slot that holds a value in ONNX's order and of its own type."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
-from narrowpass_xnn_cpu.lower.facts import Array, Facts
+from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.native.operators import Convolution, Deconvolution
+from narrowpass_xnn_cpu.native.operators import Convolution, Deconvolution, Movement
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 """The order in which images lie, by rank."""
@@ -111,13 +111,13 @@ def _same_pads(
 
 
 class Convolve(Step):
-    """A convolution over images, or over lines as images of height 1."""
+    """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
     def __init__(
         self,
         given: Slot,
         output: Slot,
-        operator: Convolution,
+        operator: Convolution | Deconvolution,
         window: Window,
         outputs: int,
         name: str,
@@ -136,29 +136,7 @@ class Convolve(Step):
         # An empty batch has an output too, of a size that only a full one tells.
         height, width = self._operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
         if height < 1 or width < 1:
-            raise BackendError(f"the window is larger than the padded input {list(shape)}")
-        line = (image[0], width, self._outputs)
-        result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
-        return Run(result, self._operator.call if image[0] else "", self._operator)
-
-
-class Deconvolve(Step):
-    """A transposed convolution over images, or over lines as images of height 1."""
-
-    kernel = "xnn deconvolution"
-
-    def __init__(self, given: Slot, output: Slot, operator: Deconvolution, outputs: int) -> None:
-        super().__init__([given], output)
-        self._operator = operator
-        self._outputs = outputs
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        (shape,) = shapes
-        image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
-        height, width = self._operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
-        if height < 1 or width < 1:
-            raise BackendError(f"pads leave nothing of the output for {list(shape)}")
+            raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
         return Run(result, self._operator.call if image[0] else "", self._operator)
@@ -216,36 +194,36 @@ def _check_bias(op: Op, facts: Facts, channels: int) -> str | None:
     return None
 
 
-def _float_array(facts: Facts, value: ir.Value | None) -> Array | None:
-    return None if value is None else np.ascontiguousarray(facts.wide(value), dtype=np.float32)
+def _bias(facts: Facts, value: ir.Value | None) -> Weight | None:
+    return None if value is None else facts.weight(value)
+
+
+def _movement(op: Op, window: Window) -> Movement:
+    return Movement(window.pads, window.strides, window.dilations, op.get("group", 1), op.limits)
 
 
 @lowers("Conv", check=_check_conv, clamps=True)
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given = op.required(0)
-    kernel = facts.wide(op.required(1))
+    kernel = facts.weight(op.required(1))
     window = _window(op, facts, kernel.shape)
-    groups = op.get("group", 1)
     outputs, per_group = kernel.shape[:2]
     image = kernel.reshape(outputs, per_group, *window.size)
-    depthwise = per_group == 1 and groups > 1
-    order = (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)
-    packed = np.ascontiguousarray(image.transpose(order))
+    depthwise = per_group == 1 and op.get("group", 1) > 1
     if depthwise:
-        packed = packed[0]
+        packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
+    else:
+        packed = image.transpose(0, 2, 3, 1)
     operator = Convolution(
         packed,
-        _float_array(facts, op.input(2)),
-        window.pads,
-        window.strides,
-        window.dilations,
-        groups,
-        op.limits,
+        _bias(facts, op.input(2)),
+        _movement(op, window),
         depthwise=depthwise,
+        session=builder.session,
     )
     name = "depthwise convolution" if depthwise else "convolution"
-    perm = CHANNELS_LAST[kernel.ndim]
+    perm = CHANNELS_LAST[len(kernel.shape)]
     step = Convolve(
         builder.at(given, perm), builder.new(op.output), operator, window, outputs, name
     )
@@ -283,25 +261,24 @@ def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
 @lowers("ConvTranspose", check=_check_conv_transpose, clamps=True)
 def _conv_transpose(op: Op, builder: Builder) -> None:
     facts = builder.facts
-    kernel = facts.wide(op.required(1))
+    kernel = facts.weight(op.required(1))
     window = _window(op, facts, kernel.shape)
     groups = op.get("group", 1)
     inputs, per_group = kernel.shape[:2]
     outputs = per_group * groups
     grouped = kernel.reshape(groups, inputs // groups, per_group, *window.size)
-    packed = np.ascontiguousarray(grouped.transpose(0, 2, 3, 4, 1))
-    extra = list(op.get("output_padding", [0] * (kernel.ndim - 2)))
+    packed = grouped.transpose(0, 2, 3, 4, 1).reshape(outputs, *window.size, inputs // groups)
+    rank = len(kernel.shape)
+    extra = list(op.get("output_padding", [0] * (rank - 2)))
     operator = Deconvolution(
-        packed.reshape(outputs, *window.size, inputs // groups),
-        _float_array(facts, op.input(2)),
-        window.pads,
+        packed,
+        _bias(facts, op.input(2)),
+        _movement(op, window),
         [0, *extra] if len(extra) == 1 else extra,
-        window.strides,
-        window.dilations,
-        groups,
-        op.limits,
+        session=builder.session,
     )
-    perm = CHANNELS_LAST[kernel.ndim]
+    perm = CHANNELS_LAST[rank]
     given = builder.at(op.required(0), perm)
-    step = Deconvolve(given, builder.new(op.output), operator, outputs)
+    name = "deconvolution"
+    step = Convolve(given, builder.new(op.output), operator, window, outputs, name)
     builder.emit(step, op.output, perm)

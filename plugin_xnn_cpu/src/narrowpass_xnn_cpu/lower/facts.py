@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
 Dims = tuple[int | str | None, ...]
@@ -18,6 +22,10 @@ SMALL = 1 << 16
 """Elements up to which a constant's value may be looked at to decide something."""
 
 
+def _nothing() -> None:
+    return None
+
+
 class Facts:
     """What is known of a graph.
 
@@ -25,6 +33,7 @@ class Facts:
         graph: with types and shapes as far as they could be inferred.
         kept: names of values that must be readable beside the outputs.
         overridden: names of initializers that are fed in each run: no constants.
+        identities: names of the contents of initializers, by their names; see `Weight.identity`.
 
     Attributes:
         needed: names of the values that somebody outside of the graph reads.
@@ -33,7 +42,11 @@ class Facts:
     """
 
     def __init__(
-        self, graph: ir.Graph, kept: Iterable[str] = (), overridden: Iterable[str] = ()
+        self,
+        graph: ir.Graph,
+        kept: Iterable[str] = (),
+        overridden: Iterable[str] = (),
+        identities: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
         self.needed = {value.name or "" for value in graph.outputs} | set(kept)
@@ -51,11 +64,12 @@ class Facts:
             if name not in fed and value.const_value is not None
         }
         self._arrays: dict[str, Array] = {}
-        self._derived: dict[str, Callable[[], Array]] = {}
+        self._derived: dict[str, Weight] = {}
+        self._identities = identities
 
-    def derive(self, value: ir.Value, make: Callable[[], Array]) -> None:
-        """Say that a value is a constant that `make` gives when somebody asks."""
-        self._derived[value.name or ""] = make
+    def derive(self, value: ir.Value, weight: Weight) -> None:
+        """Say that a value is a constant, made when somebody asks."""
+        self._derived[value.name or ""] = weight
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Tell whether `value` is an initializer that is not fed."""
@@ -66,7 +80,7 @@ class Facts:
         if value is None or value.name is None or not self.is_constant(value):
             return None
         if value.name in self._derived:
-            return self._derived[value.name]()
+            return self._derived[value.name].array()
         array = self._arrays.get(value.name)
         if array is None:
             array = self._constants[value.name].numpy()
@@ -85,6 +99,24 @@ class Facts:
         """Give the elements of what is known to be a constant; float32 for narrow floats."""
         array = self.array(value)
         return array.astype(np.float32) if self.dtype(value) in NARROW else array
+
+    def stored(self, value: ir.Value) -> Weight:
+        """Give what is known to be a constant, of its own type."""
+        name = value.name or ""
+        if name in self._derived:
+            return self._derived[name]
+        tensor = self._constants[name]
+        return Weight(
+            tuple(tensor.shape.numpy()),
+            tensor.dtype.numpy(),
+            self._identities.get(name, ""),
+            functools.partial(self.array, value),
+            getattr(tensor, "drop", _nothing),
+        )
+
+    def weight(self, value: ir.Value) -> Weight:
+        """Give what is known to be a constant, in float32."""
+        return self.stored(value).cast(np.dtype(np.float32))
 
     def constants(self) -> dict[str, ir.Value]:
         """Give all constants by name."""

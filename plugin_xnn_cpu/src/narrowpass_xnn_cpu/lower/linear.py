@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,11 +11,13 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import clamp
-from narrowpass_xnn_cpu.lower.facts import Array, Facts
+from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, BatchMatMul, FullyConnected, Range
+from narrowpass_xnn_cpu.native.operators import UNBOUNDED, BatchMatMul
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 class Linear(Step):
@@ -22,22 +25,23 @@ class Linear(Step):
 
     kernel = "xnn fully connected"
 
-    def __init__(self, given: Slot, output: Slot, operator: FullyConnected) -> None:
+    def __init__(self, given: Slot, output: Slot, product: Product) -> None:
         super().__init__([given], output)
-        self._operator = operator
+        self._product = product
+        self.precision = product.precision
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
         (shape,) = shapes
-        operator = self._operator
-        if shape[-1] != operator.channels:
-            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {operator.channels}")
-        result = (*shape[:-1], operator.outputs)
+        product = self._product
+        if shape[-1] != product.channels:
+            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {product.channels}")
+        result = (*shape[:-1], product.outputs)
         rows = elements(shape[:-1])
         if not rows:
             return Run(result)
-        operator.reshape(rows, sizing.pool)
-        return Run(result, operator.call, operator)
+        operator = product.operator(rows)
+        return Run(result, operator.call, operator, operator.reshape(rows, sizing.pool))
 
 
 class MatrixProducts(Step):
@@ -106,40 +110,45 @@ def _gemm(op: Op, builder: Builder) -> None:
     if not _matrix(facts, matrix):
         # Stored as [N, K] where transB, which is how a product with its transpose is asked for.
         slot = builder.at(matrix)
-        product = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
-        _add(op, builder, builder.emit(product), added, beta)
+        step = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
+        _add(op, builder, builder.emit(step), added, beta)
         return
-    kernel = facts.wide(matrix)
+    kernel = facts.stored(matrix)
     if transposed:
-        kernel = kernel.T
-    bias = _as_bias(facts, added, kernel.shape[1], beta)
+        kernel = kernel.transpose(1, 0)
     alpha = np.float32(op.get("alpha", 1.0))
-    operator = _fully_connected(
-        kernel if alpha == 1.0 else kernel * alpha,
-        bias,
-        op.limits if added is None or bias is not None else UNBOUNDED,
-    )
-    if added is None or bias is not None:
-        builder.emit(Linear(rows, builder.new(op.output), operator), op.output)
+    if alpha != 1:
+        kernel = kernel.cast(np.dtype(np.float32)).times(alpha)
+    bias = _as_bias(facts, added, kernel.shape[1], beta)
+    complete = added is None or bias is not None
+    dims = facts.dims(given) or ()
+    leading = dims[1:] if op.get("transA", 0) else dims[:1]
+    limits = op.limits if complete else UNBOUNDED
+    product = Product(kernel, bias, limits, _count(leading), builder.session)
+    if complete:
+        builder.emit(Linear(rows, builder.new(op.output), product), op.output)
         return
-    slot = builder.emit(Linear(rows, builder.scratch(op.output), operator))
+    slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
     _add(op, builder, slot, added, beta)
 
 
-def _fully_connected(kernel: Array, bias: Array | None, limits: Range) -> FullyConnected:
-    """Make the product with a matrix [C, O], however that lies in memory."""
-    if kernel.T.flags.c_contiguous:
-        return FullyConnected(kernel.T, bias, limits)
-    return FullyConnected(np.ascontiguousarray(kernel), bias, limits, transposed=True)
+def _count(dims: Sequence[int | str | None]) -> int | None:
+    """Give the number of rows of these leading dimensions; None where it is not known."""
+    known = [dim for dim in dims if isinstance(dim, int)]
+    return math.prod(known) if dims and len(known) == len(dims) else None
 
 
-def _as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32) -> Array | None:
+def _as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32) -> Weight | None:
     """Give a constant that adds the same to each row, as the bias of a product."""
-    array = facts.wide(value) if facts.is_constant(value) else None
-    if array is None or array.size not in (1, outputs) or (array.shape or (1,))[-1] != array.size:
+    if value is None or not facts.is_constant(value):
         return None
-    scaled = array.reshape(-1).astype(np.float32) * beta
-    return np.ascontiguousarray(np.broadcast_to(scaled, (outputs,)))
+    weight = facts.weight(value)
+    if weight.size not in (1, outputs) or (weight.shape or (1,))[-1] != weight.size:
+        return None
+    scaled = weight.reshape(weight.size).times(beta)
+    if weight.size == outputs:
+        return scaled
+    return scaled.then(f"repeat {outputs}", lambda x: np.repeat(x, outputs), [outputs])
 
 
 def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.float32) -> None:
@@ -176,13 +185,14 @@ def _matmul(op: Op, builder: Builder) -> None:
     a, b = op.required(0), op.required(1)
     rank_a, rank_b = builder.rank(a), builder.rank(b)
     if _matrix(facts, b):
-        kernel = facts.wide(b)
+        kernel = facts.stored(b)
         bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
-        operator = _fully_connected(kernel, bias, op.limits)
+        leading = (facts.dims(a) or ())[:-1]
+        product = Product(kernel, bias, op.limits, _count(leading), builder.session)
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
-        step = Linear(builder.at(a, perm), builder.new(op.output), operator)
+        step = Linear(builder.at(a, perm), builder.new(op.output), product)
         builder.emit(step, op.output, perm)
         return
     left = builder.at(a)

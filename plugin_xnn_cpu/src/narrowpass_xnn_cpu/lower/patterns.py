@@ -290,10 +290,11 @@ def _take_channel_bias(op: Op, facts: Facts) -> None:
     fits = ((channels, *(1,) * (rank - 2)), (1, channels, *(1,) * (rank - 2)))
     if other is None or not facts.is_constant(other) or dims not in fits:
         return
-    bias = facts.wide(other).reshape(-1)
+    weight = facts.weight(other)
+    bias = weight.reshape(weight.size)
     name = f"{other.name} (bias)"
-    value = ir.Value(name=name, shape=ir.Shape([bias.size]), type=ir.TensorType(ir.DataType.FLOAT))
-    facts.derive(value, lambda: bias)
+    value = ir.Value(name=name, shape=ir.Shape(bias.shape), type=ir.TensorType(ir.DataType.FLOAT))
+    facts.derive(value, bias)
     op.inputs = [*op.inputs[:2], value]
     op.outputs = list(add.outputs)
     op.nodes.append(add)

@@ -48,18 +48,16 @@ class Tape:
     Args:
         entries: the steps.
         buffers: how many buffers there are.
-        workspace: bytes of scratch memory.
     """
 
-    def __init__(self, entries: Sequence[Entry], buffers: int, workspace: int) -> None:
+    def __init__(self, entries: Sequence[Entry], buffers: int) -> None:
         ffi, lib = extension().ffi, extension().lib
         self._ffi, self._lib = ffi, lib
         self._entries = tuple(entries)  # keeps operators and parameters alive
         self._steps = ffi.new("np_step[]", max(1, len(entries)))
         self._buffers = ffi.new("void *[]", max(1, buffers))
         self._failed = ffi.new("size_t *")
-        self._scratch = aligned(workspace)
-        self._workspace = ffi.from_buffer(self._scratch)
+        self._workspace = ffi.NULL
         self._fresh = True
         for step, entry in zip(self._steps, self._entries, strict=False):
             step.call = getattr(lib, entry.call)
@@ -75,6 +73,19 @@ class Tape:
         The array is dense and not empty. The caller keeps it as long as the tape runs on it.
         """
         self._buffers[number] = _buffer(self._ffi, array) + offset
+
+    def bind_workspace(self, memory: np.ndarray[Any, Any], offset: int) -> None:
+        """Say where scratch memory is: in `memory`, from a byte on. Buffers may have moved too.
+
+        The caller keeps it as long as the tape runs on it.
+        """
+        self._workspace = self._ffi.from_buffer(memory) + offset
+        self._set_up_again()
+
+    def _set_up_again(self) -> None:
+        self._fresh = True
+        for index in range(len(self._entries)):
+            self._steps[index].set_up = 0
 
     def run(self, pool: ThreadPool, *, timed: bool = False) -> np.ndarray[Any, Any] | None:
         """Run all steps.
@@ -100,9 +111,7 @@ class Tape:
             self._failed,
         )
         if status:
-            self._fresh = True
-            for index in range(count):
-                self._steps[index].set_up = 0
+            self._set_up_again()
             name = self._entries[self._failed[0]].name
             raise BackendError(f"node {name!r} failed: {meaning(status)}")
         if self._fresh:
@@ -110,11 +119,6 @@ class Tape:
             for index, entry in enumerate(self._entries):
                 self._steps[index].set_up = not entry.moving
         return times
-
-    @property
-    def workspace(self) -> int:
-        """Bytes of scratch memory."""
-        return int(self._scratch.nbytes)
 
 
 def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:

@@ -7,9 +7,10 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned, check_memory, readable
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, check_memory, readable
 from narrowpass_xnn_cpu.plan.memory import Lifetime, place
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Slot, Step, Times, elements
+from narrowpass_xnn_cpu.plan.workspace import Workspace
 
 
 class Bound:
@@ -21,6 +22,7 @@ class Bound:
         shapes: of all slots.
         runs: how each step runs, in order.
         constants: the elements of slots that follow from shapes.
+        workspace: the memory that inner values and scratch lie in.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Bound:
         shapes: Mapping[Slot, Shape],
         runs: Mapping[Step, Run],
         constants: Mapping[Slot, Array],
+        workspace: Workspace,
     ) -> None:
         self._shapes = shapes
         self._constants = dict(constants)
@@ -61,13 +64,17 @@ class Bound:
                     name=step.nodes[0] if step.nodes else step.output.name,
                 )
             )
-        workspace = max((e.operator.workspace for e in entries if e.operator), default=0)
+        scratch = max((e.operator.workspace for e in entries if e.operator), default=0)
         # Distinct views of one root are buffers of their own: (number, root, offset).
         self._views = [(number, *self._storage[slot]) for slot, number in numbers.items()]
-        self._tape = Tape(entries, len(numbers), workspace)
+        self._tape = Tape(entries, len(numbers))
         self._steps = active
-        self._arena = aligned(0)
-        self._bind_inner(active, moving, given)
+        self._offsets, self._scratch = self._place_inner(active, moving, given)
+        self._bind_constants()
+        #: Bytes of inner values and of scratch memory.
+        self.memory = self._scratch + scratch
+        self._workspace = workspace
+        self._generation = -1
         self._inputs = [
             (name, slot, [(n, off) for n, root, off in self._views if root is slot])
             for name, slot in inputs.items()
@@ -79,11 +86,6 @@ class Bound:
             binds = [(n, off) for n, r, off in self._views if r is root] if whole else []
             check_memory(shapes[slot], slot.dtype)
             self._outputs.append((name, slot, shapes[slot], whole, binds))
-
-    @property
-    def memory(self) -> int:
-        """Bytes of inner values and of scratch memory."""
-        return int(self._arena.nbytes) + self._tape.workspace
 
     def _number(self, slot: Slot, numbers: dict[Slot, int]) -> int:
         return numbers.setdefault(slot, len(numbers))
@@ -101,10 +103,10 @@ class Bound:
                 found[root] = name
         return found
 
-    def _bind_inner(
+    def _place_inner(
         self, active: Sequence[Step], moving: set[Slot], outputs: Sequence[Slot]
-    ) -> None:
-        """Place inner slots in the arena, and bind them and the constants."""
+    ) -> tuple[dict[Slot, int], int]:
+        """Give inner slots their places in the workspace, and the bytes of all of them."""
         first: dict[Slot, int] = {}
         last: dict[Slot, int] = {}
         for index, step in enumerate(active):
@@ -130,17 +132,25 @@ class Bound:
                     break
             lifetimes.append(Lifetime(root, self._bytes(root), index, last[root], takes))
         offsets, total = place(lifetimes)
-        self._arena = aligned(total)
+        return {slot: offsets[slot] for slot in first if slot in offsets}, total
+
+    def _bind_constants(self) -> None:
         self._kept: dict[Slot, Array] = {}
         for number, root, offset in self._views:
-            if root in offsets:
-                self._tape.bind(number, self._arena, offsets[root] + offset)
-            elif root in self._constants:
+            if root in self._constants and root not in self._offsets:
                 if root not in self._kept:
                     self._kept[root] = readable(self._constants[root])
                 if self._kept[root].nbytes:
                     self._tape.bind(number, self._kept[root], offset)
-        self._offsets = {slot: offsets[slot] for slot in first if slot in offsets}
+
+    def _bind_inner(self) -> None:
+        """Bind inner slots and scratch to the workspace, where it is now."""
+        memory = self._workspace.memory
+        for number, root, offset in self._views:
+            if root in self._offsets:
+                self._tape.bind(number, memory, self._offsets[root] + offset)
+        self._tape.bind_workspace(memory, self._scratch)
+        self._generation = self._workspace.generation
 
     def _bytes(self, slot: Slot) -> int:
         return elements(self._shapes[slot]) * slot.dtype.itemsize
@@ -153,6 +163,8 @@ class Bound:
         times: Times | None,
     ) -> dict[str, Array]:
         """Run the tape; see `Partition.run`."""
+        if self._generation != self._workspace.generation:
+            self._bind_inner()
         bind = self._tape.bind
         held = []
         given: dict[Slot, Array] = {}
@@ -194,7 +206,7 @@ class Bound:
         elif root in given:
             raw = np.ascontiguousarray(given[root]).reshape(-1).view(np.uint8)
         elif root in self._offsets:
-            raw = self._arena[self._offsets[root] :]
+            raw = self._workspace.memory[self._offsets[root] :]
         else:
             owner = next(
                 n for n, s, _, direct, _ in self._outputs if direct and self._storage[s][0] is root

@@ -10,6 +10,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
+from narrowpass_xnn_cpu.plan.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Partition:
         outputs: slots that are given, by the value's name.
         fixed: slots of values that follow from shapes, by the value's name.
         places: where values of the partition lie, for shape arithmetic.
+        workspace: the memory that it computes in; who runs it has entered that.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Partition:
         outputs: Mapping[str, Slot],
         fixed: Mapping[str, Slot],
         places: Sequence[Place],
+        workspace: Workspace,
     ) -> None:
         self.number = number
         self.items = tuple(items)
@@ -150,6 +153,18 @@ class Partition:
         self._signature: object = None
         self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: Bound | None = None
+        self._workspace = workspace
+
+    @property
+    def constants(self) -> list[Array]:
+        """Constants that its steps read as they are."""
+        slots = {slot for step in self.steps for slot in step.inputs}
+        return [slot.constant for slot in slots if slot.constant is not None]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the constants, and values that follow from shapes, that it reads."""
+        return self._needed
 
     @property
     def memory(self) -> int:
@@ -187,7 +202,9 @@ class Partition:
         )
         if changed or self._bound is None:
             self._signature = None
+            self._bound = None  # it needs no memory any more
             self._bound = self._size(arrays, shapes, pool)
+            self._workspace.require(self._bound, self._bound.memory)
             self._signature, self._values = signature, values
         return self._bound.run(arrays, pool, out, times)
 
@@ -240,4 +257,4 @@ class Partition:
             note(item.output, before[1].shape)
         for slot in self.outputs.values():
             learn(slot)
-        return Bound(self.inputs, self.outputs, known, runs, constants)
+        return Bound(self.inputs, self.outputs, known, runs, constants, self._workspace)

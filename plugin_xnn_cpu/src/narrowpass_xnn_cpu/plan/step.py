@@ -84,9 +84,11 @@ class Step(abc.ABC):
         nodes: names of the ONNX nodes that it stands for; empty for a change of layout.
         in_place: index of the inputs whose memory the output may take, if it is of that size.
         values: names of the values from shapes that `size` asks for.
+        precision: what narrow values are computed in, where that is not float32.
     """
 
     kernel: str
+    precision: str = ""
     in_place: Sequence[int] = ()
     values: tuple[str, ...] = ()
 

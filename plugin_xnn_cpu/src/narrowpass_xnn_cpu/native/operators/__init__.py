@@ -7,7 +7,7 @@ elements, and inputs and outputs are dense: [N, H, W, C] for images, rows of cha
 from __future__ import annotations
 
 from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Operator, Range
-from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Deconvolution
+from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Deconvolution, Movement
 from narrowpass_xnn_cpu.native.operators.elementwise import Binary, Unary
 from narrowpass_xnn_cpu.native.operators.linear import BatchMatMul, FullyConnected
 from narrowpass_xnn_cpu.native.operators.movement import Pad, ResizeBilinear, Transpose
@@ -23,6 +23,7 @@ __all__ = [
     "Deconvolution",
     "FullyConnected",
     "MaxPool",
+    "Movement",
     "Operator",
     "Pad",
     "Range",

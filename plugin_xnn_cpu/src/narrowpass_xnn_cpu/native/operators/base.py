@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import check, extension
+from narrowpass_xnn_cpu.weights.session import Create, Session, pointer
+from narrowpass_xnn_cpu.weights.weight import Weight
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Range = tuple[float, float]
 """Bounds that an output is clamped to; infinite for none."""
@@ -35,7 +34,7 @@ class Operator:
         workspace: bytes of scratch memory that a run needs, after `reshape`.
     """
 
-    call: ClassVar[str]
+    call: str
 
     def __init__(self) -> None:
         self.workspace = 0
@@ -48,8 +47,37 @@ class Operator:
 
     def _created(self, status: int, handle: Any) -> None:
         check(status, f"XNNPACK does not create this {self._kind()}")
-        self.handle = handle[0]
-        weakref.finalize(self, self._lib.xnn_delete_operator, self.handle).atexit = False
+        self._own(handle[0])
+
+    def _packed(
+        self,
+        session: Session | None,
+        parameters: object,
+        kernel: Weight,
+        bias: Weight | None,
+        create: Create,
+    ) -> None:
+        """Create the operator with weights: in a session of the weights cache, if there is one."""
+        self._session = session  # what it packed must live as long as the operator
+        if session is not None:
+            handle = session.pack(self._kind(), parameters, kernel, bias, create)
+            self._own(handle)
+            return
+        made = self._ffi.new("xnn_operator_t *")
+        elements, added = kernel.array(), None if bias is None else bias.array()
+        null = self._ffi.NULL
+        status = create(
+            pointer(self._ffi, elements),
+            null if added is None else pointer(self._ffi, added),
+            null,
+            made,
+        )
+        kernel.drop()
+        self._created(status, made)
+
+    def _own(self, handle: Any) -> None:
+        self.handle = handle
+        weakref.finalize(self, self._lib.xnn_delete_operator, handle).atexit = False
 
     def _reshaped(self, status: int, shapes: object) -> None:
         check(status, f"XNNPACK does not take {shapes} for this {self._kind()}")
@@ -81,15 +109,16 @@ def checked_pixels(limits: Sequence[int], least: int, what: str) -> None:
         raise BackendError(f"{what} {list(limits)} is out of range")
 
 
-def float_pointer(ffi: Any, array: Array | None, size: int, what: str) -> Any:
-    """Give the address of `size` dense float32 values; NULL for None."""
-    if array is None:
-        return ffi.NULL
-    if array.dtype != np.float32 or not array.flags.c_contiguous or array.size != size:
+def checked_weights(
+    kernel: Weight, bias: Weight | None, outputs: int, dtype: str, bias_dtype: str
+) -> None:
+    """Check what XNNPACK reads unchecked: types, and the length of the bias."""
+    if kernel.dtype.name != dtype:
+        raise BackendError(f"a kernel must be {dtype}, not {kernel.dtype}{list(kernel.shape)}")
+    if bias is not None and (bias.dtype.name != bias_dtype or bias.shape != (outputs,)):
         raise BackendError(
-            f"{what} must be {size} dense float32 values, not {array.dtype}{list(array.shape)}"
+            f"a bias must be {bias_dtype}[{outputs}], not {bias.dtype}{list(bias.shape)}"
         )
-    return ffi.cast("float *", ffi.from_buffer(array))
 
 
 def check_window(

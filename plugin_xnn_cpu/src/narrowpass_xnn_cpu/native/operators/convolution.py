@@ -3,90 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
-    Array,
     Operator,
     Range,
     check_window,
     checked_pixels,
     checked_range,
     checked_shape,
-    float_pointer,
+    checked_weights,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 
-class Convolution(Operator):
-    """A 2-D convolution over [N, H, W, C].
+@dataclass(frozen=True)
+class Movement:
+    """How a window moves.
 
-    Args:
-        kernel: dense float32 [O, KH, KW, C / groups]; for depthwise [KH, KW, O].
-        bias: [O], or None.
-        pads: top, left, bottom, right.
+    Attributes:
+        pads: top, left, bottom, right; of a transposed convolution, what is cut off.
         strides: down, right.
         dilations: down, right.
         groups: of channels.
         limits: what the output is clamped to.
+    """
+
+    pads: Sequence[int] = (0, 0, 0, 0)
+    strides: Sequence[int] = (1, 1)
+    dilations: Sequence[int] = (1, 1)
+    groups: int = 1
+    limits: Range = UNBOUNDED
+
+
+class _Windowed(Operator):
+    """What plain and transposed convolutions share: how they are created.
+
+    Attributes:
+        channels: of the input.
+    """
+
+    _function: str
+
+    def _create(
+        self,
+        kernel: Weight,
+        bias: Weight | None,
+        window: tuple[int, int],
+        channels: tuple[int, int],
+        movement: Movement,
+        flags: int,
+        session: Session | None,
+    ) -> None:
+        """Create the operator, with input and output channels of all groups."""
+        inputs, outputs = channels
+        groups = movement.groups
+        if groups < 1 or outputs % groups or inputs % groups:
+            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
+        checked_pixels(movement.pads, 0, "padding")
+        checked_pixels((*movement.strides, *movement.dilations), 1, "stride or dilation")
+        checked_weights(kernel, bias, outputs, "float32", "float32")
+        self.channels = inputs
+        top, left, bottom, right = movement.pads
+        low, high = checked_range(movement.limits)
+        create = getattr(self._lib, self._function)
+        sizes = (
+            *(top, right, bottom, left, *window),
+            *(*movement.strides, *movement.dilations),
+            *(groups, inputs // groups, outputs // groups, inputs, outputs),
+        )
+        self._packed(
+            session,
+            (groups, movement.strides, flags),
+            kernel,
+            bias,
+            lambda k, b, cache, made: create(*sizes, k, b, low, high, flags, cache, made),
+        )
+
+
+class Convolution(_Windowed):
+    """A 2-D convolution over [N, H, W, C].
+
+    Args:
+        kernel: float32 [O, KH, KW, C / groups]; for depthwise [KH, KW, O].
+        bias: float32 [O], or None.
+        movement: of the window.
         depthwise: whether each input channel is a group of its own, with the kernel so laid out.
+        session: of the weights cache; None to pack for this operator alone.
     """
 
     call = "NP_CONVOLUTION"
+    _function = "xnn_create_convolution2d_nhwc_f32"
 
     def __init__(
         self,
-        kernel: Array,
-        bias: Array | None,
-        pads: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        groups: int,
-        limits: Range = UNBOUNDED,
+        kernel: Weight,
+        bias: Weight | None,
+        movement: Movement,
         *,
         depthwise: bool = False,
+        session: Session | None = None,
     ) -> None:
         super().__init__()
-        ffi, lib = self._ffi, self._lib
         if depthwise:
             height, width, outputs = checked_shape(kernel.shape, 3)
-            inputs, flags = groups, lib.XNN_FLAG_DEPTHWISE_CONVOLUTION
+            inputs, flags = movement.groups, self._lib.XNN_FLAG_DEPTHWISE_CONVOLUTION
         else:
             outputs, height, width, per_group = checked_shape(kernel.shape, 4)
-            inputs, flags = per_group * groups, 0
-        if groups < 1 or outputs % groups:
-            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
-        checked_pixels(pads, 0, "padding")
-        checked_pixels((*strides, *dilations), 1, "stride or dilation")
-        self.channels = inputs
-        self._window = (height, width), tuple(pads), tuple(dilations)
-        top, left, bottom, right = pads
-        low, high = checked_range(limits)
-        handle = ffi.new("xnn_operator_t *")
-        status = lib.xnn_create_convolution2d_nhwc_f32(
-            top,
-            right,
-            bottom,
-            left,
-            height,
-            width,
-            *strides,
-            *dilations,
-            groups,
-            inputs // groups,
-            outputs // groups,
-            inputs,
-            outputs,
-            float_pointer(ffi, kernel, kernel.size, "a kernel"),
-            float_pointer(ffi, bias, outputs, "a bias"),
-            low,
-            high,
-            flags,
-            ffi.NULL,
-            handle,
-        )
-        self._created(status, handle)
+            inputs, flags = per_group * movement.groups, 0
+        window = height, width
+        self._window = window, tuple(movement.pads), tuple(movement.dilations)
+        self._create(kernel, bias, window, (inputs, outputs), movement, flags, session)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
@@ -104,70 +135,39 @@ class Convolution(Operator):
         return sizes[1], sizes[2]
 
 
-class Deconvolution(Operator):
+class Deconvolution(_Windowed):
     """A transposed 2-D convolution over [N, H, W, C].
 
     Args:
-        kernel: dense float32 [O, KH, KW, C / groups], where O is of all groups.
-        bias: [O], or None.
-        pads: top, left, bottom, right: what is cut off from the output.
+        kernel: float32 [O, KH, KW, C / groups], where O is of all groups.
+        bias: float32 [O], or None.
+        movement: of the window.
         adjustments: rows and columns added below and to the right.
-        strides: down, right.
-        dilations: down, right.
-        groups: of channels.
-        limits: what the output is clamped to.
+        session: of the weights cache; None to pack for this operator alone.
     """
 
     call = "NP_DECONVOLUTION"
+    _function = "xnn_create_deconvolution2d_nhwc_f32"
 
     def __init__(
         self,
-        kernel: Array,
-        bias: Array | None,
-        pads: Sequence[int],
-        adjustments: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        groups: int,
-        limits: Range = UNBOUNDED,
+        kernel: Weight,
+        bias: Weight | None,
+        movement: Movement,
+        adjustments: Sequence[int] = (0, 0),
+        *,
+        session: Session | None = None,
     ) -> None:
         super().__init__()
-        ffi, lib = self._ffi, self._lib
         outputs, height, width, per_group = checked_shape(kernel.shape, 4)
-        if groups < 1 or outputs % groups:
-            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
-        checked_pixels((*pads, *adjustments), 0, "padding")
-        checked_pixels((*strides, *dilations), 1, "stride or dilation")
-        if any(a >= s for a, s in zip(adjustments, strides, strict=True)):
-            raise BackendError(f"output padding {adjustments} is not below the stride {strides}")
-        self.channels = per_group * groups
+        checked_pixels(adjustments, 0, "output padding")
+        if any(a >= s for a, s in zip(adjustments, movement.strides, strict=True)):
+            raise BackendError(
+                f"output padding {adjustments} is not below the stride {movement.strides}"
+            )
         self._adjustments = tuple(adjustments)
-        top, left, bottom, right = pads
-        low, high = checked_range(limits)
-        handle = ffi.new("xnn_operator_t *")
-        status = lib.xnn_create_deconvolution2d_nhwc_f32(
-            top,
-            right,
-            bottom,
-            left,
-            height,
-            width,
-            *strides,
-            *dilations,
-            groups,
-            per_group,
-            outputs // groups,
-            self.channels,
-            outputs,
-            float_pointer(ffi, kernel, kernel.size, "a kernel"),
-            float_pointer(ffi, bias, outputs, "a bias"),
-            low,
-            high,
-            0,
-            ffi.NULL,
-            handle,
-        )
-        self._created(status, handle)
+        channels = per_group * movement.groups, outputs
+        self._create(kernel, bias, (height, width), channels, movement, 0, session)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""

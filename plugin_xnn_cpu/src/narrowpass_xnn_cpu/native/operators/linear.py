@@ -3,68 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
-    Array,
     Operator,
     Range,
     checked_range,
     checked_shape,
-    float_pointer,
+    checked_weights,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 class FullyConnected(Operator):
-    """Rows times a constant matrix, plus a bias.
+    """Rows of float32 times a constant matrix, plus a bias.
 
     Args:
-        kernel: dense float32 [O, C], or [C, O] where `transposed`.
-        bias: [O], or None.
+        kernel: [O, C], or [C, O] where `transposed`; of the type that is computed with: float32,
+            float16 or bfloat16. Narrow products round their rows; the sums are float32.
+        bias: float32 [O], or None.
         limits: what the output is clamped to.
         transposed: whether the kernel has its input channels first.
-    """
+        session: of the weights cache; None to pack for this operator alone.
 
-    call = "NP_FULLY_CONNECTED"
+    Raises:
+        BackendError: what is not valid, or a type that this processor has no kernels for.
+    """
 
     def __init__(
         self,
-        kernel: Array,
-        bias: Array | None,
+        kernel: Weight,
+        bias: Weight | None,
         limits: Range = UNBOUNDED,
         *,
         transposed: bool = False,
+        session: Session | None = None,
     ) -> None:
         super().__init__()
-        ffi, lib = self._ffi, self._lib
+        lib = self._lib
         outputs, inputs = checked_shape(kernel.shape, 2)
         if transposed:
             outputs, inputs = inputs, outputs
         self.channels, self.outputs = inputs, outputs
+        self.dtype = kernel.dtype.name
+        if self.dtype not in _KINDS:
+            raise BackendError(f"there are no products of matrices of {self.dtype}")
+        self.call, bias_dtype, creating, reshaping = _KINDS[self.dtype]
+        self._reshape = getattr(lib, reshaping)
+        create = getattr(lib, creating)
         low, high = checked_range(limits)
-        handle = ffi.new("xnn_operator_t *")
-        status = lib.xnn_create_fully_connected_nc_f32(
-            inputs,
-            outputs,
-            inputs,
-            outputs,
-            float_pointer(ffi, kernel, kernel.size, "a kernel"),
-            float_pointer(ffi, bias, outputs, "a bias"),
-            low,
-            high,
-            lib.XNN_FLAG_TRANSPOSE_WEIGHTS if transposed else 0,
-            ffi.NULL,
-            handle,
+        if bias is not None:
+            bias = bias.cast(np.dtype(bias_dtype))
+        checked_weights(kernel, bias, outputs, self.dtype, bias_dtype)
+        flags = lib.XNN_FLAG_TRANSPOSE_WEIGHTS if transposed else 0
+        sizes = inputs, outputs, inputs, outputs
+        self._packed(
+            session,
+            flags,
+            kernel,
+            bias,
+            lambda k, b, cache, made: create(*sizes, k, b, low, high, flags, cache, made),
         )
-        self._created(status, handle)
 
-    def reshape(self, rows: int, pool: ThreadPool) -> None:
-        """Take `rows` rows."""
+    def reshape(self, rows: int, pool: ThreadPool) -> Any:
+        """Take `rows` rows; give the parameters of a product that is computed narrow."""
         checked_shape((rows, max(self.channels, self.outputs)))
-        status = self._lib.xnn_reshape_fully_connected_nc_f32(self.handle, rows, pool.handle)
-        self._reshaped(status, (rows, self.channels))
+        self._reshaped(self._reshape(self.handle, rows, pool.handle), (rows, self.channels))
+        if self.dtype == "float32":
+            return None
+        given, made = rows * self.channels, rows * self.outputs
+        offset = -(-(2 * given + self._lib.XNN_EXTRA_BYTES) // 64) * 64
+        self.workspace = offset + (2 * made if self.dtype == "float16" else 0)
+        return self._ffi.new("struct np_narrow_params *", (given, made, offset))
+
+
+_KINDS = {
+    "float32": (
+        "NP_FULLY_CONNECTED",
+        "float32",
+        "xnn_create_fully_connected_nc_f32",
+        "xnn_reshape_fully_connected_nc_f32",
+    ),
+    "float16": (
+        "NP_FULLY_CONNECTED_F16",
+        "float16",
+        "xnn_create_fully_connected_nc_f16",
+        "xnn_reshape_fully_connected_nc_f16",
+    ),
+    "bfloat16": (
+        "NP_FULLY_CONNECTED_BF16",
+        "float32",
+        "xnn_create_fully_connected_nc_bf16_f32",
+        "xnn_reshape_fully_connected_nc_bf16_f32",
+    ),
+}
+"""By the type of the matrix: the call of the tape, the type of the bias, and two functions."""
 
 
 class BatchMatMul(Operator):

@@ -1,0 +1,99 @@
+"""Products with a constant matrix, and the type that they are computed in."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.operators import FullyConnected, Range
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+HALF_ROWS = 8
+"""Up to so many rows, a product with a float16 matrix is computed in float16.
+
+Reading the matrix takes longest there, and half as many bytes are read: 1.2 to 2.9 times faster
+than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_products.py`). With more rows
+the conversions in the kernel cost more than that. A bfloat16 matrix is multiplied as such where the
+processor has instructions for it, with 1.1 to 3.9 times the speed for any number of rows.
+"""
+
+HALF_SIZE = 1 << 19
+"""Elements of a float16 matrix from which computing in float16 pays at all."""
+
+_WIDE = np.dtype(np.float32)
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+class Product:
+    """Rows times a constant matrix, plus a bias, in a type that follows from the rows.
+
+    Args:
+        kernel: [C, O], of the type that it is stored in.
+        bias: float32 [O], or None.
+        limits: what the output is clamped to.
+        rows: how many there are, where that is known.
+        session: of the weights cache. What turns out to be needed later is packed without it.
+
+    Attributes:
+        channels: C.
+        outputs: O.
+        precision: what it is computed in, for people; empty where that is the type of the matrix.
+    """
+
+    def __init__(
+        self,
+        kernel: Weight,
+        bias: Weight | None,
+        limits: Range,
+        rows: int | None,
+        session: Session | None,
+    ) -> None:
+        self.channels, self.outputs = kernel.shape
+        self.precision = ""
+        self._bias, self._limits = bias, limits
+        # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
+        self._transposed = kernel.moved is None
+        source = kernel if self._transposed else kernel.transpose(1, 0)
+        self._operators: dict[np.dtype[np.generic], FullyConnected] = {}
+        self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE
+        if kernel.dtype == _BFLOAT16:
+            try:
+                self._make(source, _BFLOAT16, session)
+            except BackendError:
+                self._make(source, _WIDE, session)  # a processor without the instructions
+        else:
+            self._make(source, self._fitting(rows), session)
+        if kernel.dtype != _WIDE:
+            (made,) = self._operators
+            self.precision = made.name
+            if self._half and rows is None:
+                self.precision = f"float16 up to {HALF_ROWS} rows, else float32"
+        # What may be needed in the other type later.
+        self._source = source if self._half and rows is None else None
+
+    def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
+        half = self._half and rows is not None and rows <= HALF_ROWS
+        return np.dtype(np.float16) if half else _WIDE
+
+    def _make(
+        self, source: Weight, dtype: np.dtype[np.generic], session: Session | None
+    ) -> FullyConnected:
+        made = self._operators[dtype] = FullyConnected(
+            source.cast(dtype),
+            self._bias,
+            self._limits,
+            transposed=self._transposed,
+            session=session,
+        )
+        return made
+
+    def operator(self, rows: int) -> FullyConnected:
+        """Give the operator for so many rows."""
+        if self._source is None:
+            (only,) = self._operators.values()
+            return only
+        dtype = self._fitting(rows)
+        found = self._operators.get(dtype)
+        return self._make(self._source, dtype, None) if found is None else found

@@ -1,0 +1,255 @@
+"""The file of packed weights: its format, reading it with distrust, and writing it whole.
+
+Numbers are little endian. A header of 128 bytes::
+
+    0   8 bytes   ``NPWCACHE``
+    8   uint32    version of the format: 1
+    12  uint32    size of the header: 128
+    16  uint64    where the index starts
+    24  uint64    bytes of the index, to the end of the file
+    32  32 bytes  SHA-256 of the index
+    64  32 bytes  zeros
+    96  32 bytes  SHA-256 of the 96 bytes before
+
+then blocks, each at a multiple of 128 bytes, then the index, a JSON document::
+
+    {"architecture": "x86_64", "build": "78e8776e...",
+     "fingerprints": [[id, value], ...],
+     "entries": [[name, seed, fingerprint id, offset, size, sha256], ...]}
+
+A fingerprint is what XNNPACK makes of a fixed input with an algorithm that packs weights: another
+processor, for which it packs otherwise, has another one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from narrowpass.errors import InputError, ModelError
+from narrowpass.io import MappedFile
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.pool import default_threads
+from narrowpass_xnn_cpu.weights.session import Entry
+
+MAGIC = b"NPWCACHE"
+VERSION = 1
+HEADER = 128
+ALIGNMENT = 128
+_FORMAT = struct.Struct("<8sIIQQ32s32x")
+_DIGITS = frozenset("0123456789abcdef")
+_LARGEST_INDEX = 1 << 30
+
+
+class UnusableError(InputError):
+    """A file of packed weights that is not for this process, or damaged; the message says why."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A block in a file: `offset` and `size` in bytes, and the SHA-256 of the block."""
+
+    name: str
+    seed: int
+    fingerprint: int
+    offset: int
+    size: int
+    sha256: str
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What tells blocks apart."""
+        return self.name, self.seed, self.fingerprint
+
+
+class PackedFile:
+    """A file of packed weights, mapped. Header and index are checked when it is opened.
+
+    Attributes:
+        path: where it was opened.
+        entries: its blocks.
+        size: its bytes.
+        status: what changes when the file is another one, or was written to.
+
+    Raises:
+        UnusableError: not such a file, of another version, machine or build of the library,
+            packed for another processor, cut off, or damaged.
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Without O_NONBLOCK a FIFO would hang here, before it can be refused.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(descriptor)
+        self.status = [
+            *(status.st_dev, status.st_ino, status.st_size),
+            *(status.st_mtime_ns, status.st_ctime_ns),
+        ]
+        try:
+            file = MappedFile(descriptor, str(path))
+            index = _read_index(file)
+            self.entries = tuple(_entries(index, file.size))
+            _check_machine(index)
+            self.size = file.size
+            self._bytes = np.frombuffer(file.mapping, np.uint8)
+        except ModelError as error:
+            raise UnusableError(str(error)) from error
+        except UnusableError as error:
+            raise UnusableError(f"{path}: {error}") from error
+        file.close()  # the mapping stays
+
+    def addressed(self) -> Iterator[Entry]:
+        """Give the blocks with their addresses; they lie there as long as this object lives."""
+        start = self._bytes.ctypes.data
+        for item in self.entries:
+            yield Entry(
+                item.name, item.seed, item.fingerprint, start + item.offset, item.size, "mapped"
+            )
+
+    def damaged(self) -> list[Stored]:
+        """Read all blocks and give those whose checksum is another one."""
+
+        def is_wrong(item: Stored) -> bool:
+            return _digest(memoryview(self.block(item).data)) != item.sha256
+
+        with ThreadPoolExecutor(default_threads()) as pool:
+            return [
+                item
+                for item, wrong in zip(self.entries, pool.map(is_wrong, self.entries), strict=True)
+                if wrong
+            ]
+
+    def block(self, item: Stored) -> np.ndarray[Any, Any]:
+        """Give the bytes of a block."""
+        return self._bytes[item.offset : item.offset + item.size]
+
+
+def _read_index(file: MappedFile) -> dict[str, Any]:
+    if file.size < HEADER:
+        raise UnusableError("it is too short to be a file of packed weights")
+    header = file.read(0, HEADER)
+    magic, version, header_size, start, size, digest = _FORMAT.unpack(header[:96])
+    if magic != MAGIC:
+        raise UnusableError("it is not a file of packed weights")
+    if version != VERSION:
+        raise UnusableError(f"it is of format version {version}, not {VERSION}")
+    if hashlib.sha256(header[:96]).digest() != header[96:] or header_size != HEADER:
+        raise UnusableError("its header is damaged")
+    if start + size != file.size or start < HEADER or size > _LARGEST_INDEX:
+        raise UnusableError("it is cut off, or something was written after its end")
+    text = file.read(start, size)
+    if hashlib.sha256(text).digest() != digest:
+        raise UnusableError("its index is damaged")
+    try:
+        index = json.loads(text)
+    except ValueError as error:
+        raise UnusableError(f"its index is not JSON: {error}") from error
+    if not isinstance(index, dict):
+        raise UnusableError("its index is not an object")
+    return index
+
+
+def _entries(index: dict[str, Any], size: int) -> Iterator[Stored]:
+    rows = index.get("entries")
+    if not isinstance(rows, list):
+        raise UnusableError("the index has no entries")
+    for row in rows:
+        if not isinstance(row, list) or list(map(type, row)) != [str, int, int, int, int, str]:
+            raise UnusableError(f"the index has an entry that is none: {row!r}")
+        item = Stored(*row)
+        named = all(len(text) == 64 and _DIGITS.issuperset(text) for text in (row[0], row[5]))
+        numbers = all(0 <= number < 1 << 32 for number in (item.seed, item.fingerprint))
+        inside = HEADER <= item.offset <= size - item.size and item.size > 0
+        if not (named and numbers and inside) or item.offset % ALIGNMENT:
+            raise UnusableError(f"the index has an entry that cannot be: {row!r}")
+        yield item
+
+
+def _check_machine(index: dict[str, Any]) -> None:
+    """Check that blocks were packed as this process would pack them."""
+    lib = extension().lib
+    if (index.get("architecture"), index.get("build")) != (platform.machine(), build_identifier()):
+        raise UnusableError("it was packed by another build of the library, or another machine")
+    prints = index.get("fingerprints")
+    if not isinstance(prints, list) or not all(
+        isinstance(pair, list) and list(map(type, pair)) == [int, int] for pair in prints
+    ):
+        raise UnusableError("the index has no fingerprints")
+    for number, value in prints:
+        valid = 0 <= number < 1 << 32 and 0 <= value < 1 << 32
+        if not valid or lib.xnn_check_fingerprint((number, value)):
+            raise UnusableError("its weights were packed for another processor")
+    known = {pair[0] for pair in prints}
+    if any(row[2] not in known for row in index["entries"]):
+        raise UnusableError("an entry was packed by an algorithm of which nothing is said")
+
+
+def build_identifier() -> str:
+    """Give what names the build of XNNPACK, in hexadecimal digits."""
+    ffi, lib = extension().ffi, extension().lib
+    size = lib.xnn_experimental_get_build_identifier_size()
+    return bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
+
+
+def write(file: BinaryIO, entries: Sequence[Entry], kept: PackedFile | None) -> None:
+    """Write blocks to an empty file.
+
+    Args:
+        file: open for writing.
+        entries: blocks in memory, named.
+        kept: a file whose other blocks are kept.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    blocks: dict[tuple[str, int, int], Any] = {}
+    for entry in entries:
+        block = (ctypes.c_ubyte * entry.size).from_address(entry.address)
+        blocks[entry.name, entry.seed, entry.fingerprint] = block
+    for item in kept.entries if kept is not None else ():
+        blocks.setdefault(item.key, kept.block(item) if kept is not None else None)
+    rows: list[list[object]] = []
+    offset = HEADER
+    for (name, seed, fingerprint), block in blocks.items():
+        view = memoryview(block).cast("B")
+        file.seek(offset)
+        file.write(view)
+        rows.append([name, seed, fingerprint, offset, view.nbytes, _digest(view)])
+        offset = -(-(offset + view.nbytes) // ALIGNMENT) * ALIGNMENT
+    index = {
+        "architecture": platform.machine(),
+        "build": build_identifier(),
+        "fingerprints": list(_fingerprints(key[2] for key in blocks)),
+        "entries": rows,
+    }
+    text = json.dumps(index, separators=(",", ":")).encode()
+    file.seek(offset)
+    file.write(text)
+    header = _FORMAT.pack(MAGIC, VERSION, HEADER, offset, len(text), hashlib.sha256(text).digest())
+    file.seek(0)
+    file.write(header + hashlib.sha256(header).digest())
+
+
+def _digest(view: memoryview) -> str:
+    return hashlib.sha256(view).hexdigest()
+
+
+def _fingerprints(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    ffi, lib = extension().ffi, extension().lib
+    for number in sorted(set(numbers)):
+        found = lib.xnn_get_fingerprint(number)
+        if found == ffi.NULL:
+            raise UnusableError(f"XNNPACK does not know its own algorithm {number}")
+        yield number, found.value

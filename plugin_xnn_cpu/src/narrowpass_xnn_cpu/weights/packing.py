@@ -1,0 +1,71 @@
+"""How a program comes to its packed weights: the cache of the process, and the file on disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from narrowpass.backend import CompileOptions
+from narrowpass.errors import UsageError
+from narrowpass_xnn_cpu.weights import names
+from narrowpass_xnn_cpu.weights.folder import CacheFile, default_folder
+from narrowpass_xnn_cpu.weights.session import Entry, Session, shared
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import Bundle
+    from narrowpass_xnn_cpu.weights.file import PackedFile
+
+
+@contextlib.contextmanager
+def packing(bundle: Bundle, options: CompileOptions) -> Iterator[Session | None]:
+    """Open a session for the operators of a bundle; commit it at the end, or abort it.
+
+    Where the bundle lies on disk and `options` say so, blocks come from its file of packed
+    weights. One process at a time packs what is not there, and writes it.
+
+    Raises:
+        UsageError: `CompileOptions.cache` is none of its values.
+    """
+    if options.cache not in (True, False, "memory"):
+        raise UsageError(f"cache must be True, False or 'memory', not {options.cache!r}")
+    if options.cache is False:
+        yield None
+        return
+    key = names.key_of(bundle) if options.cache is True else None
+    if key is None:
+        with shared().begin() as session:
+            yield session
+        return
+    folder = default_folder() if options.cache_dir is None else Path(options.cache_dir)
+    file = CacheFile(folder, key)
+    found = file.open()
+    if found is not None:
+        with _offering(found) as session:
+            yield session
+        if session.counts.misses:
+            # Operators that this bundle had not before: others of its file are kept.
+            with file.writing(patience=0) as mine:
+                if mine:
+                    file.write(named(session), file.open())
+        return
+    with file.writing() as mine:
+        # Somebody else may have written it while this process waited.
+        with _offering(file.open()) as session:
+            yield session
+        if mine and session.counts.misses:
+            file.write(named(session), None)
+
+
+@contextlib.contextmanager
+def _offering(file: PackedFile | None) -> Iterator[Session]:
+    with shared().begin() as session:
+        if file is not None:
+            session.offer(file.addressed(), file)
+        yield session
+
+
+def named(session: Session) -> list[Entry]:
+    """Give the blocks of a session that others can find."""
+    return [entry for entry in session.entries() if entry.name]

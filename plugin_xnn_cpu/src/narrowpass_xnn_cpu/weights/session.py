@@ -1,0 +1,359 @@
+"""The weights cache of this process, and one program's use of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from narrowpass.errors import BackendError, UsageError
+from narrowpass_xnn_cpu.native.library import check, extension
+from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
+
+Create = Callable[[Any, Any, Any, Any], int]
+"""Calls ``xnn_create_*`` with kernel, bias, weights cache and where the operator goes."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A block of packed weights.
+
+    Attributes:
+        name: 64 hexadecimal digits that name the packed content; empty for a private block.
+        seed: XNNPACK's parameters of the packing.
+        fingerprint: which of XNNPACK's algorithms packed it.
+        address: where it lies.
+        size: bytes.
+        origin: ``packed``, ``shared`` with another session, ``mapped`` from a file; or why it is
+            private.
+    """
+
+    name: str
+    seed: int
+    fingerprint: int
+    address: int
+    size: int
+    origin: str
+
+
+PRIVATE = {
+    3: "its content has no name",
+    4: "XNNPACK made a copy of its weights",
+}
+_ORIGINS = {0: "packed", 1: "shared", 2: "mapped", **PRIVATE}
+
+
+class WeightsCache:
+    """Packed weights by name. `shared` gives that of this process.
+
+    Attributes:
+        handle: of the C side.
+        mappings: files that blocks of it lie in.
+    """
+
+    def __init__(self) -> None:
+        ffi, lib = extension().ffi, extension().lib
+        self._lib = lib
+        self.handle = lib.np_cache_new()
+        if self.handle == ffi.NULL:
+            raise BackendError("out of memory for a weights cache")
+        weakref.finalize(self, lib.np_cache_free, self.handle).atexit = False
+        self._turn = threading.Lock()
+        self.mappings: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def packed_count(self) -> int:
+        """How many named blocks sessions hold."""
+        return int(self._lib.np_cache_count(self.handle))
+
+    def users(self, name: str) -> int:
+        """Give how many sessions hold blocks of this name."""
+        return int(self._lib.np_cache_users(self.handle, bytes.fromhex(name)))
+
+    def begin(self) -> Session:
+        """Begin a session; waits while another one of this cache is open."""
+        self._turn.acquire()
+        try:
+            return Session(self, self._turn)
+        except BaseException:
+            self._turn.release()
+            raise
+
+
+@dataclass
+class Counts:
+    """What a session did.
+
+    Attributes:
+        hits: operators whose weights were there already, in memory or in a file.
+        misses: operators whose weights had to be packed.
+        packs: blocks that were packed.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    packs: int = 0
+
+
+@dataclass
+class _Raw:
+    """Weights that were loaded and are not freed yet."""
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    sources: dict[str, Weight] = field(default_factory=dict)
+
+
+class Session:
+    """One program's use of a cache: open, then committed or aborted, then released.
+
+    While it is open, operators are created with `pack`; they run once it is committed. Entries
+    are counted by others only from the commit on. Operators keep their session, so that blocks
+    live as long as what reads them.
+    """
+
+    def __init__(self, cache: WeightsCache, turn: threading.Lock) -> None:
+        ffi, lib = extension().ffi, extension().lib
+        self._ffi, self._lib, self._cache = ffi, lib, cache
+        handle = lib.np_session_begin(cache.handle)
+        if handle == ffi.NULL:
+            raise BackendError("out of memory for a session of the weights cache")
+        self._handle = handle
+        self._turn = turn
+        self._state = "open"
+        # Blocks that others mapped must stay where they are for as long as they are used here.
+        self._mappings = list(cache.mappings)
+        self._end = weakref.finalize(self, _end, lib, handle, cache, os.getpid())
+        self._end.atexit = False
+        self._raw = _Raw()
+        self.counts = Counts()
+        self.label = ""
+        self._labels: dict[str, set[str]] = {}
+
+    def offer(self, entries: Iterable[Entry], mapping: Any) -> None:
+        """Say which blocks lie in `mapping`, which this session then keeps.
+
+        Raises:
+            UsageError: the session is not open.
+        """
+        self._check("open")
+        self._mappings.append(mapping)
+        self._cache.mappings.add(mapping)
+        for entry in entries:
+            item = self._ffi.new("struct np_entry *")
+            item.name = bytes.fromhex(entry.name)
+            item.seed, item.fingerprint = entry.seed, entry.fingerprint
+            item.address = self._ffi.cast("void *", entry.address)
+            item.size = entry.size
+            if not self._lib.np_session_offer(self._handle, item):
+                raise BackendError("out of memory for the index of a weights cache")
+
+    def pack(
+        self, what: str, parameters: object, kernel: Weight, bias: Weight | None, create: Create
+    ) -> Any:
+        """Create an operator, with weights that are there already or are packed now.
+
+        Args:
+            what: the kind of operator; names it in errors.
+            parameters: all that the packed bytes follow from beside kernel and bias.
+            kernel: of the operator.
+            bias: of the operator, or None.
+            create: calls XNNPACK.
+
+        Returns:
+            XNNPACK's handle.
+
+        Raises:
+            BackendError: XNNPACK refuses.
+            UsageError: the session is not open.
+        """
+        self._check("open")
+        ffi, lib = self._ffi, self._lib
+        provider = lib.np_session_provider(self._handle)
+        handle = ffi.new("xnn_operator_t *")
+        name = packed_name(what, parameters, kernel, bias)
+        if name:
+            self._labels.setdefault(self.label, set()).add(name)
+        key = bytes.fromhex(name) if name else ffi.NULL
+        if name and (
+            lib.np_session_offers(self._handle, key) or lib.np_cache_has(self._cache.handle, key)
+        ):
+            # Neither is read where the packed form is found.
+            nowhere = ffi.new("char[32]")
+            first = ffi.cast("void *", nowhere)
+            second = ffi.NULL if bias is None else ffi.cast("void *", nowhere + 16)
+            lib.np_session_next(self._handle, first, second, key, True)
+            if create(first, second, provider, handle) == 0:
+                self.counts.hits += 1
+                return handle[0]
+        kernel_name, bias_name = f"{name or id(kernel)}/kernel", f"{name or id(kernel)}/bias"
+        first = pointer(ffi, self.load_unpacked(kernel_name, kernel))
+        second = ffi.NULL if bias is None else pointer(ffi, self.load_unpacked(bias_name, bias))
+        lib.np_session_next(self._handle, first, second, key, False)
+        before = lib.np_session_count(self._handle)
+        status = create(first, second, provider, handle)
+        self.free_unpacked(kernel_name, bias_name)
+        check(status, f"XNNPACK does not create this {what}")
+        made = lib.np_session_count(self._handle) - before
+        self.counts.misses += 1
+        self.counts.packs += made
+        return handle[0]
+
+    def load_unpacked(self, name: str, weight: Weight) -> Array:
+        """Make the elements of a weight, and hold them until `free_unpacked`."""
+        array = self._raw.arrays.get(name)
+        if array is None:
+            array = self._raw.arrays[name] = weight.array()
+            self._raw.sources[name] = weight
+        return array
+
+    def free_unpacked(self, *names: str) -> None:
+        """Let go of the elements of weights, and of what they were made from; all without names."""
+        for name in names or list(self._raw.arrays):
+            if self._raw.arrays.pop(name, None) is not None:
+                self._raw.sources.pop(name).drop()
+
+    @property
+    def unpacked_names(self) -> list[str]:
+        """The weights that `load_unpacked` holds."""
+        return list(self._raw.arrays)
+
+    @property
+    def packed_names(self) -> list[str]:
+        """The names of the blocks that this session holds, each once."""
+        return list(dict.fromkeys(entry.name for entry in self.entries() if entry.name))
+
+    def entries(self) -> Iterator[Entry]:
+        """Give the blocks that this session holds."""
+        self._check("open", "committed")
+        ffi, lib = self._ffi, self._lib
+        item = ffi.new("struct np_entry *")
+        for index in range(lib.np_session_count(self._handle)):
+            how = lib.np_session_entry(self._handle, index, item)
+            yield Entry(
+                bytes(ffi.buffer(item.name)).hex() if how not in PRIVATE else "",
+                item.seed,
+                item.fingerprint,
+                int(ffi.cast("uintptr_t", item.address)),
+                item.size,
+                _ORIGINS[how],
+            )
+
+    def sizes(self) -> dict[str, int]:
+        """Give the bytes of the blocks that were asked for, by the label that was set then."""
+        known: Counter[str] = Counter()
+        for entry in self.entries():
+            known[entry.name] += entry.size
+        return {label: sum(known[name] for name in found) for label, found in self._labels.items()}
+
+    def commit(self) -> None:
+        """Close the session: operators may run, and others find its blocks.
+
+        Raises:
+            UsageError: the session is not open.
+        """
+        self._check("open")
+        self.free_unpacked()
+        self._lib.np_session_commit(self._handle)
+        self._state = "committed"
+        self._turn.release()
+
+    def abort(self) -> None:
+        """Close the session, and leave no trace of it. Its operators must not be used any more.
+
+        Raises:
+            UsageError: the session is not open.
+        """
+        self._check("open")
+        self.free_unpacked()
+        self._state = "released"
+        self._end()
+        self._turn.release()
+
+    def release(self) -> None:
+        """Give up the session's blocks; those that nobody else holds are freed.
+
+        No operator of it may be left. A program leaves this to the end of its last operator.
+
+        Raises:
+            UsageError: the session is not committed, or was released before.
+        """
+        self._check("committed")
+        self._state = "released"
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._state == "open":
+            if kind is None:
+                self.commit()
+            else:
+                self.abort()
+
+    def _check(self, *states: str) -> None:
+        if self._state not in states:
+            raise UsageError(
+                f"this session of the weights cache is {self._state}, not {' or '.join(states)}"
+            )
+
+
+def _end(lib: Any, handle: Any, cache: WeightsCache, process: int) -> None:
+    # In a forked child, a thread that was left behind may hold the cache's lock for ever.
+    if process == os.getpid():
+        lib.np_session_end(handle)
+
+
+def packed_name(what: str, parameters: object, kernel: Weight, bias: Weight | None) -> str:
+    """Name what an operator packs; empty where a content has no name."""
+    if not kernel.identity or (bias is not None and not bias.identity):
+        return ""
+    parts = [what, parameters]
+    for weight in (kernel, bias):
+        parts += ["" if weight is None else (weight.identity, weight.shape, weight.dtype.name)]
+    return digest(*parts)
+
+
+def pointer(ffi: Any, array: Array) -> Any:
+    """Give the address of a dense array."""
+    # The buffer protocol knows no bfloat16.
+    known = array if array.dtype.kind != "V" else array.view(np.uint16)
+    return ffi.cast("void *", ffi.from_buffer(known))
+
+
+def reasons(entries: Iterable[Entry]) -> dict[str, int]:
+    """Count private blocks by why they are so."""
+    return dict(Counter(entry.origin for entry in entries if not entry.name))
+
+
+class _Shared:
+    """The weights cache of this process, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._renew()
+        # A thread that is left behind may hold a lock of it.
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._cache: WeightsCache | None = None
+
+    def get(self) -> WeightsCache:
+        with self._lock:
+            if self._cache is None:
+                self._cache = WeightsCache()
+            return self._cache
+
+
+_process_cache = _Shared()
+
+
+def shared() -> WeightsCache:
+    """Give the weights cache of this process."""
+    return _process_cache.get()

@@ -1,0 +1,128 @@
+"""Constants as recipes: what they are called and how they are made, not yet their elements."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+
+Array = np.ndarray[Any, Any]
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A constant that is made when somebody needs its elements.
+
+    Attributes:
+        shape: of the elements.
+        dtype: of the elements.
+        identity: names the content: equal identities mean equal elements, shapes and types.
+            Empty where nobody can tell without reading it.
+        make: gives the elements.
+        drop: takes what they were made from out of memory, as far as it can be read again.
+        moved: where this is another weight with its axes in another order: that weight and the
+            order.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    identity: str
+    make: Callable[[], Array]
+    drop: Callable[[], None] = field(default=_nothing)
+    moved: tuple[Weight, tuple[int, ...]] | None = None
+
+    @classmethod
+    def of(cls, array: Array, identity: str = "") -> Weight:
+        """Give a weight that is there already."""
+        return cls(array.shape, array.dtype, identity, lambda: array)
+
+    def array(self) -> Array:
+        """Give the elements, dense.
+
+        Raises:
+            BackendError: they are of another shape or type than was said.
+        """
+        array = np.ascontiguousarray(self.make()).reshape(self.shape)
+        if array.dtype != self.dtype:
+            raise BackendError(f"a weight of {array.dtype} was to be one of {self.dtype}")
+        return array
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements."""
+        return self.size * self.dtype.itemsize
+
+    def then(
+        self,
+        recipe: str,
+        function: Callable[[Array], Array],
+        shape: Sequence[int] | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> Weight:
+        """Give what `function` makes of the elements.
+
+        Args:
+            recipe: names the function; with the identity, that of the result.
+            function: applied when the elements are needed.
+            shape: of the result; None for the same.
+            dtype: of the result; None for the same.
+        """
+        return Weight(
+            self.shape if shape is None else tuple(shape),
+            self.dtype if dtype is None else dtype,
+            digest(recipe, self.identity) if self.identity else "",
+            lambda: function(self.make()),
+            self.drop,
+        )
+
+    def cast(self, dtype: np.dtype[Any]) -> Weight:
+        """Give the elements as another type."""
+        if dtype == self.dtype:
+            return self
+        return self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
+
+    def reshape(self, *shape: int) -> Weight:
+        """Give the elements in another shape of as many."""
+        if shape == self.shape:
+            return self
+        return self.then(f"reshape {shape}", lambda array: array.reshape(shape), shape)
+
+    def transpose(self, *axes: int) -> Weight:
+        """Give the elements with axis ``axes[i]`` in place i."""
+        if axes == tuple(range(len(self.shape))):
+            return self
+        if self.moved is not None:
+            source, before = self.moved
+            return source.transpose(*(before[axis] for axis in axes))
+        shape = [self.shape[axis] for axis in axes]
+        made = self.then(f"transpose {axes}", lambda array: array.transpose(axes), shape)
+        return dataclasses.replace(made, moved=(self, axes))
+
+    def times(self, factor: np.float32) -> Weight:
+        """Give the elements times a number."""
+        if factor == 1:
+            return self
+        return self.then(f"times {float(factor).hex()}", lambda array: array * factor)
+
+
+def digest(*parts: object) -> str:
+    """Give a name for a list of parts, as hexadecimal digits; equal for equal texts only."""
+    texts = [str(part).encode() for part in parts]
+    lengths = ",".join(str(len(text)) for text in texts).encode()
+    return hashlib.sha256(lengths + b":" + b"".join(texts)).hexdigest()
