@@ -13,6 +13,6 @@ settings.load_profile("repository")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_of_its_own(tmp_path_factory):
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep packed weights of tests out of the user's cache directory."""
     os.environ["NARROWPASS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))

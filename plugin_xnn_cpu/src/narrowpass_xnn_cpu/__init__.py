@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from narrowpass import hookimpl
 
 if TYPE_CHECKING:
+    import click
+
     from narrowpass import Backend
 
-__all__ = ["narrowpass_backends"]
+__all__ = ["narrowpass_backends", "narrowpass_commands"]
 
 
 @hookimpl
@@ -22,3 +24,11 @@ def narrowpass_backends() -> list[Backend]:
     from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
     return [XnnCpuBackend()]
+
+
+@hookimpl
+def narrowpass_commands() -> list[click.Command]:
+    """Register the command ``cache``."""
+    from narrowpass_xnn_cpu.command import cache
+
+    return [cache]

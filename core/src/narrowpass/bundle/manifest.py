@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -206,10 +207,15 @@ def _convert(raw: Any, hint: Any, where: str) -> Any:
     raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
 
 
+@functools.cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _convert_fields(raw: Any, cls: type[_T], where: str) -> _T:
     if not isinstance(raw, dict):
         raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for name in sorted(hints.keys() - raw.keys()):
         raise BundleError(f"{where} lacks the field {name!r}")
     for name in sorted(raw.keys() - hints.keys()):

@@ -88,6 +88,22 @@ spin_option = click.option(
     help="Let threads wait for the next run awake, for some milliseconds.",
 )
 
+cache_option = click.option(
+    "--no-cache",
+    "cache",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Neither use nor keep packed weights of earlier processes.",
+)
+
+cache_dir_option = click.option(
+    "--cache-dir",
+    metavar="FOLDER",
+    help="Where packed weights are kept.  [default: NARROWPASS_CACHE_DIR, or the user's cache "
+    "directory]",
+)
+
 native_option = click.option(
     "--require-native",
     "require_native",

@@ -11,6 +11,8 @@ import click
 
 from narrowpass.cli._options import (
     backend_option,
+    cache_dir_option,
+    cache_option,
     choose_method,
     json_option,
     method_option,
@@ -43,6 +45,8 @@ _PROFILE_RUNS = 5
 @threads_option
 @spin_option
 @native_option
+@cache_option
+@cache_dir_option
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
@@ -68,6 +72,8 @@ def bench(
     threads: int | None,
     spin: bool,
     require_native: bool,
+    cache: bool,
+    cache_dir: str | None,
     runs: int | None,
     profile: bool,
     trace: str | None,
@@ -98,7 +104,13 @@ def bench(
     if backend is None:
         state.note(f"backend: {chosen.name}")
     profiled: list[NodeTime] | None = None
-    options = CompileOptions(threads=threads, require_native=require_native, spin=spin)
+    options = CompileOptions(
+        threads=threads,
+        require_native=require_native,
+        spin=spin,
+        cache=cache,
+        cache_dir=cache_dir,
+    )
     with compile_bundle(chosen, bundle, options) as program:
         try:
             [latency] = measure([lambda: program.run(feeds, method)], runs)

@@ -11,6 +11,8 @@ import click
 
 from narrowpass.cli._options import (
     backend_option,
+    cache_dir_option,
+    cache_option,
     choose_method,
     json_option,
     method_option,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 @pipeline_option
 @threads_option
 @native_option
+@cache_option
+@cache_dir_option
 @json_option
 @pass_state
 def run(
@@ -52,6 +56,8 @@ def run(
     pipeline: str | None,
     threads: int | None,
     require_native: bool,
+    cache: bool,
+    cache_dir: str | None,
     as_json: bool,
 ) -> None:
     """Run a model on inputs from files.
@@ -77,7 +83,9 @@ def run(
     FeedChecker.of(graph, method).check(feeds)
     if backend is None:
         state.note(f"backend: {chosen.name}")
-    options = CompileOptions(threads=threads, require_native=require_native)
+    options = CompileOptions(
+        threads=threads, require_native=require_native, cache=cache, cache_dir=cache_dir
+    )
     with compile_bundle(chosen, bundle, options) as program:
         results = program.run(feeds, method)
     arrays = flatten(results)

@@ -133,6 +133,18 @@ class MappedFile:
                 raise ModelError(f"{self.name}: cannot be mapped into memory: {error}") from error
         return self._map
 
+    def drop(self, offset: int, size: int) -> None:
+        """Take pages that lie in a range out of this process's memory, where the system can.
+
+        Arrays over the mapping stay valid: what is read again comes from the file again.
+        """
+        if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start:
+            self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
+
     def _descriptor(self) -> int:
         if self.closed:
             raise ModelError(f"{self.name}: already closed; load it again")
@@ -316,6 +328,10 @@ class MappedTensor(ir.TensorProtocol):
     def tobytes(self) -> bytes:
         """Give the bytes as ONNX serializes them: little endian, packed below 8 bits."""
         return self.read(0, self._nbytes)
+
+    def drop(self) -> None:
+        """Take its elements out of this process's memory; see `MappedFile.drop`."""
+        self._file.drop(self._offset, self._nbytes)
 
     def tofile(self, file: Writable) -> None:
         """Write the serialized bytes in pieces of 1 MiB, so that memory stays flat."""

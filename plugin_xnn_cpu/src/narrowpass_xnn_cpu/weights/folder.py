@@ -61,10 +61,10 @@ class CacheFile:
                 check(file)
         except (FileNotFoundError, UnusableError) as error:
             if self.path.exists():
-                _log.info("packed weights are made again: %s", error)
+                _log.info("packed weights are made again: %s", str(error))
             return None
         except OSError as error:
-            _log.info("packed weights cannot be read: %s", error)
+            _log.info("packed weights cannot be read: %s", str(error))
             return None
         with contextlib.suppress(OSError):
             os.utime(_note(self.path))  # when it was used last
@@ -112,7 +112,7 @@ def _warn(path: Path, error: Exception) -> None:
         _log.warning(
             "packed weights are kept in memory only, and packed again by the next process: %s; "
             "give another place with cache_dir or NARROWPASS_CACHE_DIR, or cache='memory'",
-            error,
+            str(error),  # the error itself refers to all that was open
         )
 
 

@@ -44,18 +44,19 @@ def packing(bundle: Bundle, options: CompileOptions) -> Iterator[Session | None]
     if found is not None:
         with _offering(found) as session:
             yield session
-        if session.counts.misses:
-            # Operators that this bundle had not before: others of its file are kept.
+        if _missing(session, found):
+            # Operators that this bundle had not before: the other blocks of its file are kept.
             with file.writing(patience=0) as mine:
                 if mine:
                     file.write(named(session), file.open())
         return
     with file.writing() as mine:
         # Somebody else may have written it while this process waited.
-        with _offering(file.open()) as session:
+        found = file.open()
+        with _offering(found) as session:
             yield session
-        if mine and session.counts.misses:
-            file.write(named(session), None)
+        if mine and _missing(session, found):
+            file.write(named(session), found)
 
 
 @contextlib.contextmanager
@@ -64,6 +65,12 @@ def _offering(file: PackedFile | None) -> Iterator[Session]:
         if file is not None:
             session.offer(file.addressed(), file)
         yield session
+
+
+def _missing(session: Session, file: PackedFile | None) -> bool:
+    """Tell whether a file lacks blocks of a session."""
+    known = set() if file is None else {item.key for item in file.entries}
+    return any((e.name, e.seed, e.fingerprint) not in known for e in named(session))
 
 
 def named(session: Session) -> list[Entry]:

@@ -1,0 +1,124 @@
+"""``narrowpass cache``."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from narrowpass_xnn_cpu.weights.folder import Listed
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+_folder_option = click.option(
+    "--cache-dir",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the files are.  [default: NARROWPASS_CACHE_DIR, or the user's cache directory]",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group()
+def cache() -> None:
+    """Look after the files of packed weights that xnn-cpu keeps between processes.
+
+    Such a file can always be deleted: what is missing is packed again.
+    """
+
+
+@cache.command("list")
+@_folder_option
+@_json_option
+def list_(cache_dir: Path | None, as_json: bool) -> None:
+    """List the files, those used last first.
+
+    The JSON document has the keys folder and files: path, bytes, used (seconds since 1970), blocks
+    and problem (null, or why it is of no use on this machine) of each.
+    """
+    _show(cache_dir, as_json, verify=False)
+
+
+@cache.command()
+@_folder_option
+@_json_option
+def verify(cache_dir: Path | None, as_json: bool) -> None:
+    """Read all files and compare them with their checksums; exit with 1 if one is damaged.
+
+    The JSON document is that of `list`.
+    """
+    if any(item.problem for item in _show(cache_dir, as_json, verify=True)):
+        raise click.exceptions.Exit(1)
+
+
+@cache.command()
+@click.option(
+    "--max-size",
+    required=True,
+    metavar="SIZE",
+    help="What may stay, in bytes or with a unit: 500MB, 2GiB.",
+)
+@_folder_option
+@_json_option
+def prune(max_size: str, cache_dir: Path | None, as_json: bool) -> None:
+    """Delete files until those left are no larger: useless ones, then the longest unused.
+
+    Programs that have one mapped keep it. The JSON document is that of `list`, of the files that
+    were deleted.
+    """
+    from narrowpass_xnn_cpu.weights import folder
+
+    place = cache_dir or folder.default_folder()
+    deleted = folder.prune(place, _bytes(max_size))
+    if as_json:
+        _print_json(place, deleted)
+        return
+    size = sum(item.size for item in deleted)
+    click.echo(f"deleted {len(deleted)} files ({size / 1e6:.1f} MB)")
+
+
+def _show(cache_dir: Path | None, as_json: bool, *, verify: bool) -> list[Listed]:
+    from narrowpass_xnn_cpu.weights import folder
+
+    place = cache_dir or folder.default_folder()
+    found = folder.listed(place, verify=verify)
+    if as_json:
+        _print_json(place, found)
+        return found
+    for item in found:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used))
+        state = item.problem or f"{item.blocks} blocks"
+        click.echo(f"{item.path.stem[:16]}  {item.size / 1e6:9.1f} MB  used {used}  {state}")
+    total = sum(item.size for item in found)
+    click.echo(f"{len(found)} files, {total / 1e6:.1f} MB in {place}")
+    return found
+
+
+def _print_json(place: Path, items: Iterable[Listed]) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "path": str(item.path),
+            "bytes": item.size,
+            "used": item.used,
+            "blocks": item.blocks,
+            "problem": item.problem or None,
+        }
+        for item in items
+    ]
+    click.echo(json.dumps({"folder": str(place), "files": rows}, indent=2))
+
+
+def _bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise click.BadParameter(
+            f"{text!r} is not a size; write 500MB or 2GiB", param_hint="'--max-size'"
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()])
