@@ -58,9 +58,14 @@ def test_an_aborted_session_leaves_no_trace():
     assert cache.packed_count == 0
     with pytest.raises(UsageError, match="is released, not open"):
         session.commit()
-    with pytest.raises(ValueError, match="oh"), cache.begin() as other:
-        operator(other, floats(4, 4), "a")
-        raise ValueError("oh")
+
+    def fail() -> None:
+        with cache.begin() as other:
+            operator(other, floats(4, 4), "a")
+            raise ValueError("oh")
+
+    with pytest.raises(ValueError, match="oh"):
+        fail()
     assert cache.packed_count == 0
     with cache.begin() as last:
         operator(last, floats(4, 4), "a")
@@ -87,9 +92,7 @@ def test_a_hit_neither_makes_nor_reads_a_weight():
 def test_unpacked_weights_are_held_until_freed():
     dropped = []
     array = floats(3, 4)
-    weight = Weight(
-        (3, 4), np.dtype(np.float32), "a", lambda: array.copy(), lambda: dropped.append(1)
-    )
+    weight = Weight((3, 4), np.dtype(np.float32), "a", array.copy, lambda: dropped.append(1))
     with WeightsCache().begin() as session:
         held = session.load_unpacked("mine", weight)
         assert session.load_unpacked("mine", weight) is held

@@ -13,9 +13,9 @@ from narrowpass import hookimpl
 if TYPE_CHECKING:
     import click
 
-    from narrowpass import Backend
+    from narrowpass import Backend, Pass
 
-__all__ = ["narrowpass_backends", "narrowpass_commands"]
+__all__ = ["narrowpass_backends", "narrowpass_commands", "narrowpass_passes"]
 
 
 @hookimpl
@@ -32,3 +32,11 @@ def narrowpass_commands() -> list[click.Command]:
     from narrowpass_xnn_cpu.command import cache
 
     return [cache]
+
+
+@hookimpl
+def narrowpass_passes() -> list[type[Pass]]:
+    """Register the pass ``store-weights``."""
+    from narrowpass_xnn_cpu.store_weights import StoreWeights
+
+    return [StoreWeights]

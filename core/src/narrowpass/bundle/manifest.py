@@ -9,7 +9,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -208,14 +208,14 @@ def _convert(raw: Any, hint: Any, where: str) -> Any:
 
 
 @functools.cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
+def _hints(cls: Hashable) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
 def _convert_fields(raw: Any, cls: type[_T], where: str) -> _T:
     if not isinstance(raw, dict):
         raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
-    hints = _hints(cls)
+    hints: dict[str, Any] = _hints(typing.cast("Hashable", cls))
     for name in sorted(hints.keys() - raw.keys()):
         raise BundleError(f"{where} lacks the field {name!r}")
     for name in sorted(raw.keys() - hints.keys()):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from narrowpass.io._checker import check_file
 from narrowpass.io._serialize import external_reference, serialize
 from narrowpass.io._shape_operands import shape_operands
+from narrowpass.io.converted import ConvertedTensor, elements
 from narrowpass.io.load import load_model
 from narrowpass.io.mapped import MappedFile, MappedTensor
 from narrowpass.io.save import save_model
 
 __all__ = [
+    "ConvertedTensor",
     "MappedFile",
     "MappedTensor",
     "check_file",
+    "elements",
     "external_reference",
     "load_model",
     "save_model",

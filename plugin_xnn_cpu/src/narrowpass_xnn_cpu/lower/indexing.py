@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.steps import Converted, broadcast
 from narrowpass_xnn_cpu.native import kernels
@@ -57,9 +57,10 @@ def _check_gather(op: Op, facts: Facts) -> str | None:
 def _gather(op: Op, builder: Builder) -> None:
     given, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(given)
-    if builder.facts.is_constant(given) and builder.facts.dtype(given) in NARROW:
-        # A narrow table stays so: only the rows that are taken are widened.
-        table = builder.constant_slot(given.name or "", builder.facts.array(given))
+    narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
+    if narrow is not None:
+        # A table that is stored narrow stays so: only the rows that are taken are widened.
+        table = builder.constant_slot(given.name or "", narrow.array())
         taken = Slot(op.output.name or "", table.dtype)
         builder.emit(Gathered(table, builder.at(indices), taken, axis))
         builder.emit(Converted(taken, builder.new(op.output)), op.output)

@@ -31,6 +31,7 @@ class Weight:
             Empty where nobody can tell without reading it.
         make: gives the elements.
         drop: takes what they were made from out of memory, as far as it can be read again.
+        narrow: where this is another weight in a wider type: that weight.
         moved: where this is another weight with its axes in another order: that weight and the
             order.
     """
@@ -40,6 +41,7 @@ class Weight:
     identity: str
     make: Callable[[], Array]
     drop: Callable[[], None] = field(default=_nothing)
+    narrow: Weight | None = None
     moved: tuple[Weight, tuple[int, ...]] | None = None
 
     @classmethod
@@ -95,7 +97,10 @@ class Weight:
         """Give the elements as another type."""
         if dtype == self.dtype:
             return self
-        return self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
+        made = self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
+        if dtype.itemsize > self.dtype.itemsize:
+            return dataclasses.replace(made, narrow=self)
+        return made
 
     def reshape(self, *shape: int) -> Weight:
         """Give the elements in another shape of as many."""

@@ -1,0 +1,144 @@
+"""Tensors of another element type than their source has, converted when they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.io.mapped import MappedTensor, Writable, write_all
+
+CHUNK = 1 << 20
+"""Bytes of the result that are in memory at a time."""
+
+
+class ConvertedTensor(ir.TensorProtocol):
+    """The elements of a tensor, rounded to nearest even where its type has fewer bits.
+
+    Nothing is kept: a model whose weights are larger than memory can be written with these.
+
+    Args:
+        source: a tensor of floats.
+        dtype: float16, bfloat16, float32 or float64.
+        name: the tensor's name; None for that of `source`.
+
+    Raises:
+        TypeError: another type.
+    """
+
+    def __init__(
+        self, source: ir.TensorProtocol, dtype: ir.DataType, name: str | None = None
+    ) -> None:
+        for kind in (source.dtype, dtype):
+            if kind not in _FLOATS:
+                raise TypeError(f"tensors of {kind} are not converted")
+        self.name = source.name if name is None else name
+        self.doc_string = source.doc_string
+        self.meta: dict[str, Any] = {}
+        self._metadata_props: dict[str, str] = {}
+        self._source = source
+        self._dtype = dtype
+
+    @property
+    def source(self) -> ir.TensorProtocol:
+        """The tensor that is converted."""
+        return self._source
+
+    @property
+    def raw(self) -> ir.TensorProtocol:
+        """The tensor that is converted."""
+        return self._source
+
+    @property
+    def dtype(self) -> ir.DataType:  # type: ignore[override]  # the protocol's is writable
+        """The element type. Immutable."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:  # type: ignore[override]  # the protocol's is writable
+        """The shape. Immutable."""
+        return ir.Shape(self._source.shape.numpy())
+
+    @property
+    def metadata_props(self) -> dict[str, str]:  # type: ignore[override]  # as above
+        """What is serialized beside the tensor."""
+        return self._metadata_props
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(self._source.size)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.size * (self._dtype.bitwidth // 8)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Give the elements, as a fresh array."""
+        return _converted(self._source.numpy(), self._dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        raise BufferError(f"tensor {self.name!r} has no memory and no DLPack form; use numpy()")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise BufferError(f"tensor {self.name!r} has no memory and no DLPack form; use numpy()")
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read a part of the serialized bytes.
+
+        Raises:
+            ModelError: the source cannot be read.
+            ValueError: the part is not inside the tensor.
+        """
+        if offset < 0 or size < 0 or offset + size > self.nbytes:
+            raise ValueError(f"{size} bytes at {offset} are not inside tensor {self.name!r}")
+        width = self._dtype.bitwidth // 8
+        first, last = offset // width, -(-(offset + size) // width)
+        array = _converted(elements(self._source, first, last), self._dtype)
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        start = offset - first * width
+        return little.tobytes()[start : start + size]
+
+    def tobytes(self) -> bytes:
+        """Give the bytes as ONNX serializes them: little endian."""
+        return self.read(0, self.nbytes)
+
+    def tofile(self, file: Writable) -> None:
+        """Write the serialized bytes in pieces of 1 MiB, so that memory stays flat."""
+        for start in range(0, self.nbytes, CHUNK):
+            write_all(file, self.read(start, min(CHUNK, self.nbytes - start)))
+
+    def __repr__(self) -> str:
+        return f"ConvertedTensor<{self._dtype},{self.shape}>(source={self._source!r})"
+
+
+_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
+
+
+def elements(tensor: ir.TensorProtocol, first: int, last: int) -> np.ndarray[Any, Any]:
+    """Give some of a tensor's elements in order, without the others where that can be.
+
+    Args:
+        tensor: of a type of whole bytes.
+        first: index of the first element.
+        last: index behind the last one.
+
+    Raises:
+        ModelError: the tensor cannot be read.
+    """
+    if isinstance(tensor, MappedTensor | ConvertedTensor):
+        width = tensor.dtype.bitwidth // 8
+        data = tensor.read(first * width, (last - first) * width)
+        dtype = tensor.dtype.numpy().newbyteorder("<")
+        return np.frombuffer(data, dtype)
+    return tensor.numpy().reshape(-1)[first:last]
+
+
+def _converted(array: np.ndarray[Any, Any], dtype: ir.DataType) -> np.ndarray[Any, Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype(dtype.numpy())
