@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from narrowpass.collecting import no_collecting
 from narrowpass.errors import BackendError
 
 if TYPE_CHECKING:
@@ -234,7 +235,8 @@ def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) ->
         BackendError: a method that cannot be compiled; or nodes that `Program.explain` gives a
             reason for, where native ones are required. The message names them with the reasons.
     """
-    program = backend.compile(bundle, options)
+    with no_collecting():
+        program = backend.compile(bundle, options)
     if not options.require_native:
         return program
     left = [plan for plan in program.explain() if plan.reason]

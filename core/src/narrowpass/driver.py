@@ -17,7 +17,7 @@ from narrowpass.errors import UsageError
 from narrowpass.instruments import Instrument
 from narrowpass.io import load_model, save_model
 from narrowpass.pipeline import Pipeline
-from narrowpass.plugins import Plugins, Registry, load_plugins
+from narrowpass.plugins import Plugins, Registry, installed_plugins
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -79,7 +79,7 @@ def build(
         UsageError: an unknown pass, option or backend; an output that must not be replaced.
         InputError: a model or data that cannot be used, or a result that cannot be written.
     """
-    registry = registry_for(plugins or load_plugins())
+    registry = registry_for(plugins or installed_plugins())
     backend = registry.backend(target)
     chosen = choose_pipeline(pipeline, backend, registry)
     named = models if isinstance(models, Mapping) else {"main": models}
@@ -166,7 +166,7 @@ def load(
         InputError: a bundle or model that cannot be used.
         BackendError: a model that the backend cannot run, or not natively where it must.
     """
-    plugins = plugins or load_plugins()
+    plugins = plugins or installed_plugins()
     chosen = registry_for(plugins).backend(backend)
     bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
     options = CompileOptions(

@@ -15,6 +15,7 @@ from narrowpass.bundle import _load, _save, publish, safetensors
 from narrowpass.bundle._plan import Plan, make_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
 from narrowpass.bundle.report import Report
+from narrowpass.collecting import no_collecting
 from narrowpass.errors import NarrowpassError, UsageError
 from narrowpass.files import write_file
 from narrowpass.io import check_file
@@ -83,7 +84,8 @@ class Bundle:
             UsageError: nothing is at `path`, or not a folder.
             BundleError: it is damaged, incomplete, or of an unknown format version.
         """
-        loaded = _load.load(path)
+        with no_collecting():
+            loaded = _load.load(path)
         bundle = cls(
             loaded.methods,
             pipeline=loaded.manifest.pipeline,

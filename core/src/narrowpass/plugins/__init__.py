@@ -6,7 +6,7 @@ Pluggy is used nowhere outside this package.
 from __future__ import annotations
 
 from narrowpass.plugins.hookspecs import hookimpl
-from narrowpass.plugins.loading import PluginInfo, Plugins, load_plugins
+from narrowpass.plugins.loading import PluginInfo, Plugins, installed_plugins, load_plugins
 from narrowpass.plugins.registry import Registry
 
-__all__ = ["PluginInfo", "Plugins", "Registry", "hookimpl", "load_plugins"]
+__all__ = ["PluginInfo", "Plugins", "Registry", "hookimpl", "installed_plugins", "load_plugins"]

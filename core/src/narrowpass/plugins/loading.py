@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import inspect
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -172,6 +173,24 @@ def load_plugins(
         if not any(fnmatch.fnmatchcase(point.name, pattern) for point in found)
     )
     return Plugins(tuple(infos), manager, unmatched)
+
+
+def installed_plugins() -> Plugins:
+    """Give the installed plugins, found anew only where something may have been installed."""
+    folders = tuple((folder, _changed(folder)) for folder in sys.path)
+    return _installed(folders, os.environ.get(DISABLE_VARIABLE, ""))
+
+
+@functools.lru_cache(maxsize=1)
+def _installed(_folders: tuple[tuple[str, int], ...], _disabled: str) -> Plugins:
+    return load_plugins()
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  # it may be no path at all
+    except OSError:
+        return 0
 
 
 def _distribution_of(point: EntryPoint) -> str:

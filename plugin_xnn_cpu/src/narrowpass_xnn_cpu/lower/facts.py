@@ -64,6 +64,7 @@ class Facts:
             if name not in fed and value.const_value is not None
         }
         self._arrays: dict[str, Array] = {}
+        self._shapes: dict[str, Dims] = {}
         self._derived: dict[str, Weight] = {}
         self._identities = identities
 
@@ -163,7 +164,10 @@ class Facts:
         if value is None:
             return None
         if value.const_value is not None and self.is_constant(value):
-            return tuple(value.const_value.shape.numpy())
+            name = value.name or ""
+            if name not in self._shapes:
+                self._shapes[name] = tuple(value.const_value.shape.numpy())
+            return self._shapes[name]
         if value.shape is None:
             return None
         return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
