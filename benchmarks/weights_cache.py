@@ -353,7 +353,8 @@ def large(folder: Path, runs: int) -> dict[str, Any]:
         load, total = (statistics.median(row[key] for row in found) for key in ("load", "total"))
         share = statistics.median(row["memory"] for row in found) / size
         print(
-            f"  {name:20} load {load:7.3f} s, to the first token {total:7.3f} s, {share:.2f} of the weights resident"
+            f"  {name:20} load {load:7.3f} s, to the first token {total:7.3f} s, "
+            f"resident {share:.2f} of the weights"
         )
         table[name] = {"load": load, "total": total, "resident": share}
     return table

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
 from narrowpass.io import ConvertedTensor, elements
+from narrowpass_xnn_cpu.native.pool import default_threads
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -25,7 +26,7 @@ _FIRST_OPSET = {"float16": 6, "bfloat16": 13}
 _LEAST = 1024
 """Elements below which the Cast would cost about as much as it saves."""
 
-_CHUNK = 1 << 22
+_CHUNK = 1 << 19
 """Elements that are looked at at a time."""
 
 _WEIGHTS = {
@@ -75,7 +76,7 @@ class StoreWeights(Pass):
                 f"model has {version}; export it with a newer one"
             )
         found = [value for graph in _graphs(model.graph) for value in _weights(graph)]
-        with ThreadPoolExecutor() as pool:
+        with ThreadPoolExecutor(min(4, default_threads())) as pool:
             reasons = list(pool.map(self._against, found))
         taken = {value.name for graph in _graphs(model.graph) for value in _values(graph)}
         for value, (reason, measured, limit) in zip(found, reasons, strict=True):
@@ -105,11 +106,13 @@ class StoreWeights(Pass):
                 if lost.any():
                     largest = max(largest, float(np.abs(wide[lost]).max()))
                     break
-                finite = np.isfinite(wide)
-                difference = np.where(finite, wide - narrow, 0).astype(np.float64)
+                difference = wide - narrow
+                if not np.isfinite(power + float(wide @ wide)):
+                    finite = np.isfinite(wide)
+                    wide = wide[finite].astype(np.float64)
+                    difference = difference[finite].astype(np.float64)
                 error += float(difference @ difference)
-                known = np.where(finite, wide, 0).astype(np.float64)
-                power += float(known @ known)
+                power += float(wide @ wide)
         if largest:
             limit = float(np.finfo(np.float16).max) if self.dtype == "float16" else 3.39e38
             return f"an element is too large for {self.dtype}", largest, limit
