@@ -1,14 +1,16 @@
 """Compares the latency, load time and memory of narrowpass with those of other runtimes, in fp32.
 
     python benchmarks/runtimes.py MODEL.onnx ... [--threads 1 all] [--sequence 128] [--rounds 7]
-        [--runtimes narrowpass onnxruntime openvino] [--plot OUT.svg] [--json OUT.json]
+        [--runtimes narrowpass onnxruntime openvino executorch] [--plot OUT.svg] [--json OUT.json]
 
 Each runtime has a process of its own with the model in it, and the processes are asked in turn: a
 round times some runs in each of them, after a pause in which the workers of the one before fall
 asleep. Shown are the median over rounds of each round's median, and the ratio to narrowpass: above
 1, narrowpass is faster. Load time is that from the file to the first result. Memory is the resident
 set after the runs, less that of the process before the model. Outputs are compared with
-onnxruntime's. Needs the dependency group ``peers``, and matplotlib for ``--plot``.
+onnxruntime's. Without `--runtimes`, those that are installed take part; ExecuTorch does for models
+that ``export_executorch.py`` has lowered. Needs the dependency group ``peers``, ``executorch`` for
+that one, and matplotlib for ``--plot``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-RUNTIMES = ("narrowpass", "onnxruntime", "openvino")
+RUNTIMES = ("narrowpass", "onnxruntime", "openvino", "executorch")
 PAUSE = 0.05
 SECONDS = 0.4
 Array = np.ndarray[Any, Any]
@@ -74,10 +76,32 @@ def load_openvino(path: str, threads: int) -> Run:
     return run
 
 
+def load_executorch(path: str, threads: int) -> Run:
+    """Give what runs a model that ``export_executorch.py`` lowered, from beside the ONNX file."""
+    import torch
+    from executorch.extension.pybindings import portable_lib
+    from executorch.runtime import Runtime
+
+    portable_lib._unsafe_reset_threadpool(threads)  # noqa: SLF001  # there is no other way
+    method = Runtime.get().load_program(lowered(path)).load_method("forward")
+
+    def run(feeds: Feeds) -> list[Array]:
+        results = method.execute([torch.from_numpy(array) for array in feeds.values()])
+        return [result.numpy() for result in results]
+
+    return run
+
+
+def lowered(path: str) -> Path:
+    """Give the path of a model for ExecuTorch: NAME.pte for NAME-torchscript.onnx."""
+    return Path(path).with_name(Path(path).stem.rsplit("-", 1)[0] + ".pte")
+
+
 LOADERS = {
     "narrowpass": load_narrowpass,
     "onnxruntime": load_onnxruntime,
     "openvino": load_openvino,
+    "executorch": load_executorch,
 }
 
 
@@ -136,6 +160,8 @@ def measure(path: str, threads: int, arguments: argparse.Namespace) -> dict[str,
     rows: dict[str, dict[str, Any]] = {}
     outputs = {}
     for runtime in arguments.runtimes:
+        if runtime == "executorch" and not lowered(path).exists():
+            continue  # only what torch has can be had
         ours, theirs = context.Pipe()
         process = context.Process(
             target=serve, args=(runtime, path, threads, feeds, theirs), daemon=True
@@ -181,11 +207,11 @@ def plot(results: list[dict[str, Any]], file: str) -> None:
     import matplotlib.pyplot as plt
 
     labels = [f"{r['model']}, {r['threads']} thr." for r in results]
-    others = [name for name in results[0]["rows"] if name != "narrowpass"]
+    others = [name for name in RUNTIMES[1:] if any(name in r["rows"] for r in results)]
     figure, axes = plt.subplots(figsize=(8, 1 + 0.4 * len(labels)))
     height = 0.8 / max(1, len(others))
     for number, name in enumerate(others):
-        ratios = [result["rows"][name]["ratio"] for result in results]
+        ratios = [result["rows"].get(name, {}).get("ratio", 0.0) for result in results]
         places = [index + number * height for index in range(len(labels))]
         axes.barh(places, ratios, height, label=name)
     axes.axvline(1.0, color="black")
@@ -204,13 +230,17 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", default=["1", "all"], metavar="N")
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=RUNTIMES)
+    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES)
     parser.add_argument("--plot", metavar="OUT.svg")
     parser.add_argument("--json", metavar="OUT.json")
     arguments = parser.parse_args()
-    missing = [name for name in arguments.runtimes if importlib.util.find_spec(name) is None]
+    installed = [name for name in RUNTIMES if importlib.util.find_spec(name) is not None]
+    arguments.runtimes = arguments.runtimes or installed
+    missing = [name for name in arguments.runtimes if name not in installed]
     if missing:
-        sys.exit(f"{missing[0]} is not installed: pip install --group peers")
+        sys.exit(
+            f"{missing[0]} is not installed: pip install --group peers (or --group executorch)"
+        )
     every = len(os.sched_getaffinity(0))
     counts = [every if text == "all" else int(text) for text in arguments.threads]
     print(

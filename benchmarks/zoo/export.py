@@ -79,7 +79,7 @@ def export(name: str, exporter: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     kind = MODELS[name].kind
-    model = _make(name)
+    model = make(name)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -104,7 +104,8 @@ def feeds(name: str, seed: int, batch: int, sequence: int = 16) -> dict[str, Arr
     return made
 
 
-def _make(name: str) -> nn.Module:
+def make(name: str) -> nn.Module:
+    """Give a model of torch, ready to be exported."""
     import importlib
 
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from narrowpass.config import registry_for
 from narrowpass.context import Context
 from narrowpass.errors import UsageError
 from narrowpass.instruments import Instrument
-from narrowpass.io import load_model, save_model
+from narrowpass.io import MappedTensor, load_model, save_model
 from narrowpass.pipeline import Pipeline
 from narrowpass.plugins import Plugins, Registry, installed_plugins
 
@@ -178,7 +179,27 @@ def load(
         cache_dir=cache_dir,
         share_workspace=share_workspace,
     )
-    return compile_bundle(chosen, bundle, options)
+    program = compile_bundle(chosen, bundle, options)
+    if bundle is not source and _weights_of(bundle) > _WORTH_COLLECTING:
+        # Graphs refer to themselves in circles: without this, weights that the program does not
+        # need would stay in memory until the collector comes by.
+        del bundle
+        gc.collect()
+    return program
+
+
+_WORTH_COLLECTING = 64 << 20
+"""Bytes of weights in memory from which it is worth some tens of milliseconds to free them."""
+
+
+def _weights_of(bundle: Bundle) -> int:
+    """Give the bytes of initializers that are in memory, and not mapped from a file."""
+    return sum(
+        value.const_value.nbytes
+        for model in bundle.methods.values()
+        for value in model.graph.initializers.values()
+        if value.const_value is not None and not isinstance(value.const_value, MappedTensor)
+    )
 
 
 def open_bundle(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -111,7 +110,7 @@ class Facts:
             tuple(tensor.shape.numpy()),
             tensor.dtype.numpy(),
             self._identities.get(name, ""),
-            functools.partial(self.array, value),
+            tensor.numpy,  # and not `self`, which has all the others too
             getattr(tensor, "drop", _nothing),
         )
 

@@ -70,8 +70,9 @@ class Product:
             self.precision = made.name
             if self._half and rows is None:
                 self.precision = f"float16 up to {HALF_ROWS} rows, else float32"
-        # What may be needed in the other type later.
+        # What may be needed in the other type later; kept, weights would stay in memory.
         self._source = source if self._half and rows is None else None
+        self._bias = bias if self._source is not None else None
 
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS
