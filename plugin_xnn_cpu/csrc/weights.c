@@ -359,7 +359,3 @@ int np_session_entry(np_session *session, size_t index, struct np_entry *entry) 
   *entry = session->uses[index].block->entry;
   return session->uses[index].how;
 }
-
-size_t np_session_look_up(np_session *session, const struct xnn_weights_cache_look_up_key *key) {
-  return look_up(session, key);
-}

@@ -65,7 +65,4 @@ void np_session_end(np_session *session);
 size_t np_session_count(np_session *session);
 int np_session_entry(np_session *session, size_t index, struct np_entry *entry);
 
-/* Calls for a packing of nothing, for the tests of the provider's contract. */
-size_t np_session_look_up(np_session *session, const struct xnn_weights_cache_look_up_key *key);
-
 #endif

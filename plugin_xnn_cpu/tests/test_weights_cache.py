@@ -11,7 +11,7 @@ import pytest
 from cache_kit import RNG, compiled, linear, model, network, result, saved, weights
 from onnx import helper
 
-from narrowpass.errors import UsageError
+from narrowpass.errors import BackendError, UsageError
 from narrowpass_xnn_cpu.native.operators import FullyConnected
 from narrowpass_xnn_cpu.weights.session import WeightsCache, shared
 from narrowpass_xnn_cpu.weights.weight import Weight, digest
@@ -114,6 +114,83 @@ def test_packed_sizes(inputs, outputs, size):
     assert entry.size == size
     assert entry.address % 64 == 0
     del made
+
+
+def call(session, kernel, bias, *, seed=1):
+    """Ask a session's provider for weights by their addresses, as XNNPACK does."""
+    from narrowpass_xnn_cpu.native.library import extension
+
+    ffi, lib = extension().ffi, extension().lib
+    provider = lib.np_session_provider(session._handle)
+    key = ffi.new("struct xnn_weights_cache_look_up_key *")
+    key.seed, key.kernel, key.bias = seed, kernel, bias
+    return provider, key, (1 << 64) - 1
+
+
+def test_the_provider_as_xnnpack_calls_it():
+    from narrowpass_xnn_cpu.native.library import extension
+
+    ffi, lib = extension().ffi, extension().lib
+    cache = WeightsCache()
+    session = cache.begin()
+    kernel, other = ffi.new("char[8]"), ffi.new("char[8]")
+    provider, key, missing = call(session, kernel, ffi.NULL)
+    context = provider.context
+    lib.np_session_next(session._handle, kernel, ffi.NULL, bytes(32), False)
+    assert not provider.is_finalized(context)
+    assert provider.look_up(context, key) == missing
+    # What is inserted is found again, and an insertion without a block after that is a hit.
+    space = provider.reserve_space(context, 100)
+    assert int(ffi.cast("uintptr_t", space)) % 64 == 0
+    ffi.memmove(space, b"x" * 100, 100)
+    offset = provider.look_up_or_insert(context, key, space, 100)
+    assert offset == provider.look_up(context, key) != missing
+    assert provider.look_up_or_insert(context, key, ffi.NULL, 0) == offset
+    assert bytes(ffi.buffer(provider.offset_to_addr(context, offset), 100)) == b"x" * 100
+    # Another seed, bias or kernel is another block; unknown addresses are private.
+    _, seeded, _ = call(session, kernel, ffi.NULL, seed=2)
+    _, biased, _ = call(session, kernel, other)
+    assert provider.look_up(context, seeded) == provider.look_up(context, biased) == missing
+    again = provider.reserve_space(context, 64)
+    assert provider.look_up_or_insert(context, biased, again, 64) not in (missing, offset)
+    assert provider.look_up(context, biased) == missing
+    origins = [entry.origin for entry in session.entries()]
+    assert origins == ["packed", "XNNPACK made a copy of its weights"]
+    # Where weights are only to be found, nothing can be packed; nor what is too large.
+    lib.np_session_next(session._handle, kernel, ffi.NULL, bytes(32), True)
+    assert provider.reserve_space(context, 64) == ffi.NULL
+    lib.np_session_next(session._handle, kernel, ffi.NULL, bytes(32), False)
+    assert provider.reserve_space(context, (1 << 64) - 1) == ffi.NULL
+    assert provider.reserve_space(context, 1 << 62) == ffi.NULL
+    # A block that was not reserved here is not taken.
+    assert provider.look_up_or_insert(context, seeded, kernel, 8) == missing
+    assert provider.alias_data(context, kernel, other) == 0
+    session.commit()
+    assert provider.is_finalized(context)
+    assert provider.delete_cache(context) == 0
+    assert cache.packed_count == 1
+    session.release()
+    assert cache.packed_count == 0
+
+
+def test_an_operator_does_not_run_before_its_session_is_committed():
+    from narrowpass_xnn_cpu.native.pool import shared as pools
+    from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+
+    session = WeightsCache().begin()
+    made = operator(session, np.eye(16, dtype=np.float32), "a")
+    pool = pools(1)
+    given = aligned(4 * 16)[: 4 * 16].view(np.float32)
+    given[...] = np.arange(16)
+    result = np.zeros(16, np.float32)
+    tape = Tape([Entry(made.call, (0,), 1, made, made.reshape(1, pool), True, "fc")], 2)
+    tape.bind(0, given)
+    tape.bind(1, result)
+    with pytest.raises(BackendError, match="node 'fc' failed: .*state"):
+        tape.run(pool)
+    session.commit()
+    tape.run(pool)
+    np.testing.assert_array_equal(result, np.arange(16))
 
 
 def test_sessions_take_turns():

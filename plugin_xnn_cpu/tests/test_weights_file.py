@@ -24,6 +24,7 @@ from cache_kit import compiled, linear, network, result, saved, weights
 from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import UsageError
+from narrowpass.io import MappedTensor
 from narrowpass_xnn_cpu.weights import file as file_module
 from narrowpass_xnn_cpu.weights import folder as folder_module
 from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UnusableError
@@ -95,6 +96,19 @@ def test_the_content_is_read_once_only(bundle, cache, monkeypatch):
     os.utime(cache)  # another time of change: it is read again
     compiled(bundle, cache.parent)
     assert len(read) == 2
+
+
+def test_a_hit_reads_no_weight(bundle, cache, monkeypatch):
+    def unreadable(self):
+        raise AssertionError(f"{self.name} was read")
+
+    right = result(compiled(bundle, cache=False), X)
+    with monkeypatch.context() as patch:
+        for name in ("numpy", "read", "tobytes"):
+            patch.setattr(MappedTensor, name, unreadable)
+        program = compiled(bundle, cache.parent)
+    assert weights(program)["hits"] == 3
+    np.testing.assert_array_equal(result(program, X), right)
 
 
 def test_bundles_of_the_same_weights_share_a_file(tmp_path, bundle, cache):

@@ -14,6 +14,10 @@ import onnx_ir as ir
 _DATA = 1024
 """Elements up to which a constant is given to the inference: shapes, axes, pads."""
 
+_SCALES = 16
+"""The same for floats: the scales of a Resize, and not biases, which shapes do not follow from."""
+
+_INTEGERS = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.BOOL}
 _UNKNOWN = onnx.TypeProto()
 
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
@@ -103,7 +107,7 @@ class _Inference:
             return
         shape = tuple(tensor.shape.numpy())
         self._types[value.name] = onnx.helper.make_tensor_type_proto(int(tensor.dtype), shape)
-        if tensor.size <= _DATA:
+        if tensor.size <= (_DATA if tensor.dtype in _INTEGERS else _SCALES):
             self._data[value.name] = _proto(tensor)
 
 
