@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cache_kit import RNG, compiled, linear, model, network, result, saved, weights
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass_xnn_cpu.native.operators import FullyConnected
@@ -422,3 +422,40 @@ def test_many_threads(tmp_path, cache, share_workspace):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_weights_of_subgraphs_are_shared_too(tmp_path):
+    """Those of a branch, and those that a branch reads from outside."""
+    own, outer = floats(16, 16), floats(16, 16)
+    branches = {}
+    for name, matrix in (("then_branch", "own"), ("else_branch", "outer")):
+        branches[name] = helper.make_graph(
+            [helper.make_node("MatMul", ["x", matrix], ["z"])],
+            name,
+            [],
+            [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N", 16])],
+            [numpy_helper.from_array(own, "own")] if matrix == "own" else [],
+        )
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], **branches)],
+        "g",
+        [
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 16]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 16])],
+        [numpy_helper.from_array(outer, "outer")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    bundle = saved(tmp_path / "b.narrow", main=proto)
+    x = floats(3, 16)
+    for packs in (2, 0):
+        program = compiled(bundle, tmp_path / "cache")
+        found = weights(program)
+        assert (found["packs"], found["hits"], found["private"]) == (packs, 2 - packs, {})
+        for condition, matrix in ((True, own), (False, outer)):
+            got = program.run({"c": np.array(condition), "x": x})["y"]
+            np.testing.assert_allclose(got, x @ matrix, rtol=1e-4, atol=1e-4)
+        program.close()
+        del program
+        gc.collect()

@@ -45,12 +45,12 @@ class Premises:
     Attributes:
         workspace: the memory that it computes in.
         session: of the weights cache; None to pack for this method alone.
-        identities: names of the contents of its initializers; see `Weight.identity`.
+        identities: names of the contents of tensors, by their ``id``; see `Weight.identity`.
     """
 
     workspace: Workspace
     session: Session | None = None
-    identities: Mapping[str, str] = field(default_factory=dict)
+    identities: Mapping[int, str] = field(default_factory=dict)
 
 
 class Method:
@@ -251,11 +251,11 @@ def _host_node(
     if not can_run(op):
         return HostNode(op, facts, model)
 
-    def compile_(inner: ir.Model, identities: Mapping[str, str]) -> Method:
+    def compile_(inner: ir.Model, identities: Mapping[int, str]) -> Method:
         infer(inner)
-        return Method(
-            method, inner, (), premises=dataclasses.replace(premises, identities=identities)
-        )
+        known = {**premises.identities, **identities}
+        within = dataclasses.replace(premises, identities=known)
+        return Method(method, inner, (), premises=within)
 
     return ControlFlow(op, facts, model, compile_)
 

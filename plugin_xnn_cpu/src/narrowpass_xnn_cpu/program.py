@@ -62,7 +62,7 @@ class XnnProgram(Program):
             contents = {} if session is None else names.identities(bundle)
             for name, model in bundle.methods.items():
                 prepared = _prepared(model)
-                premises = self._premises(session, contents.get(name, {}), name)
+                premises = self._premises(session, contents, name)
                 self._methods[name] = self._compile(name, prepared, premises)
                 if self._methods[name].defaults:
                     self._models[name] = prepared
@@ -72,7 +72,7 @@ class XnnProgram(Program):
         check_kept(options.keep, known)
 
     def _premises(
-        self, session: Session | None, identities: Mapping[str, str], method: str
+        self, session: Session | None, identities: Mapping[int, str], method: str
     ) -> Premises:
         if session is not None:
             session.label = method

@@ -15,6 +15,7 @@ from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
 from narrowpass.io import ConvertedTensor, elements
 from narrowpass_xnn_cpu.native.pool import default_threads
+from narrowpass_xnn_cpu.weights.names import graphs
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -75,10 +76,10 @@ class StoreWeights(Pass):
                 f"Cast knows {self.dtype} from operator set {_FIRST_OPSET[self.dtype]} on; the "
                 f"model has {version}; export it with a newer one"
             )
-        found = [value for graph in _graphs(model.graph) for value in _weights(graph)]
+        found = [value for graph in graphs(model.graph) for value in _weights(graph)]
         with ThreadPoolExecutor(min(4, default_threads())) as pool:
             reasons = list(pool.map(self._against, found))
-        taken = {value.name for graph in _graphs(model.graph) for value in _values(graph)}
+        taken = {value.name for graph in graphs(model.graph) for value in _values(graph)}
         for value, (reason, measured, limit) in zip(found, reasons, strict=True):
             if reason:
                 ctx.counters["kept"] += 1
@@ -120,18 +121,6 @@ class StoreWeights(Pass):
         if relative > self.tolerance:
             return f"it loses too much in {self.dtype}", relative, self.tolerance
         return "", relative, self.tolerance
-
-
-def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    yield graph
-    for node in graph.all_nodes():
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield attribute.as_graph()
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                yield from attribute.as_graphs()
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

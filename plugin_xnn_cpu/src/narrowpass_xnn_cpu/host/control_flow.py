@@ -26,8 +26,8 @@ class Compiled(Protocol):
         """Run it."""
 
 
-Compile = Callable[[ir.Model, Mapping[str, str]], Compiled]
-"""Compiles a model; the contents of its initializers are named as `Weight.identity` says."""
+Compile = Callable[[ir.Model, Mapping[int, str]], Compiled]
+"""Compiles a model; contents of tensors have further names, by their ``id``."""
 
 
 class Body:
@@ -49,14 +49,14 @@ class Body:
         self.formals = tuple(value.name or "" for value in graph.inputs)
         clone = graph.clone(allow_outer_scope_values=True)
         outside: dict[ir.Value, ir.Value] = {}
-        identities: dict[str, str] = {}
+        identities: dict[int, str] = {}
         for value in captured(clone):
             made = ir.Value(name=value.name, type=value.type, shape=value.shape)
             outside[value] = made
             if facts.is_constant(value):
                 weight = facts.stored(value)
                 made.const_value = ir.Tensor(weight.array(), name=value.name)
-                identities[value.name or ""] = weight.identity
+                identities[id(made.const_value)] = weight.identity
                 clone.initializers[value.name or ""] = made
             else:
                 clone.inputs.append(made)

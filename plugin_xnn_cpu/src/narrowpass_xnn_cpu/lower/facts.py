@@ -32,7 +32,7 @@ class Facts:
         graph: with types and shapes as far as they could be inferred.
         kept: names of values that must be readable beside the outputs.
         overridden: names of initializers that are fed in each run: no constants.
-        identities: names of the contents of initializers, by their names; see `Weight.identity`.
+        identities: names of the contents of tensors, by their ``id``; see `Weight.identity`.
 
     Attributes:
         needed: names of the values that somebody outside of the graph reads.
@@ -45,7 +45,7 @@ class Facts:
         graph: ir.Graph,
         kept: Iterable[str] = (),
         overridden: Iterable[str] = (),
-        identities: Mapping[str, str] = MappingProxyType({}),
+        identities: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
         self.needed = {value.name or "" for value in graph.outputs} | set(kept)
@@ -109,7 +109,7 @@ class Facts:
         return Weight(
             tuple(tensor.shape.numpy()),
             tensor.dtype.numpy(),
-            self._identities.get(name, ""),
+            self._identities.get(id(tensor), ""),
             tensor.numpy,  # and not `self`, which has all the others too
             getattr(tensor, "drop", _nothing),
         )

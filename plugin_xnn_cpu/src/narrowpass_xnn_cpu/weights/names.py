@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -24,35 +25,56 @@ def key_of(bundle: Bundle) -> str | None:
     return digest("weights", *sorted({info.sha256 for info in bundle.manifest.tensors.values()}))
 
 
-def identities(bundle: Bundle) -> dict[str, dict[str, str]]:
-    """Name the initializers of each method by their content; see `Weight.identity`.
+def identities(bundle: Bundle) -> dict[int, str]:
+    """Name the tensors of initializers by their content; see `Weight.identity`.
 
     In a bundle on disk, that is the hash in the manifest, and nothing is read. In one that is only
     in memory tensors get names that no other bundle has; those that are the same data in several
     methods have one name.
+
+    Returns:
+        The names by ``id`` of the tensors, which clones of the models share. They hold as long as
+        the bundle.
     """
     here = uuid.uuid4().hex
-    found: dict[str, dict[str, str]] = {}
+    found: dict[int, str] = {}
     for method, model in bundle.methods.items():
-        names = found[method] = {}
-        for name, value in model.graph.initializers.items():
-            tensor = value.const_value
-            if tensor is None or tensor.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-                continue
-            content = _content(bundle, method, value, tensor, here)
-            names[name] = digest("tensor", content, tensor.dtype, list(tensor.shape.numpy()))
+        for graph in graphs(model.graph):
+            for value in graph.initializers.values():
+                tensor = value.const_value
+                if tensor is None or tensor.dtype in _UNNAMED or id(tensor) in found:
+                    continue
+                content = _content(bundle, method, value, tensor, f"{here}/{len(found)}")
+                shape = list(tensor.shape.numpy())
+                found[id(tensor)] = digest("tensor", content, tensor.dtype, shape)
     return found
 
 
+_UNNAMED = (ir.DataType.STRING, ir.DataType.UNDEFINED)
+
+
 def _content(
-    bundle: Bundle, method: str, value: ir.Value, tensor: ir.TensorProtocol, here: str
+    bundle: Bundle, method: str, value: ir.Value, tensor: ir.TensorProtocol, alone: str
 ) -> str:
-    """Name the bytes of an initializer."""
+    """Name the bytes of an initializer; `alone` is a name for one that nobody else has."""
     if bundle.manifest is None and len(bundle.methods) == 1:
-        return f"{here}/{value.name}"  # without looking for equal ones: that reads them
+        return alone  # without looking for equal ones: that reads them
     try:
         key = bundle.key(method, value)
     except KeyError:  # a small one, which stays in the model's file
         return hashlib.sha256(tensor.tobytes()).hexdigest()
     known = bundle.data[key].sha256
-    return f"{here}/{key}" if known is None else known
+    return f"{alone.partition('/')[0]}/{key}" if known is None else known
+
+
+def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """Give a graph and those within it."""
+    yield graph
+    for node in graph.all_nodes():
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield attribute.as_graph()
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                yield from attribute.as_graphs()
