@@ -26,7 +26,7 @@ from narrowpass_xnn_cpu.lower.assign import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.inference import infer
+from narrowpass.inference import infer
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.patterns import operations
 from narrowpass_xnn_cpu.native.pool import ThreadPool

@@ -23,7 +23,7 @@ from narrowpass.requests import (
 )
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
-from narrowpass_xnn_cpu.lower.inference import infer
+from narrowpass.inference import infer
 from narrowpass_xnn_cpu.method import Method, Premises, step_name
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.plan.step import Times

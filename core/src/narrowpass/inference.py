@@ -7,6 +7,7 @@ from a window that is larger than its image, ends the process in the inference o
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
@@ -24,14 +25,41 @@ _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
 
-def infer(model: ir.Model) -> None:
+def infer(model: ir.Model, *, subgraphs: bool = False) -> None:
     """Give the values of the main graph types and shapes, as far as they follow, in place.
 
     What the model declares of a value between nodes counts where nothing follows.
+
+    Args:
+        model: changed in place.
+        subgraphs: whether values within subgraphs get theirs too.
     """
     inference = _Inference(model)
-    for node in model.graph:
-        inference.visit(node)
+    inference.visit_graph(model.graph, subgraphs=subgraphs)
+
+
+@contextlib.contextmanager
+def inferred(model: ir.Model) -> Iterator[None]:
+    """Let values have their types and shapes for a while; see `infer`, subgraphs included.
+
+    Afterwards a value that declared none has none again, and one that did has what it declared,
+    unless another type has been written to it meanwhile.
+    """
+    before = [(value, value.type, value.shape) for value in _values(model.graph)]
+    infer(model, subgraphs=True)
+    made = [(value.type, value.shape) for value, _, _ in before]
+    try:
+        yield
+    finally:
+        for (value, kind, shape), (known, _) in zip(before, made, strict=True):
+            if value.type == known or kind is None:
+                value.type = kind
+            value.shape = shape
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    for node in graph.all_nodes():
+        yield from node.outputs
 
 
 class _Inference:
@@ -44,6 +72,17 @@ class _Inference:
             self._know(value)
         for value in model.graph.initializers.values():
             self._know_constant(value)
+
+    def visit_graph(self, graph: ir.Graph, *, subgraphs: bool) -> None:
+        """Infer the types of a graph's nodes, in order."""
+        for node in graph:
+            self.visit(node)
+            for inner in _graphs(node) if subgraphs else ():
+                for value in inner.inputs:
+                    self._know(value)
+                for value in inner.initializers.values():
+                    self._know_constant(value)
+                self.visit_graph(inner, subgraphs=True)
 
     def visit(self, node: ir.Node) -> None:
         """Infer the types of a node's outputs."""
@@ -116,9 +155,18 @@ def _proto(tensor: ir.TensorProtocol) -> onnx.TensorProto:
     return ir.serde.serialize_tensor(ir.Tensor(tensor.numpy(), dtype=tensor.dtype))
 
 
+def _graphs(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
 def _has_graphs(node: ir.Node) -> bool:
-    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return any(attribute.type in kinds for attribute in node.attributes.values())
+    return next(_graphs(node), None) is not None
 
 
 def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:

@@ -1,0 +1,32 @@
+"""Mixed precision: models rewritten to float16 or bfloat16 with the fewest casts.
+
+This is the plugin's entry module. It imports neither onnx nor numpy; what does the work is imported
+when the hooks are called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narrowpass import hookimpl
+
+if TYPE_CHECKING:
+    from narrowpass import OpClassifier, Pass
+
+__all__ = ["narrowpass_classifiers", "narrowpass_passes"]
+
+
+@hookimpl
+def narrowpass_passes() -> list[type[Pass]]:
+    """Register the pass ``fp16``."""
+    from narrowpass_fp16.mixed_precision import MixedPrecision
+
+    return [MixedPrecision]
+
+
+@hookimpl
+def narrowpass_classifiers() -> list[OpClassifier]:
+    """Register the classifier ``default``."""
+    from narrowpass_fp16.classifier import DefaultClassifier
+
+    return [DefaultClassifier()]

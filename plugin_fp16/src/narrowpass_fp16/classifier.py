@@ -1,0 +1,164 @@
+"""The default classifier: small tables, and what a node's own shapes and constants say."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from narrowpass import Color, OpClassifier, OpDtypes
+
+_GREEN = {
+    "Attention",
+    "Conv",
+    "ConvTranspose",
+    "DeformConv",
+    "Einsum",
+    "GRU",
+    "Gemm",
+    "LSTM",
+    "MatMul",
+    "RNN",
+}
+"""Faster in half the bits wherever the processor has the instructions, or has memory to read."""
+
+_RED = {
+    "BatchNormalization": "its variances and their sums need range",
+    "Bernoulli": "random numbers would be others",
+    "CumProd": "long products leave the range",
+    "CumSum": "long sums lose what they add",
+    "Det": "long products leave the range",
+    "Dropout": "in training it is random",
+    "Exp": "it leaves the range above 11",
+    "GroupNormalization": "its sums of squares leave the range",
+    "InstanceNormalization": "its sums of squares leave the range",
+    "LRN": "its sums of squares leave the range",
+    "Log": "near 0 it magnifies what rounding lost",
+    "LpNormalization": "its sums of squares leave the range",
+    "LpPool": "its sums of powers leave the range",
+    "MeanVarianceNormalization": "its sums of squares leave the range",
+    "Multinomial": "random numbers would be others",
+    "NegativeLogLikelihoodLoss": "losses are summed over all elements",
+    "Pow": "powers leave the range",
+    "RandomNormal": "random numbers would be others",
+    "RandomNormalLike": "random numbers would be others",
+    "RandomUniform": "random numbers would be others",
+    "RandomUniformLike": "random numbers would be others",
+    "Range": "float16 is exact up to 2048 only",
+    "ReduceL1": "long sums lose what they add",
+    "ReduceL2": "sums of squares leave the range",
+    "ReduceLogSum": "long sums lose what they add",
+    "ReduceLogSumExp": "sums of exponentials leave the range",
+    "ReduceProd": "long products leave the range",
+    "ReduceSumSquare": "sums of squares leave the range",
+    "SoftmaxCrossEntropyLoss": "losses are summed over all elements",
+    "Softplus": "it is the logarithm of an exponential",
+    "Tan": "near its poles it leaves the range",
+}
+"""Numerically red operators, with the reason."""
+
+_LONG = 256
+"""Elements in a sum from which it is kept wide."""
+
+_TABLE = 1024
+"""Elements of a constant from which looking up in it pays: half as many bytes are stored and read."""
+
+_AXES = {"Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "Hardmax"}
+
+
+class DefaultClassifier(OpClassifier):
+    """Colours the standard operators; others it leaves to the policy ``unknown``."""
+
+    name: ClassVar[str] = "default"
+
+    def color(self, node: ir.Node) -> Color | None:
+        """Give the node's colour; see `reason` for why it is red."""
+        if node.domain:
+            return None
+        if self.reason(node):
+            return Color.RED
+        if node.op_type in _GREEN:
+            return Color.GREEN
+        if node.op_type == "Gather" and _elements(node.inputs[0], constant=True) >= _TABLE:
+            return Color.GREEN
+        return Color.GRAY
+
+    def dtypes(self, node: ir.Node) -> OpDtypes | None:
+        """Ask for sums in float32."""
+        if node.op_type in _GREEN and not node.domain:
+            return OpDtypes("float32", "float16")
+        return None
+
+    def reason(self, node: ir.Node) -> str:
+        """Tell why a node is red; empty where it is not."""
+        kind = node.op_type
+        if kind in _RED:
+            return _RED[kind]
+        if kind in _AXES and _summed(node) > _LONG:
+            return f"it sums more than {_LONG} elements, or so many that nobody knows"
+        if kind in ("GlobalAveragePool", "AveragePool", "GlobalLpPool") and _window(node) > _LONG:
+            return f"it sums more than {_LONG} elements, or so many that nobody knows"
+        if kind == "Mul" and node.inputs[0] is node.inputs[1] and _feeds_a_sum(node):
+            return "squares leave the range before they are summed"
+        if kind in ("Div", "Reciprocal") and not _constant(node.inputs[-1]):
+            return "a small divisor leaves the range"
+        return ""
+
+
+def _constant(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None
+
+
+def _elements(value: ir.Value | None, *, constant: bool) -> int:
+    if value is None or value.const_value is None or not constant:
+        return 0
+    return int(value.const_value.size)
+
+
+def _dims(value: ir.Value | None) -> list[int | None]:
+    if value is None or value.shape is None:
+        return []
+    return [dim if isinstance(dim, int) else None for dim in value.shape]
+
+
+_UNKNOWN = 1 << 40
+
+
+def _summed(node: ir.Node) -> int:
+    """Give how many elements a sum or softmax takes together."""
+    dims = _dims(node.inputs[0])
+    if not dims:
+        return _UNKNOWN
+    if node.op_type in ("Softmax", "LogSoftmax", "Hardmax"):
+        version = node.version or 13
+        axis = node.attributes.get_int("axis", -1 if version >= 13 else 1) % len(dims)
+        return _product(dims[axis:] if version < 13 else [dims[axis]])
+    axes = node.attributes.get_ints("axes", None)
+    if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+        tensor = node.inputs[1].const_value
+        if tensor is None:
+            return _UNKNOWN
+        axes = [int(axis) for axis in tensor.numpy().reshape(-1)]
+    return _product([dims[axis] for axis in axes] if axes else dims)
+
+
+def _window(node: ir.Node) -> int:
+    """Give how many elements a pooling window takes together."""
+    kernel = node.attributes.get_ints("kernel_shape", None)
+    return _product(list(kernel)) if kernel else _product(_dims(node.inputs[0])[2:] or [None])
+
+
+def _product(dims: list[int | None]) -> int:
+    total = 1
+    for dim in dims:
+        if dim is None:
+            return _UNKNOWN
+        total *= dim
+    return total
+
+
+def _feeds_a_sum(node: ir.Node) -> bool:
+    return any(
+        user.op_type in ("ReduceMean", "ReduceSum", "GlobalAveragePool", "Sum")
+        for user, _ in node.outputs[0].uses()
+    )

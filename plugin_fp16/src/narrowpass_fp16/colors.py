@@ -1,0 +1,202 @@
+"""The colour of each node: who decided, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from narrowpass import Color, Decision
+from narrowpass.classify import ClassifierChain
+from narrowpass.errors import PassError
+from narrowpass_fp16.classifier import DefaultClassifier
+from narrowpass_fp16.constants import Constants
+from narrowpass_fp16.schemas import slots
+
+if TYPE_CHECKING:
+    from narrowpass import Context
+    from narrowpass_fp16.placement import Placement
+
+_FLOAT = ir.DataType.FLOAT
+_EXACT = {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8}
+"""Integers that all narrow floats of 11 bits hold."""
+
+_GRAPHS = ("If", "Loop", "Scan")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A node's colour.
+
+    Attributes:
+        color: what may be done with it.
+        by: who decided.
+        reason: why.
+        measured: the value that decided, where there was one.
+        limit: what it was compared with.
+    """
+
+    color: Color
+    by: str
+    reason: str = ""
+    measured: float | None = None
+    limit: float | None = None
+
+
+class Coloring:
+    """Colours the nodes of a model.
+
+    Args:
+        model: with types as far as they are known.
+        dtype: the narrow type.
+        chain: the classifiers.
+        chosen: what options say, with their names.
+        unknown: the policy for operators that no classifier knows.
+        margin: see `Constants`.
+        tolerance: see `Constants`.
+
+    Raises:
+        PassError: an operator that no classifier knows, where that is an error.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        dtype: ir.DataType,
+        chain: ClassifierChain,
+        chosen: Mapping[ir.Node, tuple[Color, str]],
+        unknown: str,
+        *,
+        margin: float,
+        tolerance: float,
+    ) -> None:
+        self._model, self._dtype, self._chain, self._chosen = model, dtype, chain, chosen
+        self._unknown = unknown
+        self._constants = Constants(dtype, margin, tolerance)
+        nodes = list(model.graph.all_nodes())
+        self._verdicts = {node: self._of(node) for node in nodes}
+        self._hold_exact(nodes)
+
+    @property
+    def has_green(self) -> bool:
+        """Whether any node is to be lowered."""
+        return any(verdict.color is Color.GREEN for verdict in self._verdicts.values())
+
+    def color(self, node: ir.Node) -> Color:
+        """Give the colour of a node."""
+        return self._verdicts[node].color
+
+    def publish(self, ctx: Context, placement: Placement | None) -> None:
+        """Report all nodes that compute with floats; `placement` tells which became narrow."""
+        for node, verdict in self._verdicts.items():
+            ctx.counters[verdict.color.value] += 1
+            narrow = placement is not None and placement.is_narrow(node)
+            if narrow:
+                ctx.counters["narrow"] += 1
+            name = node.name or next((value.name for value in node.outputs if value.name), "")
+            decision = f"{verdict.color.value}, {'narrow' if narrow else 'wide'}"
+            ctx.decisions.append(
+                Decision(
+                    name or "",
+                    node.op_type,
+                    decision,
+                    verdict.by,
+                    verdict.reason,
+                    verdict.measured,
+                    verdict.limit,
+                )
+            )
+
+    def _of(self, node: ir.Node) -> Verdict:
+        if node.op_type in _GRAPHS and not node.domain:
+            return Verdict(Color.GRAY, "subgraphs", "its values follow those of its subgraphs")
+        known = slots(node, self._version(node), self._dtype)
+        floats = [] if known is None else [s for s in known if _is_float(s.value)]
+        if known is None or node.op_identifier() in self._model.functions:
+            return Verdict(Color.RED, "schema", "its operator is not one of ONNX")
+        if not floats:
+            return Verdict(Color.GRAY, "types", "it has no float32 values")
+        if not any(slot.parameter for slot in floats):
+            name = self._dtype.name.lower()
+            return Verdict(Color.RED, "schema", f"operator set {self._version(node)} has no {name}")
+        if node.op_type == "Cast":
+            return self._of_cast(node)
+        verdict = self._classified(node)
+        if verdict.color is Color.RED:
+            return verdict
+        for slot in floats:
+            tensor = ir.convenience.get_const_tensor(slot.value)
+            if slot.parameter and not slot.output and tensor is not None:
+                reason, measured, limit = self._constants.against(tensor)
+                if reason:
+                    text = f"{reason} in {slot.value.name!r}"
+                    return Verdict(Color.RED, "constants", text, measured, limit)
+        return verdict
+
+    def _of_cast(self, node: ir.Node) -> Verdict:
+        source = node.inputs[0].dtype if node.inputs[0] is not None else None
+        if node.outputs[0].dtype == _FLOAT and (source in _EXACT or source == self._dtype):
+            return Verdict(Color.GRAY, "range", "what it reads is exact in the narrow type")
+        return Verdict(Color.RED, "range", "integers above 2048 are not exact in float16")
+
+    def _classified(self, node: ir.Node) -> Verdict:
+        if node in self._chosen:
+            color, by = self._chosen[node]
+            return Verdict(color, by)
+        answer = self._chain.color(node)
+        if answer is not None:
+            color, by = answer
+            reason = ""
+            if color is Color.RED and by == DefaultClassifier.name:
+                reason = DefaultClassifier().reason(node)
+            return Verdict(color, f"classifier {by}", reason)
+        if self._unknown == "error":
+            raise PassError(
+                f"no classifier knows {node.op_type} ({node.name or node.outputs[0].name!r}); name "
+                "it in red or green, or choose unknown=follow or unknown=red"
+            )
+        color = Color.RED if self._unknown == "red" else Color.GRAY
+        return Verdict(color, f"unknown={self._unknown}")
+
+    def _hold_exact(self, nodes: list[ir.Node]) -> None:
+        """Make red what computes an index or a size: rounding would change it."""
+        waiting = []
+        for node in nodes:
+            if node.domain:
+                continue
+            first = node.inputs[0] if node.inputs else None
+            if node.op_type == "Cast" and first is not None and _is_float(first):
+                if not _is_float(node.outputs[0]) and node.outputs[0].dtype not in _WIDER:
+                    waiting.append(first)
+            elif node.op_type in ("Resize", "Upsample"):
+                waiting += [value for value in node.inputs[1:] if value is not None]
+            elif node.op_type == "OneHot" and node.inputs[1] is not None:
+                waiting.append(node.inputs[1])
+        seen = set()
+        while waiting:
+            value = waiting.pop()
+            node = value.producer()
+            if value in seen or node is None or not _is_float(value):
+                continue
+            seen.add(value)
+            verdict = self._verdicts.get(node)
+            if verdict is None or verdict.color is Color.GREEN:
+                continue
+            if verdict.color is Color.GRAY and node.op_type not in _GRAPHS:
+                reason = "an index or a size follows from it"
+                self._verdicts[node] = Verdict(Color.RED, "exactness", reason)
+            waiting += [item for item in node.inputs if item is not None]
+
+    def _version(self, node: ir.Node) -> int:
+        return node.version or self._model.opset_imports.get(node.domain, 1)
+
+
+_WIDER = {ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+def _is_float(value: ir.Value) -> bool:
+    if value.dtype is None and value.const_value is not None:
+        return bool(value.const_value.dtype == _FLOAT)
+    return value.dtype == _FLOAT and isinstance(value.type, ir.TensorType)

@@ -1,0 +1,65 @@
+"""Whether a constant can be held in a narrow type."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.io import elements
+
+FEW = 16
+"""Elements up to which each one counts: scales, factors, small numbers added to divisors."""
+
+_CHUNK = 1 << 19
+
+
+class Constants:
+    """Judges constants, each once.
+
+    Args:
+        dtype: the narrow type.
+        margin: a number counts as too large from the largest of the type divided by this.
+        tolerance: the error of a constant relative to it, as root mean squares, up to which it is
+            rounded.
+    """
+
+    def __init__(self, dtype: ir.DataType, margin: float, tolerance: float) -> None:
+        self._dtype = dtype.numpy()
+        limits = ml_dtypes.finfo(self._dtype)
+        self._largest = float(limits.max) / margin
+        self._smallest = float(limits.tiny)
+        self._tolerance = tolerance
+        self._known: dict[int, tuple[str, float | None, float | None]] = {}
+
+    def against(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
+        """Give why a constant must stay wide (empty if it need not), what was measured, the limit."""
+        key = id(tensor)
+        if key not in self._known:
+            self._known[key] = self._judge(tensor)
+        return self._known[key]
+
+    def _judge(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
+        error = power = 0.0
+        for start in range(0, tensor.size, _CHUNK):
+            wide = elements(tensor, start, min(start + _CHUNK, tensor.size))
+            finite = wide[np.isfinite(wide)]
+            if not finite.size:
+                continue
+            size = np.abs(finite)
+            largest = float(size.max())
+            if largest > self._largest:
+                return "an element is too large", largest, self._largest
+            if tensor.size <= FEW:
+                tiny = size[(size > 0) & (size < self._smallest)]
+                if tiny.size:
+                    return "an element is too small", float(tiny.min()), self._smallest
+            difference = finite - finite.astype(self._dtype).astype(np.float32)
+            error += float(difference @ difference)
+            power += float(finite @ finite)
+        relative = math.sqrt(error / power) if power else 0.0
+        if relative > self._tolerance:
+            return "it loses too much in rounding", relative, self._tolerance
+        return "", None, None

@@ -1,0 +1,130 @@
+"""The pass ``fp16``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import onnx_ir as ir
+
+from narrowpass import Color, Decision, Pass, PassResult
+from narrowpass.classify import ClassifierChain, choose_classifiers, matching_nodes
+from narrowpass.errors import PassError
+from narrowpass.inference import inferred
+from narrowpass_fp16.colors import Coloring
+from narrowpass_fp16.emission import Emission
+from narrowpass_fp16.placement import Placement
+
+if TYPE_CHECKING:
+    from narrowpass import Context
+
+_TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+_FIRST_OPSET = {"float16": 6, "bfloat16": 13}
+
+
+@dataclass(frozen=True)
+class MixedPrecision(Pass):
+    """Compute in float16 or bfloat16 where that is faster or smaller, with the fewest casts.
+
+    Attributes:
+        dtype: the narrow type.
+        keep_io: whether inputs and outputs keep their types; or the names of those that do, while
+            the others change where that spares a cast.
+        red: nodes that stay in float32: globs of names, ``op:TYPE``.
+        green: nodes that are lowered, whatever the classifier says of them.
+        classifier: who colours nodes: names of classifiers, joined by ``+``; the first that
+            answers decides.
+        unknown: what becomes of operators that no classifier knows: they follow their neighbours,
+            are red, or are an error.
+        margin: a constant counts as too large from the largest of the type divided by this.
+        tolerance: the error of a constant relative to it (both as root mean squares) up to which
+            it is rounded; one that loses more keeps its readers in float32.
+        cost: what a cast counts as: the bytes that it moves, or one.
+    """
+
+    name: ClassVar[str] = "fp16"
+    dtype: Literal["float16", "bfloat16"] = "float16"
+    keep_io: bool | tuple[str, ...] = True
+    red: tuple[str, ...] = ()
+    green: tuple[str, ...] = ()
+    classifier: str = "default"
+    unknown: Literal["follow", "red", "error"] = "follow"
+    margin: float = 1.0
+    tolerance: float = 4e-3
+    cost: Literal["bytes", "count"] = "bytes"
+
+    @property
+    def may_change_signature(self) -> bool:
+        """Whether types of inputs and outputs may change."""
+        return self.keep_io is not True
+
+    def run(self, model: ir.Model, ctx: Context) -> PassResult:
+        """Rewrite the model; weights are converted when they are written.
+
+        Counters: ``green``, ``gray``, ``red`` (nodes), ``narrow`` (nodes), ``casts``,
+        ``constants``.
+
+        Raises:
+            PassError: the operator set has no Cast to the type; an operator that no classifier
+                knows, where that is an error; a name in `keep_io` that no input or output has.
+        """
+        version = model.opset_imports.get("", 1)
+        if version < _FIRST_OPSET[self.dtype]:
+            raise PassError(
+                f"Cast knows {self.dtype} from operator set {_FIRST_OPSET[self.dtype]} on; the "
+                f"model has {version}; export it with a newer one"
+            )
+        dtype = _TYPES[self.dtype]
+        chain = choose_classifiers(self.classifier, ctx.classifiers)
+        shapes = [value.shape for value in model.graph.outputs]
+        with inferred(model):
+            coloring = self._coloring(model, chain, dtype, ctx)
+            if not coloring.has_green:
+                coloring.publish(ctx, None)
+                return PassResult(model, modified=False)
+            placement = Placement(
+                model, dtype, coloring.color, self._kept(model), by_bytes=self.cost == "bytes"
+            )
+            placement.solve()
+            emission = Emission(model, placement, dtype)
+            emission.run()
+            coloring.publish(ctx, placement)
+        # What was declared is more than what follows.
+        for value, shape in zip(model.graph.outputs, shapes, strict=True):
+            value.shape = shape
+        ctx.counters["casts"] = emission.casts
+        ctx.counters["constants"] = emission.constants
+        return PassResult(model, modified=bool(emission.casts or emission.constants))
+
+    def _coloring(
+        self, model: ir.Model, chain: ClassifierChain, dtype: ir.DataType, ctx: Context
+    ) -> Coloring:
+        nodes = list(model.graph.all_nodes())
+        chosen: dict[ir.Node, tuple[Color, str]] = {}
+        for option, color in (("green", Color.GREEN), ("red", Color.RED)):
+            for item, found in matching_nodes(getattr(self, option), nodes).items():
+                if not found:
+                    ctx.log.warning("fp16: %s item %r selects no node", option, item)
+                chosen.update((node, (color, f"option {option}")) for node in found)
+        return Coloring(
+            model, dtype, chain, chosen, self.unknown, margin=self.margin, tolerance=self.tolerance
+        )
+
+    def _kept(self, model: ir.Model) -> tuple[str, ...] | None:
+        if self.keep_io is True:
+            return None
+        if self.keep_io is False:
+            return ()
+        known = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+        for name in self.keep_io:
+            if name not in known:
+                raise PassError(f"keep-io: the model has no input or output {name!r}")
+        return self.keep_io
+
+
+def decision_of(
+    node: ir.Node, decision: str, by: str, reason: str, measured: float | None, limit: float | None
+) -> Decision:
+    """Give a row of the report."""
+    name = node.name or next((value.name for value in node.outputs if value.name), "")
+    return Decision(name, node.op_type, decision, by, reason, measured, limit)

@@ -1,0 +1,291 @@
+"""Where a model's values change their type: a minimum cut over its type variables.
+
+A variable stands for the inputs and outputs of a node that must have one type (by ONNX's schema),
+for a value that a loop carries, or for an output of an If. It is narrow, on the side of the source,
+or wide. A value costs one cast where what makes it is wide and some reader narrow, and one where it
+is the other way round, however many readers there are. Green nodes are narrow, red ones wide, and
+all others go where casts are fewest; if that is the same, they are narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from narrowpass import Color
+from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
+from narrowpass_fp16.schemas import slots
+
+FLOAT = ir.DataType.FLOAT
+WIDE = SINK
+_LOOP = 16
+"""How many times as much as another a cast within a loop counts, for each loop around it."""
+
+
+@dataclass
+class Uses:
+    """What a value is made and read by.
+
+    Attributes:
+        maker: the variable that it is made by; None for a constant, which is stored as needed.
+        readers: for each variable, who reads it so: a node and the index of its input, or a graph
+            and the index of its output.
+        depth: how many loops it is made in.
+    """
+
+    maker: int | None
+    readers: dict[int, list[tuple[ir.Node | ir.Graph, int]]] = field(default_factory=dict)
+    depth: int = 0
+
+
+@dataclass
+class Tied:
+    """What has one type since a subgraph stands between.
+
+    Attributes:
+        given: indices of the node's inputs.
+        results: graphs, and indices of their outputs.
+        made: outputs of the node.
+        formals: inputs of the subgraph.
+    """
+
+    given: list[int] = field(default_factory=list)
+    results: list[tuple[ir.Graph, int]] = field(default_factory=list)
+    made: list[ir.Value] = field(default_factory=list)
+    formals: list[ir.Value] = field(default_factory=list)
+
+
+class Placement:
+    """The type variables of a model and the cheapest way to choose them.
+
+    Args:
+        model: with types and shapes as far as they are known.
+        dtype: the narrow type.
+        color: gives the colour of a node.
+        keeps: names of graph inputs and outputs whose type stays; None for all.
+        by_bytes: whether a cast counts as many bytes as it moves, or one.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        dtype: ir.DataType,
+        color: Callable[[ir.Node], Color],
+        keeps: Iterable[str] | None,
+        *,
+        by_bytes: bool = True,
+    ) -> None:
+        self._model, self._dtype, self._color = model, dtype, color
+        self._keeps = None if keeps is None else set(keeps)
+        self._by_bytes = by_bytes
+        self._network = Network()
+        self._fixed: dict[int, Color] = {}
+        self.uses: dict[ir.Value, Uses] = {}
+        self.variables: dict[tuple[ir.Node, str], int] = {}
+        self._narrow: list[bool] = []
+        self._add_graph(model.graph, 0)
+        for value in model.graph.inputs:
+            self._make(value, WIDE if self._keeps_type(value) else self._network.add_node())
+        for index, value in enumerate(model.graph.outputs):
+            # Of one that may change, the type is that of what makes it.
+            if self._keeps_type(value) and _is_float(value):
+                self._read(value, WIDE, model.graph, index)
+
+    def solve(self) -> None:
+        """Choose."""
+        for value, uses in self.uses.items():
+            maker = uses.maker
+            if maker is None or not uses.readers:
+                continue  # constants are stored as they are needed
+            price = self._price(value, uses.depth)
+            up, down = self._network.add_node(), self._network.add_node()
+            if maker != SINK:
+                self._network.add_edge(maker, up, price)
+            self._network.add_edge(down, maker, price)
+            for reader in uses.readers:
+                self._network.add_edge(up, reader, ENDLESS)
+                if reader != SINK:
+                    self._network.add_edge(reader, down, ENDLESS)
+        for variable, color in self._fixed.items():
+            if color is Color.GREEN:
+                self._network.add_edge(SOURCE, variable, ENDLESS)
+            elif color is Color.RED:
+                self._network.add_edge(variable, SINK, ENDLESS)
+        self._narrow = self._network.cut()
+
+    def narrow(self, variable: int | None) -> bool:
+        """Tell whether a variable is narrow."""
+        return variable is not None and self._narrow[variable]
+
+    def is_narrow(self, node: ir.Node) -> bool:
+        """Tell whether any type of a node is narrow."""
+        return any(
+            self._narrow[variable] for (owner, _), variable in self.variables.items() if owner is node
+        )
+
+    def _keeps_type(self, value: ir.Value) -> bool:
+        return self._keeps is None or value.name in self._keeps
+
+    def _add_graph(self, graph: ir.Graph, depth: int) -> None:
+        for value in graph.initializers.values():
+            if _is_float(value) and not value.is_graph_input():
+                self._make(value, None, depth)
+        for node in graph:
+            self._add_node(node, depth)
+
+    def _add_node(self, node: ir.Node, depth: int) -> None:
+        graphs = {
+            name: attribute.as_graph()
+            for name, attribute in node.attributes.items()
+            if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
+        }
+        if not node.domain and node.op_type == "If":
+            self._add_if(node, graphs, depth)
+            return
+        if not node.domain and node.op_type == "Loop":
+            self._add_loop(node, graphs["body"], depth)
+            return
+        if not node.domain and node.op_type == "Scan" and self._version(node) >= 9:
+            self._add_scan(node, graphs["body"], depth)
+            return
+        if graphs:
+            self._add_opaque(node, graphs.values(), depth)
+            return
+        color = self._color(node)
+        known = slots(node, self._version(node), self._dtype)
+        if known is None:
+            self._add_opaque(node, (), depth)
+            return
+        for slot in known:
+            if not _is_float(slot.value):
+                continue
+            variable = WIDE
+            if slot.parameter and color is not Color.RED:
+                variable = self._variable(node, slot.parameter)
+                self._fixed[variable] = color
+            if slot.output:
+                self._make(slot.value, variable, depth)
+            else:
+                self._read(slot.value, variable, node, slot.index)
+
+    def _add_opaque(self, node: ir.Node, graphs: Iterable[ir.Graph], depth: int) -> None:
+        """Leave a node, and all in it, as it is."""
+        for index, value in enumerate(node.inputs):
+            if value is not None and _is_float(value):
+                self._read(value, WIDE, node, index)
+        for value in node.outputs:
+            if _is_float(value):
+                self._make(value, WIDE, depth)
+        for graph in graphs:
+            for value in (*graph.inputs, *graph.initializers.values()):
+                if _is_float(value):
+                    self._make(value, WIDE, depth)
+            for inner in graph:
+                self._add_opaque(inner, _subgraphs(inner), depth)
+            for index, value in enumerate(graph.outputs):
+                if _is_float(value):
+                    self._read(value, WIDE, graph, index)
+
+    def _add_if(self, node: ir.Node, graphs: dict[str, ir.Graph], depth: int) -> None:
+        for graph in graphs.values():
+            self._add_graph(graph, depth)
+        for index, value in enumerate(node.outputs):
+            results = [(graph, index) for graph in graphs.values()]
+            self._tie(node, f"output {index}", Tied(results=results, made=[value]), depth)
+
+    def _add_loop(self, node: ir.Node, body: ir.Graph, depth: int) -> None:
+        self._add_graph(body, depth + 1)
+        carried = len(node.inputs) - 2
+        for index in range(carried):
+            tied = Tied(
+                given=[2 + index],
+                results=[(body, 1 + index)],
+                made=list(node.outputs[index : index + 1]),
+                formals=[body.inputs[2 + index]],
+            )
+            self._tie(node, f"carried {index}", tied, depth)
+        for index, value in enumerate(node.outputs[carried:]):
+            tied = Tied(results=[(body, 1 + carried + index)], made=[value])
+            self._tie(node, f"scan {index}", tied, depth)
+
+    def _add_scan(self, node: ir.Node, body: ir.Graph, depth: int) -> None:
+        self._add_graph(body, depth + 1)
+        scanned = node.attributes.get_int("num_scan_inputs", 0)
+        states = len(node.inputs) - scanned
+        for index, formal in enumerate(body.inputs):
+            tied = Tied(given=[index], formals=[formal])
+            if index < states:
+                tied.results = [(body, index)]
+                tied.made = list(node.outputs[index : index + 1])
+            self._tie(node, f"input {index}", tied, depth)
+        for index, value in enumerate(node.outputs[states:]):
+            tied = Tied(results=[(body, states + index)], made=[value])
+            self._tie(node, f"scan {index}", tied, depth)
+
+    def _tie(self, node: ir.Node, name: str, tied: Tied, depth: int) -> None:
+        """Let what goes into a subgraph and comes out of it have one type."""
+        given = [(index, node.inputs[index]) for index in tied.given]
+        results = [(graph, index, graph.outputs[index]) for graph, index in tied.results]
+        values = [value for _, value in given] + [value for _, _, value in results]
+        values += tied.made + tied.formals
+        # Where one of them is no float tensor, or of unknown type, none changes.
+        same = all(value is not None and _is_float(value) for value in values)
+        variable = self._variable(node, name) if same else WIDE
+        for index, value in given:
+            if value is not None and _is_float(value):
+                self._read(value, variable, node, index)
+        for graph, index, value in results:
+            if _is_float(value):
+                self._read(value, variable, graph, index)
+        for value in tied.made:
+            self._make(value, variable, depth)
+        for value in tied.formals:
+            self._make(value, variable, depth + 1)
+
+    def _variable(self, node: ir.Node, name: str) -> int:
+        key = node, name
+        if key not in self.variables:
+            self.variables[key] = self._network.add_node()
+        return self.variables[key]
+
+    def _make(self, value: ir.Value, maker: int | None, depth: int = 0) -> None:
+        if not _is_float(value):
+            return
+        known = self.uses.get(value)
+        if known is None:
+            self.uses[value] = Uses(maker, depth=depth)
+        else:
+            known.maker, known.depth = maker, depth
+
+    def _read(
+        self, value: ir.Value, reader: int, node: ir.Node | ir.Graph, index: int
+    ) -> None:
+        uses = self.uses.setdefault(value, Uses(WIDE))
+        uses.readers.setdefault(reader, []).append((node, index))
+
+    def _version(self, node: ir.Node) -> int:
+        return node.version or self._model.opset_imports.get(node.domain, 1)
+
+    def _price(self, value: ir.Value, depth: int) -> int:
+        size = 1
+        if self._by_bytes:
+            dims = value.shape or ()
+            size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
+        return min(size * _LOOP**depth, ENDLESS >> 20)
+
+
+def _is_float(value: ir.Value) -> bool:
+    if value.dtype is None and value.const_value is not None:
+        return bool(value.const_value.dtype == FLOAT)
+    return value.dtype == FLOAT and isinstance(value.type, ir.TensorType)
+
+
+def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+    return [
+        attribute.as_graph()
+        for attribute in node.attributes.values()
+        if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
+    ]

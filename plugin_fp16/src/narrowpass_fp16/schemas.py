@@ -1,0 +1,79 @@
+"""Which inputs and outputs of a node have one type, and which types those may be: from ONNX."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An input or output of a node.
+
+    Attributes:
+        value: what is there.
+        index: its place among the inputs, or outputs.
+        output: whether it is an output.
+        parameter: names the type that it has in common with others of the node; empty where its
+            type is fixed, or cannot be the narrow one.
+    """
+
+    value: ir.Value
+    index: int
+    output: bool
+    parameter: str
+
+
+def slots(node: ir.Node, version: int, dtype: ir.DataType) -> Iterator[Slot] | None:
+    """Give the inputs and outputs of a node; None where nothing is known of its operator.
+
+    Args:
+        node: of any operator.
+        version: of its operator set.
+        dtype: the narrow type.
+    """
+    schema = _schema(node.op_type, version, node.domain)
+    if schema is None:
+        return None
+    return _slots(node, schema, f"tensor({dtype.name.lower()})")
+
+
+_FIXED = {
+    ("CastLike", "T1"),
+    ("CastLike", "T2"),
+    ("GroupNormalization", "U"),
+    ("LayerNormalization", "U"),
+    ("OneHot", "T1"),
+    ("OneHot", "T2"),
+}
+"""Types that follow from an attribute or another input, and those of indices and sizes."""
+
+
+def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[Slot]:
+    for values, formals, output in (
+        (node.inputs, schema.inputs, False),
+        (node.outputs, schema.outputs, True),
+    ):
+        for index, value in enumerate(values):
+            if value is None or not formals:
+                continue
+            formal = formals[min(index, len(formals) - 1)]
+            parameter = formal.type_str if narrow in formal.types else ""
+            if parameter.startswith("tensor(") or (node.op_type, parameter) in _FIXED:
+                parameter = ""
+            variadic = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+            if parameter and variadic and not formal.is_homogeneous:
+                parameter = f"{parameter}#{index}{'>' if output else '<'}"
+            yield Slot(value, index, output, parameter)
+
+
+@functools.lru_cache(maxsize=4096)
+def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
