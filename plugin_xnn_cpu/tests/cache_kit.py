@@ -89,3 +89,14 @@ def weights(program: XnnProgram) -> dict[str, Any]:
 def result(program: XnnProgram, x: Array, method: str = "main") -> Array:
     """Run a method on x."""
     return program.run({"x": x}, method)["y"]
+
+
+INPUT = np.random.default_rng(5).standard_normal((3, 48)).astype(np.float32)
+
+
+def load_in_child(path: str, folder: str, ready: Any, results: Any) -> None:
+    """Load a bundle in a process of its own, when told to, and tell what came out."""
+    bundle = Bundle.load(path)
+    ready.wait()
+    program = compiled(bundle, Path(folder))
+    results.put((weights(program)["packs"], result(program, INPUT).tobytes()))

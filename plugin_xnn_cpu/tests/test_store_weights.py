@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from cache_kit import compiled, weights
 from onnx import TensorProto, helper, numpy_helper
@@ -100,6 +99,7 @@ def test_weights_are_halved_and_biases_are_not(tmp_path, dtype):
 
 
 def test_other_runtimes_load_it(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
     saved_model(build(decoder()), tmp_path / "m.narrow")
     session = onnxruntime.InferenceSession(
         str(tmp_path / "m.narrow" / "main.onnx"), providers=["CPUExecutionProvider"]
@@ -111,6 +111,7 @@ def test_other_runtimes_load_it(tmp_path):
 
 
 def test_fold_leaves_it_as_it_is_and_a_second_run_changes_nothing(tmp_path):
+    pytest.importorskip("narrowpass_constant_folding")
     model = decoder()
     first = saved_model(build(model), tmp_path / "a.narrow")
     both = saved_model(build(model, "store-weights,fold"), tmp_path / "b.narrow")

@@ -91,7 +91,9 @@ class Network:
             edge ^ 1 for node in part for edge in self._edges[node] if self._to[edge] == SOURCE
         ]
         entries = [edge for edge in entries if self._room[edge]]
-        exits = any(self._to[edge] == SINK and self._room[edge] for n in part for edge in self._edges[n])
+        exits = any(
+            self._to[edge] == SINK and self._room[edge] for n in part for edge in self._edges[n]
+        )
         if not entries or not exits:
             return
         while True:

@@ -123,7 +123,9 @@ class Placement:
     def is_narrow(self, node: ir.Node) -> bool:
         """Tell whether any type of a node is narrow."""
         return any(
-            self._narrow[variable] for (owner, _), variable in self.variables.items() if owner is node
+            self._narrow[variable]
+            for (owner, _), variable in self.variables.items()
+            if owner is node
         )
 
     def _keeps_type(self, value: ir.Value) -> bool:
@@ -260,9 +262,7 @@ class Placement:
         else:
             known.maker, known.depth = maker, depth
 
-    def _read(
-        self, value: ir.Value, reader: int, node: ir.Node | ir.Graph, index: int
-    ) -> None:
+    def _read(self, value: ir.Value, reader: int, node: ir.Node | ir.Graph, index: int) -> None:
         uses = self.uses.setdefault(value, Uses(WIDE))
         uses.readers.setdefault(reader, []).append((node, index))
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.feeds import FeedChecker
+from narrowpass.inference import infer
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
@@ -26,7 +27,6 @@ from narrowpass_xnn_cpu.lower.assign import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass.inference import infer
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.patterns import operations
 from narrowpass_xnn_cpu.native.pool import ThreadPool

@@ -14,6 +14,7 @@ from onnx_ir.passes.common import InlinePass
 
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, UsageError
+from narrowpass.inference import infer
 from narrowpass.requests import (
     check_kept,
     check_targets,
@@ -23,7 +24,6 @@ from narrowpass.requests import (
 )
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
-from narrowpass.inference import infer
 from narrowpass_xnn_cpu.method import Method, Premises, step_name
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.plan.step import Times

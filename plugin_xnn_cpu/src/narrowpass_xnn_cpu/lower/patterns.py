@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import RULES, Op
 
 Match = Callable[[ir.Node, Facts], "tuple[str, ir.Value, list[ir.Node]] | None"]
@@ -23,7 +23,15 @@ def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
 
 def _is(facts: Facts, value: ir.Value | None, number: float) -> bool:
     found = facts.scalar(value)
-    return found is not None and math.isclose(found, number, rel_tol=1e-4)
+    return found is not None and _near(facts, value, found, number)
+
+
+def _near(facts: Facts, value: ir.Value | None, found: float, number: float) -> bool:
+    """Tell whether `found` is `number`, as the type of `value` has it."""
+    dtype = facts.dtype(value)
+    if dtype in NARROW:
+        return found == float(dtype.numpy().type(number))
+    return math.isclose(found, number, rel_tol=1e-4)
 
 
 def _with_constant(node: ir.Node, facts: Facts) -> tuple[ir.Value, float] | None:
@@ -75,7 +83,7 @@ def _gelu(erf: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | N
     scaled = _with_constant(scale, facts)
     if scale.op_type == "Div" and _is(facts, scale.inputs[1], math.sqrt(2)):
         x = scale.inputs[0]
-    elif scale.op_type == "Mul" and scaled and math.isclose(scaled[1], 0.5**0.5, rel_tol=1e-4):
+    elif scale.op_type == "Mul" and scaled and _near(facts, scaled[0], scaled[1], 0.5**0.5):
         x = scaled[0]
     else:
         return None
@@ -97,7 +105,7 @@ def _tanh_gelu(tanh: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node
     scaled = None if outer is None else _with_constant(outer, facts)
     if outer is None or scaled is None:
         return None
-    if not math.isclose(scaled[1], math.sqrt(2 / math.pi), rel_tol=1e-4):
+    if not _near(facts, scaled[0], scaled[1], math.sqrt(2 / math.pi)):
         return None
     inner = _producer(scaled[0], "Add")
     if inner is None:
@@ -107,7 +115,7 @@ def _tanh_gelu(tanh: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node
         term = None if cubic is None else _with_constant(cubic, facts)
         if x is None or cubic is None or term is None:
             continue
-        if not math.isclose(term[1], 0.044715, rel_tol=1e-4):
+        if not _near(facts, term[0], term[1], 0.044715):
             continue
         cube = _cube(term[0], x, facts)
         if cube is None:
