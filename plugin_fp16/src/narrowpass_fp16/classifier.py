@@ -61,7 +61,7 @@ _LONG = 256
 """Elements in a sum from which it is kept wide."""
 
 _TABLE = 1024
-"""Elements of a constant from which looking up in it pays: half as many bytes are stored and read."""
+"""Elements of a constant from which looking up in it pays: it is stored in half as many bytes."""
 
 _AXES = {"Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "Hardmax"}
 

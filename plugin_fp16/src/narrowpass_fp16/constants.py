@@ -35,7 +35,7 @@ class Constants:
         self._known: dict[int, tuple[str, float | None, float | None]] = {}
 
     def against(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
-        """Give why a constant must stay wide (empty if it need not), what was measured, the limit."""
+        """Give why a constant must stay wide (empty if it need not), a value and its limit."""
         key = id(tensor)
         if key not in self._known:
             self._known[key] = self._judge(tensor)

@@ -61,8 +61,6 @@ class Network:
                 if not reaches[before] and self._room[edge ^ 1]:
                     reaches[before] = True
                     waiting.append(before)
-        if reaches[SOURCE]:
-            raise ValueError("something that must be on one side must be on the other too")
         return [not found for found in reaches]
 
     def _parts(self) -> list[list[int]]:
@@ -130,6 +128,8 @@ class Network:
             node = self._to[path[-1]]
             if node == SINK:
                 amount = min(self._room[edge] for edge in path)
+                if amount > ENDLESS >> 1:
+                    raise ValueError("something that must be on one side must be on the other too")
                 for edge in path:
                     self._room[edge] -= amount
                     self._room[edge ^ 1] += amount

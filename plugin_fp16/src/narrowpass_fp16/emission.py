@@ -152,9 +152,11 @@ def _insert(value: ir.Value, cast: ir.Node) -> None:
 def _graphs(graph: ir.Graph) -> list[ir.Graph]:
     found = [graph]
     for node in graph.all_nodes():
-        for attribute in node.attributes.values():
-            if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH:
-                found.append(attribute.as_graph())
+        found += [
+            attribute.as_graph()
+            for attribute in node.attributes.values()
+            if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
+        ]
     return found
 
 

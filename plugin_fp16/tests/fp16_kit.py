@@ -1,0 +1,124 @@
+"""Small models, and what the pass makes of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import narrowpass
+from narrowpass import Bundle
+
+RNG = np.random.default_rng(33)
+Array = np.ndarray[Any, Any]
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+
+
+def floats(*shape: int, scale: float = 0.3) -> Array:
+    return (RNG.standard_normal(shape) * scale).astype(np.float32)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int | str]],
+    outputs: Mapping[str, Sequence[int | str] | None],
+    constants: Mapping[str, Array] | None = None,
+    *,
+    opset: int = 20,
+    types: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """Make a model; values are float32 unless `types` says otherwise."""
+    kinds = types or {}
+    for index, node in enumerate(nodes):
+        node.name = node.name or f"n{index}"
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info(n, kinds.get(n, FLOAT), s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, kinds.get(n, FLOAT), s) for n, s in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    made.ir_version = 9
+    return made
+
+
+def run(proto: onnx.ModelProto, text: str = "fp16") -> Bundle:
+    """Build with the pass, from a model object, which must not change."""
+    before = proto.SerializeToString()
+    bundle = narrowpass.build(ir.from_proto(proto), text, target="reference")
+    assert proto.SerializeToString() == before
+    return bundle
+
+
+def rewritten(proto: onnx.ModelProto, text: str = "fp16") -> onnx.ModelProto:
+    """Give the model after the pass; it is checked, and a second run changes nothing."""
+    first = ir.to_proto(run(proto, text).methods["main"])
+    onnx.checker.check_model(first, full_check=True)
+    again = ir.to_proto(run(first, text).methods["main"])
+    assert again.SerializeToString() == first.SerializeToString(), "a second run changes the model"
+    return first
+
+
+def count(proto: onnx.ModelProto) -> int:
+    """Count the casts of a model, those in subgraphs too."""
+    return sum(node.op_type == "Cast" for node in nodes_of(proto.graph))
+
+
+def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    found = []
+    for node in graph.node:
+        found.append(node)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found += nodes_of(attribute.g)
+    return found
+
+
+def constants(proto: onnx.ModelProto) -> dict[str, int]:
+    """Give the types of initializers."""
+    return {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+
+
+def verdicts(bundle: Bundle) -> dict[str, dict[str, Any]]:
+    """Give the report of the last pass, by node."""
+    (part,) = bundle.reports[-1].methods.values()
+    return {item["node"]: item for item in part.decisions}
+
+
+def check(
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+    text: str = "fp16",
+    tolerance: float = 5e-3,
+) -> onnx.ModelProto:
+    """Rewrite, and compare the results by the reference evaluator, and onnxruntime if it is there."""
+    made = rewritten(proto, text)
+    right = ReferenceEvaluator(proto).run(None, dict(feeds))
+    got = ReferenceEvaluator(made).run(None, dict(feeds))
+    for a, b in zip(got, right, strict=True):
+        assert a.dtype == b.dtype
+        limit = tolerance * max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=limit)
+    try:
+        import onnxruntime
+    except ImportError:
+        return made
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    for a, b in zip(session.run(None, dict(feeds)), right, strict=True):
+        limit = tolerance * max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=limit)
+    return made
+
+
+def operators(proto: onnx.ModelProto) -> Counter[str]:
+    """Count the operators of a model."""
+    return Counter(node.op_type for node in nodes_of(proto.graph))
