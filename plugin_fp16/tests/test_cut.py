@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
 
 

@@ -127,6 +127,9 @@ class Coloring:
         if verdict.color is Color.RED:
             return verdict
         for slot in floats:
+            if not slot.output and _counts(slot.value, self._dtype):
+                text = f"{slot.value.name!r} may be an integer above 2048"
+                return Verdict(Color.RED, "exactness", text)
             tensor = ir.convenience.get_const_tensor(slot.value)
             if slot.parameter and not slot.output and tensor is not None:
                 reason, measured, limit = self._constants.against(tensor)
@@ -177,20 +180,30 @@ class Coloring:
         seen = set()
         while waiting:
             value = waiting.pop()
-            node = value.producer()
-            if value in seen or node is None or not _is_float(value):
+            maker = value.producer()
+            if value in seen or maker is None or not _is_float(value):
                 continue
             seen.add(value)
-            verdict = self._verdicts.get(node)
+            verdict = self._verdicts.get(maker)
             if verdict is None or verdict.color is Color.GREEN:
                 continue
-            if verdict.color is Color.GRAY and node.op_type not in _GRAPHS:
+            if verdict.color is Color.GRAY and maker.op_type not in _GRAPHS:
                 reason = "an index or a size follows from it"
-                self._verdicts[node] = Verdict(Color.RED, "exactness", reason)
-            waiting += [item for item in node.inputs if item is not None]
+                self._verdicts[maker] = Verdict(Color.RED, "exactness", reason)
+            waiting += [item for item in maker.inputs if item is not None]
 
     def _version(self, node: ir.Node) -> int:
         return node.version or self._model.opset_imports.get(node.domain, 1)
+
+
+def _counts(value: ir.Value, dtype: ir.DataType) -> bool:
+    """Tell whether a value comes of integers that the narrow type need not hold."""
+    node = value.producer()
+    if node is None or node.op_type != "Cast" or node.domain or node.inputs[0] is None:
+        return False
+    source = node.inputs[0].dtype
+    floats = {_FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+    return source not in _EXACT | floats and source != dtype
 
 
 _WIDER = {ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}

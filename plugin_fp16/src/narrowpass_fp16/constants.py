@@ -28,7 +28,7 @@ class Constants:
 
     def __init__(self, dtype: ir.DataType, margin: float, tolerance: float) -> None:
         self._dtype = dtype.numpy()
-        limits = ml_dtypes.finfo(self._dtype)
+        limits = ml_dtypes.finfo(self._dtype)  # type: ignore[no-untyped-call]
         self._largest = float(limits.max) / margin
         self._smallest = float(limits.tiny)
         self._tolerance = tolerance

@@ -33,7 +33,7 @@ class Network:
         return len(self._edges) - 1
 
     def add_edge(self, start: int, end: int, capacity: int) -> None:
-        """Add an edge: `capacity` is paid where `start` is on the source's side and `end` is not."""
+        """Add an edge, paid where `start` is on the side of the source and `end` is not."""
         for tail, head, room in ((start, end, capacity), (end, start, 0)):
             self._edges[tail].append(len(self._to))
             self._to.append(head)

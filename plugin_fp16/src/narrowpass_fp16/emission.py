@@ -95,7 +95,8 @@ class Emission:
         self, uses: Uses, *, narrow: bool
     ) -> tuple[list[tuple[ir.Node | ir.Graph, int]], list[tuple[ir.Node | ir.Graph, int]]]:
         """Give who reads a value as narrow (or wide), and who does not."""
-        same, others = [], []
+        same: list[tuple[ir.Node | ir.Graph, int]] = []
+        others: list[tuple[ir.Node | ir.Graph, int]] = []
         for variable, readers in uses.readers.items():
             chosen = same if self._placement.narrow(variable) == narrow else others
             chosen += readers

@@ -161,11 +161,14 @@ class Placement:
         if known is None:
             self._add_opaque(node, (), depth)
             return
-        for slot in known:
+        found = list(known)
+        # A value of unknown type may be float32: what must be of its type stays so.
+        unknown = {slot.parameter for slot in found if slot.value.dtype is None}
+        for slot in found:
             if not _is_float(slot.value):
                 continue
             variable = WIDE
-            if slot.parameter and color is not Color.RED:
+            if slot.parameter and slot.parameter not in unknown and color is not Color.RED:
                 variable = self._variable(node, slot.parameter)
                 self._fixed[variable] = color
             if slot.output:
@@ -274,7 +277,8 @@ class Placement:
         if self._by_bytes:
             dims = value.shape or ()
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
-        return min(size * _LOOP**depth, ENDLESS >> 20)
+        price: int = size * _LOOP**depth
+        return min(price, ENDLESS >> 20)
 
 
 def _is_float(value: ir.Value) -> bool:
