@@ -78,16 +78,14 @@ def test_a_tiny_number_keeps_its_reader_wide(epsilon):
     constants_ = {"w": floats(16, 16), "e": np.float32(epsilon).reshape(())}
     found = verdicts(model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, constants_))["n1"]
     assert found["decision"] == "red, wide"
-    assert "too small" in found["reason"]
+    assert "all elements are too small" in found["reason"]
 
 
 def test_a_weight_that_rounding_loses_stays_wide():
-    proto = model(
-        [matmul(y="y")], {"x": [3, 16]}, {"y": [3, 16]}, {"w": floats(16, 16, scale=1e-8)}
-    )
+    weight = floats(64, 64, scale=1e-6)
+    weight[0, 0] = 1e-4  # the others are multiples of 6e-8, and few of these
+    proto = model([matmul(y="y")], {"x": [3, 64]}, {"y": [3, 64]}, {"w": weight})
     assert "loses too much" in verdicts(proto)["n0"]["reason"]
-    tolerant = verdicts(proto, "fp16{tolerance=2}")["n0"]
-    assert tolerant["decision"] == "green, narrow"
 
 
 def layer_norm(x, y, width):

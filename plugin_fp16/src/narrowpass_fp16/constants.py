@@ -10,9 +10,6 @@ import onnx_ir as ir
 
 from narrowpass.io import elements
 
-FEW = 16
-"""Elements up to which each one counts: scales, factors, small numbers added to divisors."""
-
 _CHUNK = 1 << 19
 
 
@@ -42,23 +39,20 @@ class Constants:
         return self._known[key]
 
     def _judge(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
-        error = power = 0.0
+        largest = error = power = 0.0
         for start in range(0, tensor.size, _CHUNK):
             wide = elements(tensor, start, min(start + _CHUNK, tensor.size))
             finite = wide[np.isfinite(wide)]
             if not finite.size:
                 continue
-            size = np.abs(finite)
-            largest = float(size.max())
+            largest = max(largest, float(np.abs(finite).max()))
             if largest > self._largest:
                 return "an element is too large", largest, self._largest
-            if tensor.size <= FEW:
-                tiny = size[(size > 0) & (size < self._smallest)]
-                if tiny.size:
-                    return "an element is too small", float(tiny.min()), self._smallest
             difference = finite - finite.astype(self._dtype).astype(np.float32)
             error += float(difference @ difference)
             power += float(finite @ finite)
+        if 0 < largest < self._smallest:
+            return "all elements are too small", largest, self._smallest
         relative = math.sqrt(error / power) if power else 0.0
         if relative > self._tolerance:
             return "it loses too much in rounding", relative, self._tolerance

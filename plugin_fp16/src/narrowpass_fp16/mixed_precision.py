@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import onnx_ir as ir
 
-from narrowpass import Color, Decision, Pass, PassResult
+from narrowpass import Color, Pass, PassResult
 from narrowpass.classify import ClassifierChain, choose_classifiers, matching_nodes
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
-from narrowpass_fp16.colors import Coloring
+from narrowpass.metrics import Tolerance
+from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.placement import Placement
+from narrowpass_fp16.ranges import observe
+from narrowpass_fp16.verification import Verification
 
 if TYPE_CHECKING:
     from narrowpass import Context
+    from narrowpass.calibration import Samples
 
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 _FIRST_OPSET = {"float16": 6, "bfloat16": 13}
@@ -36,9 +43,10 @@ class MixedPrecision(Pass):
             answers decides.
         unknown: what becomes of operators that no classifier knows: they follow their neighbours,
             are red, or are an error.
-        margin: a constant counts as too large from the largest of the type divided by this.
-        tolerance: the error of a constant relative to it (both as root mean squares) up to which
-            it is rounded; one that loses more keeps its readers in float32.
+        margin: constants and values on the data count as too large from the largest of the type
+            divided by this.
+        tolerance: how far outputs may be from those of the model as it was on the data, such as
+            ``rel:1e-2``; nodes that take them further stay in float32.
         cost: what a cast counts as: the bytes that it moves, or one.
     """
 
@@ -50,7 +58,7 @@ class MixedPrecision(Pass):
     classifier: str = "default"
     unknown: Literal["follow", "red", "error"] = "follow"
     margin: float = 1.0
-    tolerance: float = 4e-3
+    tolerance: Tolerance | None = None
     cost: Literal["bytes", "count"] = "bytes"
 
     @property
@@ -66,7 +74,9 @@ class MixedPrecision(Pass):
 
         Raises:
             PassError: the operator set has no Cast to the type; an operator that no classifier
-                knows, where that is an error; a name in `keep_io` that no input or output has.
+                knows, where that is an error; a name in `keep_io` that no input or output has; a
+                tolerance without data, or one that cannot be met.
+            DataError: a value is NaN on a sample.
         """
         version = model.opset_imports.get("", 1)
         if version < _FIRST_OPSET[self.dtype]:
@@ -74,18 +84,62 @@ class MixedPrecision(Pass):
                 f"Cast knows {self.dtype} from operator set {_FIRST_OPSET[self.dtype]} on; the "
                 f"model has {version}; export it with a newer one"
             )
+        if self.tolerance is not None and ctx.samples is None:
+            raise PassError("tolerance needs data: give --calibration, or build(calibration=...)")
+        ranges: dict[str, float] = {}
+        if ctx.samples is not None:
+            with inferred(model):
+                ranges = observe(model, ctx.samples, ctx.target)
+        held: frozenset[int] = frozenset()
+        if self.tolerance is not None and ctx.samples is not None:
+            held = self._held(model, ctx, ctx.samples, self.tolerance, ranges)
+        modified, _ = self._rewrite(model, ctx, ranges, held)
+        return PassResult(model, modified)
+
+    def _held(
+        self,
+        model: ir.Model,
+        ctx: Context,
+        samples: Samples,
+        tolerance: Tolerance,
+        ranges: Mapping[str, float],
+    ) -> frozenset[int]:
+        """Give the numbers of the nodes that must stay wide for `tolerance` to be met."""
+        original = model.clone()
+        narrow: list[int] = []
+
+        def rewrite(held: frozenset[int]) -> ir.Model:
+            clone = original.clone()
+            trial = dataclasses.replace(ctx, counters=Counter(), decisions=[])
+            _, found = self._rewrite(clone, trial, ranges, held)
+            narrow[:] = found if not held else narrow
+            return clone
+
+        rewrite(frozenset())
+        if not narrow:
+            return frozenset()
+        return Verification(original, samples, tolerance).blame(rewrite, tuple(narrow))
+
+    def _rewrite(
+        self, model: ir.Model, ctx: Context, ranges: Mapping[str, float], held: frozenset[int]
+    ) -> tuple[bool, list[int]]:
+        """Rewrite in place; tell whether anything changed, and the numbers of the narrow nodes."""
         dtype = _TYPES[self.dtype]
         chain = choose_classifiers(self.classifier, ctx.classifiers)
         shapes = [value.shape for value in model.graph.outputs]
+        nodes = list(model.graph.all_nodes())
         with inferred(model):
-            coloring = self._coloring(model, chain, dtype, ctx)
+            reason = f"narrow, it takes the result out of {self.tolerance}"
+            verdicts = {nodes[i]: Verdict(Color.RED, "verification", reason) for i in held}
+            coloring = self._coloring(model, chain, dtype, ctx, ranges, verdicts)
             if not coloring.has_green:
                 coloring.publish(ctx, None)
-                return PassResult(model, modified=False)
+                return False, []
             placement = Placement(
                 model, dtype, coloring.color, self._kept(model), by_bytes=self.cost == "bytes"
             )
             placement.solve()
+            narrow = [number for number, node in enumerate(nodes) if placement.is_narrow(node)]
             emission = Emission(model, placement, dtype)
             emission.run()
             coloring.publish(ctx, placement)
@@ -94,10 +148,16 @@ class MixedPrecision(Pass):
             value.shape = shape
         ctx.counters["casts"] = emission.casts
         ctx.counters["constants"] = emission.constants
-        return PassResult(model, modified=bool(emission.casts or emission.constants))
+        return bool(emission.casts or emission.constants), narrow
 
     def _coloring(
-        self, model: ir.Model, chain: ClassifierChain, dtype: ir.DataType, ctx: Context
+        self,
+        model: ir.Model,
+        chain: ClassifierChain,
+        dtype: ir.DataType,
+        ctx: Context,
+        ranges: Mapping[str, float],
+        held: Mapping[ir.Node, Verdict],
     ) -> Coloring:
         nodes = list(model.graph.all_nodes())
         chosen: dict[ir.Node, tuple[Color, str]] = {}
@@ -107,7 +167,14 @@ class MixedPrecision(Pass):
                     ctx.log.warning("fp16: %s item %r selects no node", option, item)
                 chosen.update((node, (color, f"option {option}")) for node in found)
         return Coloring(
-            model, dtype, chain, chosen, self.unknown, margin=self.margin, tolerance=self.tolerance
+            model,
+            dtype,
+            chain,
+            chosen,
+            self.unknown,
+            margin=self.margin,
+            ranges=ranges,
+            held=held,
         )
 
     def _kept(self, model: ir.Model) -> tuple[str, ...] | None:
@@ -120,11 +187,3 @@ class MixedPrecision(Pass):
             if name not in known:
                 raise PassError(f"keep-io: the model has no input or output {name!r}")
         return self.keep_io
-
-
-def decision_of(
-    node: ir.Node, decision: str, by: str, reason: str, measured: float | None, limit: float | None
-) -> Decision:
-    """Give a row of the report."""
-    name = node.name or next((value.name for value in node.outputs if value.name), "")
-    return Decision(name, node.op_type, decision, by, reason, measured, limit)

@@ -86,6 +86,7 @@ class Placement:
         self.uses: dict[ir.Value, Uses] = {}
         self.variables: dict[tuple[ir.Node, str], int] = {}
         self._narrow: list[bool] = []
+        self._nodes: set[ir.Node] = set()
         self._add_graph(model.graph, 0)
         for value in model.graph.inputs:
             self._make(value, WIDE if self._keeps_type(value) else self._network.add_node())
@@ -115,6 +116,9 @@ class Placement:
             elif color is Color.RED:
                 self._network.add_edge(variable, SINK, ENDLESS)
         self._narrow = self._network.cut()
+        self._nodes = {
+            node for (node, _), variable in self.variables.items() if self._narrow[variable]
+        }
 
     def narrow(self, variable: int | None) -> bool:
         """Tell whether a variable is narrow."""
@@ -122,11 +126,7 @@ class Placement:
 
     def is_narrow(self, node: ir.Node) -> bool:
         """Tell whether any type of a node is narrow."""
-        return any(
-            self._narrow[variable]
-            for (owner, _), variable in self.variables.items()
-            if owner is node
-        )
+        return node in self._nodes
 
     def _keeps_type(self, value: ir.Value) -> bool:
         return self._keeps is None or value.name in self._keeps

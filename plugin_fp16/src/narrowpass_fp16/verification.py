@@ -1,0 +1,86 @@
+"""How far a narrow model is from the wide one on data, and which nodes are to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass import Bundle, CompileOptions
+from narrowpass.errors import PassError
+from narrowpass.metrics import Tolerance, difference
+from narrowpass.reference import ReferenceBackend
+
+if TYPE_CHECKING:
+    from narrowpass.calibration import Samples
+
+MOST = 64
+"""How many nodes are made wide before the pass gives up."""
+
+Rewrite = Callable[[frozenset[int]], ir.Model]
+"""Gives the model rewritten, with the nodes of these numbers kept wide."""
+
+
+class Verification:
+    """Compares rewritten models with the model as it was, by onnx's own evaluator.
+
+    Other runtimes compute narrow nodes in float32, and hide what overflows.
+
+    Args:
+        model: as it was; not changed.
+        samples: what it is run on.
+        tolerance: how far its outputs may be from those of the model as it was.
+    """
+
+    def __init__(self, model: ir.Model, samples: Samples, tolerance: Tolerance) -> None:
+        self._samples, self._tolerance = samples, tolerance
+        self._right = self._run(model)
+
+    def problem(self, model: ir.Model) -> str:
+        """Give a sentence on an output that is too far from the model as it was; empty for none."""
+        for number, (got, right) in enumerate(zip(self._run(model), self._right, strict=True), 1):
+            differences = {name: difference(got[name], array) for name, array in right.items()}
+            for text in self._tolerance.check(differences):
+                return f"on sample {number} of {self._samples.source}, {text}"
+        return ""
+
+    def blame(self, rewrite: Rewrite, nodes: Sequence[int]) -> frozenset[int]:
+        """Find nodes that must stay wide for the outputs to be within the tolerance.
+
+        The first node in order whose lowering takes them out of it is found by bisection, with all
+        nodes after it wide, and is kept wide; then the next.
+
+        Args:
+            rewrite: makes the narrow model.
+            nodes: the numbers of the nodes that are narrow, in order.
+
+        Raises:
+            PassError: too many nodes would have to be wide.
+        """
+        wide: set[int] = set()
+        start = 0
+        while problem := self.problem(rewrite(frozenset(wide))):
+            if len(wide) == MOST or start >= len(nodes):
+                raise PassError(
+                    f"tolerance={self._tolerance} cannot be met with {len(wide)} nodes kept wide: "
+                    f"{problem}; choose a larger one, or bfloat16, or name nodes in red"
+                )
+            # With nodes[:low] narrow it is met, with nodes[:high] it is not.
+            low, high = start, len(nodes)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self.problem(rewrite(frozenset(wide | set(nodes[middle:])))):
+                    high = middle
+                else:
+                    low = middle
+            wide.add(nodes[low])
+            start = low + 1
+        return frozenset(wide)
+
+    def _run(self, model: ir.Model) -> list[dict[str, Any]]:
+        bundle = Bundle({"main": model})
+        compiled = ReferenceBackend().compile(bundle, CompileOptions())
+        with np.errstate(all="ignore"), compiled as program:
+            return [dict(program.run(feeds)) for feeds in self._samples]

@@ -1,0 +1,168 @@
+"""What data says: ranges, and how far the result is from the model as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from fp16_kit import floats, model, verdicts
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+import narrowpass
+from narrowpass.errors import NarrowpassError
+from narrowpass.reference import ReferenceBackend
+
+
+def chain(scales, width=16):
+    """Make products, each times a number that makes its result so much larger."""
+    nodes, weights, last = [], {}, "x"
+    for index, scale in enumerate(scales):
+        weights[f"w{index}"] = np.eye(width, dtype=np.float32) * np.float32(scale)
+        nodes.append(helper.make_node("MatMul", [last, f"w{index}"], [f"h{index}"]))
+        last = f"h{index}"
+    nodes.append(helper.make_node("Identity", [last], ["y"]))
+    return model(nodes, {"x": ["N", width]}, {"y": ["N", width]}, weights)
+
+
+def build(proto, text, data):
+    return narrowpass.build(ir.from_proto(proto), text, target="reference", calibration=data)
+
+
+def result(bundle, feeds):
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(ir.to_proto(bundle.methods["main"])).run(None, feeds)[0]
+
+
+SAMPLES = [{"x": floats(3, 16)}, {"x": floats(5, 16, scale=1.0)}]
+
+
+def test_values_that_are_too_large_on_the_data_stay_wide():
+    proto = chain([1000, 1000, 1e-3, 1e-3])
+    without = build(proto, "fp16", None)
+    assert not np.isfinite(result(without, SAMPLES[1])).all()
+    bundle = build(proto, "fp16", SAMPLES)
+    found = verdicts(bundle)
+    assert [found[f"n{i}"]["decision"] for i in range(4)] == [
+        "green, narrow",
+        "red, wide",
+        "red, wide",
+        "green, narrow",
+    ]
+    assert found["n1"]["by"] == "data"
+    assert found["n1"]["measured"] > found["n1"]["limit"] == 65504
+    for feeds in SAMPLES:
+        right = ReferenceEvaluator(proto).run(None, feeds)[0]
+        np.testing.assert_allclose(result(bundle, feeds), right, rtol=2e-3)
+
+
+def test_a_margin_keeps_more_wide():
+    proto = chain([1000, 10, 1e-3])
+    assert verdicts(build(proto, "fp16", SAMPLES))["n1"]["decision"] == "green, narrow"
+    found = verdicts(build(proto, "fp16{margin=8}", SAMPLES))["n1"]
+    assert found["decision"] == "red, wide"
+    assert found["limit"] == 65504 / 8
+
+
+def test_bfloat16_has_the_range():
+    found = verdicts(build(chain([1000, 1000, 1e-3]), "fp16{dtype=bfloat16}", SAMPLES))
+    assert {item["decision"] for item in found.values()} == {"green, narrow", "gray, narrow"}
+
+
+def test_infinities_of_a_mask_are_no_range():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "mask"], ["m"]),
+        helper.make_node("MaxPool", ["m"], ["p"], kernel_shape=[2], strides=[2]),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    mask = np.where(np.arange(16) % 2, 0, -np.inf).astype(np.float32)
+    weights = {"w": floats(16, 16), "v": floats(8, 4), "mask": mask}
+    proto = model(nodes, {"x": [1, 3, 16]}, {"y": [1, 3, 4]}, weights)
+    found = verdicts(build(proto, "fp16", [{"x": floats(1, 3, 16)}]))
+    assert found["n1"]["decision"] == "gray, narrow"
+
+
+def test_data_that_cannot_be_used():
+    proto = chain([1.0])
+    with pytest.raises(NarrowpassError, match="is NaN on sample 1"):
+        build(proto, "fp16", [{"x": np.full((1, 16), np.nan, np.float32)}])
+    with pytest.raises(NarrowpassError, match="input 'x'"):
+        build(proto, "fp16", [{"x": np.zeros((1, 17), np.float32)}])
+    with pytest.raises(NarrowpassError, match="tolerance needs data"):
+        build(proto, "fp16{tolerance=rel:1e-2}", None)
+
+
+def sensitive():
+    """Make a model with one product that rounding ruins: a small difference of large numbers."""
+    rng = np.random.default_rng(4)
+    weights = {f"w{i}": (rng.standard_normal((16, 16)) / 4).astype("f4") for i in range(5)}
+    weights["large"] = np.float32(3000).reshape(())
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"]),
+        helper.make_node("MatMul", ["a", "w1"], ["b"]),
+        helper.make_node("Add", ["b", "large"], ["c"]),
+        helper.make_node("Sub", ["c", "large"], ["d"]),
+        helper.make_node("MatMul", ["d", "w2"], ["e"]),
+        helper.make_node("MatMul", ["e", "w3"], ["f"]),
+        helper.make_node("MatMul", ["f", "w4"], ["y"]),
+    ]
+    return model(nodes, {"x": ["N", 16]}, {"y": ["N", 16]}, weights)
+
+
+def test_nodes_that_take_the_result_out_of_the_tolerance_stay_wide():
+    proto = sensitive()
+    loose = build(proto, "fp16", SAMPLES)
+    right = [ReferenceEvaluator(proto).run(None, feeds)[0] for feeds in SAMPLES]
+
+    def error(bundle):
+        pairs = zip(SAMPLES, right, strict=True)
+        return max(
+            np.abs(result(bundle, feeds) - want).max() / np.abs(want).max() for feeds, want in pairs
+        )
+
+    assert error(loose) > 0.1
+    bundle = build(proto, "fp16{tolerance=rel:1e-2}", SAMPLES)
+    assert error(bundle) <= 1e-2
+    found = verdicts(bundle)
+    held = {name for name, item in found.items() if item["by"] == "verification"}
+    assert held
+    assert held <= {"n2", "n3", "n4"}  # the sum, the difference, and what reads it
+    assert found["n0"]["decision"] == found["n6"]["decision"] == "green, narrow"
+    assert "rel:0.01" in found[next(iter(held))]["reason"]
+    # The same again, byte for byte.
+    again = build(proto, "fp16{tolerance=rel:1e-2}", SAMPLES)
+    one, other = (ir.to_proto(b.methods["main"]).SerializeToString() for b in (bundle, again))
+    assert one == other
+
+
+def test_a_tolerance_that_is_met_changes_nothing():
+    proto = chain([1.0, 1.0])
+    plain = ir.to_proto(build(proto, "fp16", SAMPLES).methods["main"])
+    checked = ir.to_proto(build(proto, "fp16{tolerance=rel:1e-2}", SAMPLES).methods["main"])
+    assert plain.SerializeToString() == checked.SerializeToString()
+
+
+def test_a_tolerance_of_nothing_keeps_all_wide():
+    bundle = build(sensitive(), "fp16{tolerance=rel:0}", SAMPLES)
+    made = ir.to_proto(bundle.methods["main"])
+    assert isinstance(made, onnx.ModelProto)
+    for feeds in SAMPLES:
+        right = ReferenceEvaluator(sensitive()).run(None, feeds)[0]
+        np.testing.assert_array_equal(result(bundle, feeds), right)
+
+
+def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
+    assert ReferenceBackend.name == "reference"
+    proto = chain([1000, 1000, 1e-3, 1e-3])
+    # Without ranges the verification alone must find the overflow.
+    from narrowpass.calibration import Samples
+    from narrowpass.metrics import Tolerance
+    from narrowpass_fp16.verification import Verification
+
+    source = ir.from_proto(proto)
+    judged = Verification(source, Samples("here", lambda: SAMPLES), Tolerance("rel", 1e-2))
+    assert judged.problem(source.clone()) == ""
+    narrow = build(proto, "fp16", None).methods["main"]
+    assert "output 'y'" in judged.problem(narrow)
