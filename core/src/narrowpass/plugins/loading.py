@@ -11,7 +11,7 @@ import importlib.metadata
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -178,11 +178,15 @@ def load_plugins(
 def installed_plugins() -> Plugins:
     """Give the installed plugins, found anew only where something may have been installed."""
     folders = tuple((folder, _changed(folder)) for folder in sys.path)
-    return _installed(folders, os.environ.get(DISABLE_VARIABLE, ""))
+    # Who puts another function in its place, as tests do, means it.
+    found_by = importlib.metadata.entry_points
+    return _installed(found_by, folders, os.environ.get(DISABLE_VARIABLE, ""))
 
 
 @functools.lru_cache(maxsize=1)
-def _installed(_folders: tuple[tuple[str, int], ...], _disabled: str) -> Plugins:
+def _installed(
+    _found_by: Callable[..., object], _folders: tuple[tuple[str, int], ...], _disabled: str
+) -> Plugins:
     return load_plugins()
 
 
