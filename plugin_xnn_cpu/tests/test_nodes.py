@@ -158,10 +158,17 @@ def test_positive(op_type):
     check(model, {"x0": np.abs(floats(5, 7)) + np.float32(1e-3)})
 
 
-@pytest.mark.parametrize("exponent", [2.0, 1.0, 0.5, -0.5])
+@pytest.mark.parametrize("exponent", [3.0, 2.0, 1.0, 0.5, -0.5])
 def test_pow(exponent):
     model = one_node("Pow", [[5, 7], np.array(exponent, np.float32)])
     check(model, {"x0": np.abs(floats(5, 7)) + np.float32(1e-3)})
+
+
+def test_a_cube_of_any_sign_and_size():
+    x = np.float32([-3, -0.0, 0, 2, 1e20, -1e20, 1e12, -1e12, np.inf, -np.inf, np.nan, 1e-20])
+    model = one_node("Pow", [[12], np.array(3, np.float32)])
+    with np.errstate(over="ignore"):
+        check(model, {"x0": x})
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

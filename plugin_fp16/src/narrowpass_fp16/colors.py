@@ -85,6 +85,12 @@ class Coloring:
         self._ranges, self._held = ranges, held
         self._largest = float(ml_dtypes.finfo(dtype.numpy()).max) / margin  # type: ignore[no-untyped-call]
         nodes = list(model.graph.all_nodes())
+        self._constants.judge(
+            value.const_value
+            for graph in (model.graph, *model.graph.subgraphs())
+            for value in graph.initializers.values()
+            if value.const_value is not None and value.const_value.dtype == _FLOAT
+        )
         self._verdicts = {node: self._of(node) for node in nodes}
         self._hold_exact(nodes)
 

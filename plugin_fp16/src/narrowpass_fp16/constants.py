@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +14,7 @@ import onnx_ir as ir
 from narrowpass.io import elements
 
 _CHUNK = 1 << 19
+_THREADS = min(4, os.cpu_count() or 1)
 
 
 class Constants:
@@ -31,6 +35,13 @@ class Constants:
         self._tolerance = tolerance
         self._known: dict[int, tuple[str, float | None, float | None]] = {}
 
+    def judge(self, tensors: Iterable[ir.TensorProtocol]) -> None:
+        """Read constants, several at once, so that `against` need not."""
+        unknown = {id(tensor): tensor for tensor in tensors if id(tensor) not in self._known}
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = pool.map(self._judge, unknown.values())
+            self._known.update(zip(unknown, found, strict=True))
+
     def against(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
         """Give why a constant must stay wide (empty if it need not), a value and its limit."""
         key = id(tensor)
@@ -38,19 +49,21 @@ class Constants:
             self._known[key] = self._judge(tensor)
         return self._known[key]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _judge(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
         largest = error = power = 0.0
         for start in range(0, tensor.size, _CHUNK):
             wide = elements(tensor, start, min(start + _CHUNK, tensor.size))
-            finite = wide[np.isfinite(wide)]
-            if not finite.size:
-                continue
-            largest = max(largest, float(np.abs(finite).max()))
+            size = float(np.abs(wide).max())
+            if not math.isfinite(size):
+                wide = wide[np.isfinite(wide)]
+                size = float(np.abs(wide).max()) if wide.size else 0.0
+            largest = max(largest, size)
             if largest > self._largest:
                 return "an element is too large", largest, self._largest
-            difference = finite - finite.astype(self._dtype).astype(np.float32)
+            difference = wide - wide.astype(self._dtype).astype(np.float32)
             error += float(difference @ difference)
-            power += float(finite @ finite)
+            power += float(wide @ wide)
         if 0 < largest < self._smallest:
             return "all elements are too small", largest, self._smallest
         relative = math.sqrt(error / power) if power else 0.0

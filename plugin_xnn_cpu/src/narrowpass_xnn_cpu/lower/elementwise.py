@@ -284,8 +284,8 @@ def _alike(op: Op, facts: Facts) -> bool:
 
 def _check_pow(op: Op, facts: Facts) -> str | None:
     exponent = facts.scalar(op.input(1))
-    if exponent not in (0.5, 1.0, 2.0, -0.5):
-        return "only powers by the constants 2, 1, 0.5 and -0.5 have a kernel"
+    if exponent not in (0.5, 1.0, 2.0, 3.0, -0.5):
+        return "only powers by the constants 3, 2, 1, 0.5 and -0.5 have a kernel"
     return needs_floats(op, facts)
 
 
@@ -296,6 +296,14 @@ def _pow(op: Op, builder: Builder) -> None:
         given = op.required(0)
         perm = builder.layout(given)
         builder.alias(op.output, builder.at(given, perm), perm)
+        return
+    if exponent == 3.0:
+        given = op.required(0)
+        perm = builder.layout(given)
+        slot = builder.at(given, perm)
+        square = builder.emit(Elementwise(slot, builder.scratch(op.output), "square"))
+        step = Pairwise(square, slot, builder.new(op.output), "multiply")
+        builder.emit(step, op.output, perm)
         return
     if exponent == 0.5:
         function(op, builder, "sqrt")
