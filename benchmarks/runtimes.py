@@ -82,7 +82,7 @@ def load_executorch(path: str, threads: int) -> Run:
     from executorch.extension.pybindings import portable_lib
     from executorch.runtime import Runtime
 
-    portable_lib._unsafe_reset_threadpool(threads)  # noqa: SLF001  # there is no other way
+    portable_lib._unsafe_reset_threadpool(threads)  # noqa: SLF001  # no public one
     method = Runtime.get().load_program(lowered(path)).load_method("forward")
 
     def run(feeds: Feeds) -> list[Array]:

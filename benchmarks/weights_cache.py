@@ -218,7 +218,7 @@ def run_methods(runtime: str, folder: str, cache: str) -> dict[str, Any]:
         program = narrowpass.load(target, "xnn-cpu", threads=THREADS, cache_dir=cache, cache=cached)
         runs = {name: _method(program, name) for name in names}
     elif runtime.startswith("onnxruntime"):
-        import onnxruntime  # noqa: F401  # before memory is taken
+        import onnxruntime  # noqa: F401  # loaded before memory is measured
 
         before = memory()
         runs = {name: _session(path, plain="plain" in runtime) for name, path in paths.items()}

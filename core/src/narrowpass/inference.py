@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from narrowpass.subgraphs import subgraphs as find_subgraphs
+
 _DATA = 1024
 """Elements up to which a constant is given to the inference: shapes, axes, pads."""
 
@@ -77,7 +79,7 @@ class _Inference:
         """Infer the types of a graph's nodes, in order."""
         for node in graph:
             self.visit(node)
-            for inner in _graphs(node) if subgraphs else ():
+            for inner in find_subgraphs(node) if subgraphs else ():
                 for value in inner.inputs:
                     self._know(value)
                 for value in inner.initializers.values():
@@ -155,18 +157,8 @@ def _proto(tensor: ir.TensorProtocol) -> onnx.TensorProto:
     return ir.serde.serialize_tensor(ir.Tensor(tensor.numpy(), dtype=tensor.dtype))
 
 
-def _graphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def _has_graphs(node: ir.Node) -> bool:
-    return next(_graphs(node), None) is not None
+    return next(find_subgraphs(node), None) is not None
 
 
 def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:

@@ -12,15 +12,15 @@ import onnx_ir as ir
 from narrowpass import Color, Decision
 from narrowpass.classify import ClassifierChain
 from narrowpass.errors import PassError
+from narrowpass.subgraphs import nested_graphs
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.constants import Constants
-from narrowpass_fp16.schemas import slots
+from narrowpass_fp16.schemas import FLOAT, is_float, slots
 
 if TYPE_CHECKING:
     from narrowpass import Context
     from narrowpass_fp16.placement import Placement
 
-_FLOAT = ir.DataType.FLOAT
 _EXACT = {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8}
 """Integers that all narrow floats of 11 bits hold."""
 
@@ -83,13 +83,13 @@ class Coloring:
         self._unknown = unknown
         self._constants = Constants(dtype, margin, _ROUNDING)
         self._ranges, self._held = ranges, held
-        self._largest = float(ml_dtypes.finfo(dtype.numpy()).max) / margin  # type: ignore[no-untyped-call]
+        self._largest = float(ml_dtypes.finfo(dtype.numpy()).max) / margin  # type: ignore[no-untyped-call]  # it has no types
         nodes = list(model.graph.all_nodes())
         self._constants.judge(
             value.const_value
-            for graph in (model.graph, *model.graph.subgraphs())
+            for graph in nested_graphs(model.graph)
             for value in graph.initializers.values()
-            if value.const_value is not None and value.const_value.dtype == _FLOAT
+            if value.const_value is not None and value.const_value.dtype == FLOAT
         )
         self._verdicts = {node: self._of(node) for node in nodes}
         self._hold_exact(nodes)
@@ -128,7 +128,7 @@ class Coloring:
         if node.op_type in _GRAPHS and not node.domain:
             return Verdict(Color.GRAY, "subgraphs", "its values follow those of its subgraphs")
         known = slots(node, self._version(node), self._dtype)
-        floats = [] if known is None else [s for s in known if _is_float(s.value)]
+        floats = [] if known is None else [s for s in known if is_float(s.value)]
         if known is None or node.op_identifier() in self._model.functions:
             return Verdict(Color.RED, "schema", "its operator is not one of ONNX")
         if not floats:
@@ -162,7 +162,7 @@ class Coloring:
 
     def _of_cast(self, node: ir.Node) -> Verdict:
         source = node.inputs[0].dtype if node.inputs[0] is not None else None
-        if node.outputs[0].dtype == _FLOAT and (source in _EXACT or source == self._dtype):
+        if node.outputs[0].dtype == FLOAT and (source in _EXACT or source == self._dtype):
             return Verdict(Color.GRAY, "range", "what it reads is exact in the narrow type")
         return Verdict(Color.RED, "range", "integers above 2048 are not exact in float16")
 
@@ -192,8 +192,8 @@ class Coloring:
             if node.domain:
                 continue
             first = node.inputs[0] if node.inputs else None
-            if node.op_type == "Cast" and first is not None and _is_float(first):
-                if not _is_float(node.outputs[0]) and node.outputs[0].dtype not in _WIDER:
+            if node.op_type == "Cast" and first is not None and is_float(first):
+                if not is_float(node.outputs[0]) and node.outputs[0].dtype not in _WIDER:
                     waiting.append(first)
             elif node.op_type in ("Resize", "Upsample"):
                 waiting += [value for value in node.inputs[1:] if value is not None]
@@ -203,7 +203,7 @@ class Coloring:
         while waiting:
             value = waiting.pop()
             maker = value.producer()
-            if value in seen or maker is None or not _is_float(value):
+            if value in seen or maker is None or not is_float(value):
                 continue
             seen.add(value)
             verdict = self._verdicts.get(maker)
@@ -224,14 +224,8 @@ def _counts(value: ir.Value, dtype: ir.DataType) -> bool:
     if node is None or node.op_type != "Cast" or node.domain or node.inputs[0] is None:
         return False
     source = node.inputs[0].dtype
-    floats = {_FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+    floats = {FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
     return source not in _EXACT | floats and source != dtype
 
 
 _WIDER = {ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-
-
-def _is_float(value: ir.Value) -> bool:
-    if value.dtype is None and value.const_value is not None:
-        return bool(value.const_value.dtype == _FLOAT)
-    return value.dtype == _FLOAT and isinstance(value.type, ir.TensorType)

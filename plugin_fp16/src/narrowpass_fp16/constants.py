@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
-import numpy as np
 import onnx_ir as ir
 
-from narrowpass.io import elements
+from narrowpass.io import rounding
 
-_CHUNK = 1 << 19
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -28,8 +25,8 @@ class Constants:
     """
 
     def __init__(self, dtype: ir.DataType, margin: float, tolerance: float) -> None:
-        self._dtype = dtype.numpy()
-        limits = ml_dtypes.finfo(self._dtype)  # type: ignore[no-untyped-call]
+        self._dtype = dtype
+        limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]  # it has no types
         self._largest = float(limits.max) / margin
         self._smallest = float(limits.tiny)
         self._tolerance = tolerance
@@ -49,24 +46,12 @@ class Constants:
             self._known[key] = self._judge(tensor)
         return self._known[key]
 
-    @np.errstate(over="ignore", invalid="ignore")
     def _judge(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
-        largest = error = power = 0.0
-        for start in range(0, tensor.size, _CHUNK):
-            wide = elements(tensor, start, min(start + _CHUNK, tensor.size))
-            size = float(np.abs(wide).max())
-            if not math.isfinite(size):
-                wide = wide[np.isfinite(wide)]
-                size = float(np.abs(wide).max()) if wide.size else 0.0
-            largest = max(largest, size)
-            if largest > self._largest:
-                return "an element is too large", largest, self._largest
-            difference = wide - wide.astype(self._dtype).astype(np.float32)
-            error += float(difference @ difference)
-            power += float(wide @ wide)
-        if 0 < largest < self._smallest:
-            return "all elements are too small", largest, self._smallest
-        relative = math.sqrt(error / power) if power else 0.0
-        if relative > self._tolerance:
-            return "it loses too much in rounding", relative, self._tolerance
+        found = rounding(tensor, self._dtype)
+        if found.largest > self._largest:
+            return "an element is too large", found.largest, self._largest
+        if 0 < found.largest < self._smallest:
+            return "all elements are too small", found.largest, self._smallest
+        if found.error > self._tolerance:
+            return "it loses too much in rounding", found.error, self._tolerance
         return "", None, None

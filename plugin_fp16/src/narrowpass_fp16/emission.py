@@ -7,7 +7,9 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from narrowpass.io import ConvertedTensor
-from narrowpass_fp16.placement import FLOAT, Placement, Uses
+from narrowpass.subgraphs import nested_graphs
+from narrowpass_fp16.placement import Placement, Uses
+from narrowpass_fp16.schemas import FLOAT
 
 Replace = Callable[[ir.Node | ir.Graph, int, ir.Value], None]
 
@@ -28,7 +30,10 @@ class Emission:
     def __init__(self, model: ir.Model, placement: Placement, dtype: ir.DataType) -> None:
         self._model, self._placement, self._dtype = model, placement, dtype
         self._taken = {
-            name for graph in _graphs(model.graph) for name in _names(graph) if name is not None
+            name
+            for graph in nested_graphs(model.graph)
+            for name in _names(graph)
+            if name is not None
         }
         self.casts = self.constants = 0
 
@@ -148,17 +153,6 @@ def _insert(value: ir.Value, cast: ir.Node) -> None:
         graph.append(cast)
     else:
         graph.insert_before(first, cast)
-
-
-def _graphs(graph: ir.Graph) -> list[ir.Graph]:
-    found = [graph]
-    for node in graph.all_nodes():
-        found += [
-            attribute.as_graph()
-            for attribute in node.attributes.values()
-            if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
-        ]
-    return found
 
 
 def _names(graph: ir.Graph) -> list[str | None]:

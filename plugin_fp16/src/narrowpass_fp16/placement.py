@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from narrowpass import Color
+from narrowpass.subgraphs import subgraphs
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
-from narrowpass_fp16.schemas import slots
+from narrowpass_fp16.schemas import is_float, slots
 
-FLOAT = ir.DataType.FLOAT
 WIDE = SINK
 _LOOP = 16
 """How many times as much as another a cast within a loop counts, for each loop around it."""
@@ -92,7 +92,7 @@ class Placement:
             self._make(value, WIDE if self._keeps_type(value) else self._network.add_node())
         for index, value in enumerate(model.graph.outputs):
             # Of one that may change, the type is that of what makes it.
-            if self._keeps_type(value) and _is_float(value):
+            if self._keeps_type(value) and is_float(value):
                 self._read(value, WIDE, model.graph, index)
 
     def solve(self) -> None:
@@ -133,7 +133,7 @@ class Placement:
 
     def _add_graph(self, graph: ir.Graph, depth: int) -> None:
         for value in graph.initializers.values():
-            if _is_float(value) and not value.is_graph_input():
+            if is_float(value) and not value.is_graph_input():
                 self._make(value, None, depth)
         for node in graph:
             self._add_node(node, depth)
@@ -165,7 +165,7 @@ class Placement:
         # A value of unknown type may be float32: what must be of its type stays so.
         unknown = {slot.parameter for slot in found if slot.value.dtype is None}
         for slot in found:
-            if not _is_float(slot.value):
+            if not is_float(slot.value):
                 continue
             variable = WIDE
             if slot.parameter and slot.parameter not in unknown and color is not Color.RED:
@@ -179,19 +179,19 @@ class Placement:
     def _add_opaque(self, node: ir.Node, graphs: Iterable[ir.Graph], depth: int) -> None:
         """Leave a node, and all in it, as it is."""
         for index, value in enumerate(node.inputs):
-            if value is not None and _is_float(value):
+            if value is not None and is_float(value):
                 self._read(value, WIDE, node, index)
         for value in node.outputs:
-            if _is_float(value):
+            if is_float(value):
                 self._make(value, WIDE, depth)
         for graph in graphs:
             for value in (*graph.inputs, *graph.initializers.values()):
-                if _is_float(value):
+                if is_float(value):
                     self._make(value, WIDE, depth)
             for inner in graph:
-                self._add_opaque(inner, _subgraphs(inner), depth)
+                self._add_opaque(inner, subgraphs(inner), depth)
             for index, value in enumerate(graph.outputs):
-                if _is_float(value):
+                if is_float(value):
                     self._read(value, WIDE, graph, index)
 
     def _add_if(self, node: ir.Node, graphs: dict[str, ir.Graph], depth: int) -> None:
@@ -237,13 +237,13 @@ class Placement:
         values = [value for _, value in given] + [value for _, _, value in results]
         values += tied.made + tied.formals
         # Where one of them is no float tensor, or of unknown type, none changes.
-        same = all(value is not None and _is_float(value) for value in values)
+        same = all(value is not None and is_float(value) for value in values)
         variable = self._variable(node, name) if same else WIDE
         for index, value in given:
-            if value is not None and _is_float(value):
+            if value is not None and is_float(value):
                 self._read(value, variable, node, index)
         for graph, index, value in results:
-            if _is_float(value):
+            if is_float(value):
                 self._read(value, variable, graph, index)
         for value in tied.made:
             self._make(value, variable, depth)
@@ -257,7 +257,7 @@ class Placement:
         return self.variables[key]
 
     def _make(self, value: ir.Value, maker: int | None, depth: int = 0) -> None:
-        if not _is_float(value):
+        if not is_float(value):
             return
         known = self.uses.get(value)
         if known is None:
@@ -279,17 +279,3 @@ class Placement:
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
         price: int = size * _LOOP**depth
         return min(price, ENDLESS >> 20)
-
-
-def _is_float(value: ir.Value) -> bool:
-    if value.dtype is None and value.const_value is not None:
-        return bool(value.const_value.dtype == FLOAT)
-    return value.dtype == FLOAT and isinstance(value.type, ir.TensorType)
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    return [
-        attribute.as_graph()
-        for attribute in node.attributes.values()
-        if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
-    ]

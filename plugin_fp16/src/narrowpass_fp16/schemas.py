@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+FLOAT = ir.DataType.FLOAT
+"""The wide type."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -77,3 +80,10 @@ def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | Non
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def is_float(value: ir.Value) -> bool:
+    """Tell whether a value is known to be a tensor of float32."""
+    if value.dtype is None and value.const_value is not None:
+        return bool(value.const_value.dtype == FLOAT)
+    return value.dtype == FLOAT and isinstance(value.type, ir.TensorType)

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
+import ml_dtypes
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
-from narrowpass.io import ConvertedTensor, elements
+from narrowpass.io import ConvertedTensor, rounding
+from narrowpass.subgraphs import nested_graphs
 from narrowpass_xnn_cpu.native.pool import default_threads
-from narrowpass_xnn_cpu.weights.names import graphs
 
 if TYPE_CHECKING:
     from narrowpass import Context
 
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+_LARGEST = {
+    name: float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]  # it has no types
+    for name, dtype in _TYPES.items()
+}
 _FIRST_OPSET = {"float16": 6, "bfloat16": 13}
 """The operator set from which Cast takes the type."""
 
 _LEAST = 1024
 """Elements below which the Cast would cost about as much as it saves."""
-
-_CHUNK = 1 << 19
-"""Elements that are looked at at a time."""
 
 _WEIGHTS = {
     "MatMul": (0, 1),
@@ -76,10 +76,10 @@ class StoreWeights(Pass):
                 f"Cast knows {self.dtype} from operator set {_FIRST_OPSET[self.dtype]} on; the "
                 f"model has {version}; export it with a newer one"
             )
-        found = [value for graph in graphs(model.graph) for value in _weights(graph)]
+        found = [value for graph in nested_graphs(model.graph) for value in _weights(graph)]
         with ThreadPoolExecutor(min(4, default_threads())) as pool:
             reasons = list(pool.map(self._against, found))
-        taken = {value.name for graph in graphs(model.graph) for value in _values(graph)}
+        taken = {value.name for graph in nested_graphs(model.graph) for value in _values(graph)}
         for value, (reason, measured, limit) in zip(found, reasons, strict=True):
             if reason:
                 ctx.counters["kept"] += 1
@@ -97,27 +97,11 @@ class StoreWeights(Pass):
         tensor = value.const_value
         if tensor is None:
             raise PassError(f"initializer {value.name!r} has no data")
-        dtype = _TYPES[self.dtype].numpy()
-        largest, error, power = 0.0, 0.0, 0.0
-        for start in range(0, tensor.size, _CHUNK):
-            wide = elements(tensor, start, min(start + _CHUNK, tensor.size))
-            with np.errstate(over="ignore", invalid="ignore"):
-                narrow = wide.astype(dtype).astype(np.float32)
-                lost = np.isinf(narrow) & np.isfinite(wide)
-                if lost.any():
-                    largest = max(largest, float(np.abs(wide[lost]).max()))
-                    break
-                difference = wide - narrow
-                if not np.isfinite(power + float(wide @ wide)):
-                    finite = np.isfinite(wide)
-                    wide = wide[finite].astype(np.float64)
-                    difference = difference[finite].astype(np.float64)
-                error += float(difference @ difference)
-                power += float(wide @ wide)
-        if largest:
-            limit = float(np.finfo(np.float16).max) if self.dtype == "float16" else 3.39e38
-            return f"an element is too large for {self.dtype}", largest, limit
-        relative = math.sqrt(error / power) if power else 0.0
+        found = rounding(tensor, _TYPES[self.dtype])
+        limit = _LARGEST[self.dtype]
+        if found.largest > limit:
+            return f"an element is too large for {self.dtype}", found.largest, limit
+        relative = found.error
         if relative > self.tolerance:
             return f"it loses too much in {self.dtype}", relative, self.tolerance
         return "", relative, self.tolerance

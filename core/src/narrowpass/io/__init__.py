@@ -5,7 +5,7 @@ from __future__ import annotations
 from narrowpass.io._checker import check_file
 from narrowpass.io._serialize import external_reference, serialize
 from narrowpass.io._shape_operands import shape_operands
-from narrowpass.io.converted import ConvertedTensor, elements
+from narrowpass.io.converted import ConvertedTensor, Rounding, elements, rounding
 from narrowpass.io.load import load_model
 from narrowpass.io.mapped import MappedFile, MappedTensor
 from narrowpass.io.save import save_model
@@ -14,10 +14,12 @@ __all__ = [
     "ConvertedTensor",
     "MappedFile",
     "MappedTensor",
+    "Rounding",
     "check_file",
     "elements",
     "external_reference",
     "load_model",
+    "rounding",
     "save_model",
     "serialize",
     "shape_operands",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -142,3 +144,42 @@ def elements(tensor: ir.TensorProtocol, first: int, last: int) -> np.ndarray[Any
 def _converted(array: np.ndarray[Any, Any], dtype: ir.DataType) -> np.ndarray[Any, Any]:
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(dtype.numpy())
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding a tensor to a narrower type would do to it.
+
+    Attributes:
+        largest: the largest finite magnitude in it, as it is.
+        error: of the finite elements, relative to them, both as root mean squares.
+    """
+
+    largest: float
+    error: float
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def rounding(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
+    """Read a float32 tensor once, piece by piece, and tell what `dtype` would make of it."""
+    largest = error = power = 0.0
+    for start in range(0, tensor.size, _PIECE):
+        wide = elements(tensor, start, min(start + _PIECE, tensor.size))
+        size = float(np.abs(wide).max())
+        if not math.isfinite(size):
+            wide = wide[np.isfinite(wide)]
+            size = float(np.abs(wide).max(initial=0))
+        largest = max(largest, size)
+        difference = wide - wide.astype(dtype.numpy()).astype(np.float32)
+        if size > _SQUARES:
+            wide, difference = wide.astype(np.float64), difference.astype(np.float64)
+        error += float(difference @ difference)
+        power += float(wide @ wide)
+    return Rounding(largest, math.sqrt(error / power) if power else 0.0)
+
+
+_PIECE = 1 << 19
+"""Elements that are looked at at a time."""
+
+_SQUARES = 1e15
+"""Magnitudes whose squares float32 may not hold a sum of."""

@@ -7,11 +7,12 @@ import enum
 import hashlib
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
@@ -101,7 +102,7 @@ def _follows_from_shapes(op: Op, facts: Facts) -> bool:
         return False
     if op.kind in ("Shape", "Size"):
         return isinstance(op.required(0).type, ir.TensorType)
-    if op.kind in _UNREPEATABLE or any(_graphs(node)):
+    if op.kind in _UNREPEATABLE or any(subgraphs(node)):
         return False
     if not op.inputs:
         return op.kind == "Constant"
@@ -179,21 +180,11 @@ def _inline(tensor: ir.TensorProtocol) -> Weight:
     return Weight.of(array, name)
 
 
-def _graphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def reads(op: Op) -> list[ir.Value]:
     """Give the values that an operation reads, those read in its subgraphs included."""
     found = [value for value in op.inputs if value is not None]
     for node in op.nodes:
-        for graph in _graphs(node):
+        for graph in subgraphs(node):
             found += captured(graph)
     return list(dict.fromkeys(found))
 
@@ -204,7 +195,7 @@ def captured(graph: ir.Graph) -> list[ir.Value]:
     found: list[ir.Value] = []
     for node in graph:
         found += [value for value in node.inputs if value is not None and value not in own]
-        for inner in _graphs(node):
+        for inner in subgraphs(node):
             found += [value for value in captured(inner) if value not in own]
         own.update(node.outputs)
     found += [value for value in graph.outputs if value not in own]

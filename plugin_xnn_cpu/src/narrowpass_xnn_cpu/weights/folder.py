@@ -85,6 +85,9 @@ class CacheFile:
         except Timeout:
             _log.info("%s: another process is writing it", self.path)
             lock = None
+        except (FileExistsError, NotADirectoryError):
+            lock = None
+            _warn(self.path, f"{self.path.parent} is no folder")
         except OSError as error:
             lock = None
             _warn(self.path, error)
@@ -106,7 +109,7 @@ class CacheFile:
 _warned: set[Path] = set()
 
 
-def _warn(path: Path, error: Exception) -> None:
+def _warn(path: Path, error: Exception | str) -> None:
     if path.parent not in _warned:
         _warned.add(path.parent)
         _log.warning(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from narrowpass.subgraphs import nested_graphs
 from narrowpass_xnn_cpu.weights.weight import digest
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def identities(bundle: Bundle) -> dict[int, str]:
     here = uuid.uuid4().hex
     found: dict[int, str] = {}
     for method, model in bundle.methods.items():
-        for graph in graphs(model.graph):
+        for graph in nested_graphs(model.graph):
             for value in graph.initializers.values():
                 tensor = value.const_value
                 if tensor is None or tensor.dtype in _UNNAMED or id(tensor) in found:
@@ -65,16 +65,3 @@ def _content(
         return hashlib.sha256(tensor.tobytes()).hexdigest()
     known = bundle.data[key].sha256
     return f"{alone.partition('/')[0]}/{key}" if known is None else known
-
-
-def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Give a graph and those within it."""
-    yield graph
-    for node in graph.all_nodes():
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield attribute.as_graph()
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                yield from attribute.as_graphs()

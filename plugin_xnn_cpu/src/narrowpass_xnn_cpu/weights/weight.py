@@ -1,4 +1,4 @@
-"""Constants as recipes: what they are called and how they are made, not yet their elements."""
+"""Constants as recipes: what they are called, and how their elements are made when needed."""
 
 from __future__ import annotations
 

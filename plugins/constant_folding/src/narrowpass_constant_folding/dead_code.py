@@ -9,13 +9,12 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
+from narrowpass.subgraphs import nested_graphs, subgraphs
 from narrowpass_constant_folding.graphs.scopes import (
     inner_nodes,
     is_used,
-    nested_graphs,
     remove_nodes,
     roots,
-    subgraphs,
 )
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding.graphs.scopes import nested_graphs, roots
+from narrowpass.subgraphs import nested_graphs
+from narrowpass_constant_folding.graphs.scopes import roots
 
 
 class _Declared(NamedTuple):

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
 from narrowpass.io import MappedTensor
+from narrowpass.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.names import Names
-from narrowpass_constant_folding.graphs.scopes import nested_graphs
 from narrowpass_constant_folding.report import Report
 
 if TYPE_CHECKING:

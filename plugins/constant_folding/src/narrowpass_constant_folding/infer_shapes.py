@@ -10,8 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
+from narrowpass.subgraphs import subgraphs
 from narrowpass_constant_folding.graphs.matching import attribute
-from narrowpass_constant_folding.graphs.scopes import roots, subgraphs
+from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Refusal, Report
 from narrowpass_constant_folding.shapes.operators import InferenceError, Operators
 from narrowpass_constant_folding.shapes.types import UNKNOWN, Type, common, merge, type_of

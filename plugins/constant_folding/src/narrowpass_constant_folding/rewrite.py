@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult, matching_nodes
+from narrowpass.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.constants import initializer_graphs
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.scope import Scope
-from narrowpass_constant_folding.graphs.scopes import nested_graphs, roots
+from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Report
 from narrowpass_constant_folding.shapes.values import ShapeValues
 

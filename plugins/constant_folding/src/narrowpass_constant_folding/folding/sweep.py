@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
+from narrowpass.subgraphs import subgraphs
 from narrowpass_constant_folding.folding.attempt import Folded, Folder, Left
 from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import (
@@ -20,7 +21,6 @@ from narrowpass_constant_folding.graphs.scopes import (
     inner_nodes,
     remove_nodes,
     roots,
-    subgraphs,
 )
 from narrowpass_constant_folding.report import Report
 

@@ -7,7 +7,8 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding.graphs.scopes import nested_graphs, roots, subgraphs
+from narrowpass.subgraphs import nested_graphs, subgraphs
+from narrowpass_constant_folding.graphs.scopes import roots
 
 
 class Names:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from narrowpass.subgraphs import nested_graphs, subgraphs
+
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
 """Before it, each initializer has to be an input of the graph as well."""
 
@@ -32,30 +34,6 @@ def roots(model: ir.Model) -> Iterator[Root]:
     yield Root(model.graph, model.opset_imports, is_function=False)
     for function in model.functions.values():
         yield Root(function.graph, function.opset_imports, is_function=True)
-
-
-def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Give the graphs among the node's attributes."""
-    if not node.attributes:  # most nodes; this is asked often
-        return
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
-def nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Give `graph` and every graph within it, outer ones first."""
-    waiting = [graph]
-    while waiting:
-        current = waiting.pop()
-        yield current
-        for node in current:
-            if node.attributes:
-                waiting.extend(subgraphs(node))
 
 
 def inner_nodes(node: ir.Node) -> Iterator[ir.Node]:
