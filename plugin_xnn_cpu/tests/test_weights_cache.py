@@ -103,6 +103,19 @@ def test_unpacked_weights_are_held_until_freed():
     assert dropped == [1]
 
 
+def test_data_of_a_bundle_is_loaded_by_name(tmp_path):
+    weight = floats(32, 16)
+    bundle = saved(tmp_path / "b.narrow", main=linear(weight, floats(32)))
+    cache = WeightsCache()
+    with cache.begin(bundle.data) as session:
+        np.testing.assert_array_equal(session.load_unpacked("w"), weight)
+        assert session.unpacked_names == ["w"]
+        with pytest.raises(UsageError, match="no data 'W'"):
+            session.load_unpacked("W")
+        session.free_unpacked("w")
+        assert session.unpacked_names == []
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "size"),
     [(512, 512, 1_050_624), (512, 2048, 4_202_496), (2048, 512, 4_196_352)],

@@ -405,6 +405,39 @@ def test_writers_that_are_killed_for_long(tmp_path, bundle):
     kill_writers(tmp_path, bundle, times=100, seed=2)
 
 
+@pytest.mark.long
+def test_one_of_two_writers_is_killed(tmp_path, bundle):
+    """Two processes build the same file again and again; one of them dies at a random moment."""
+    right = result(compiled(bundle, cache=False), X)
+    rng, folder = random.Random(3), tmp_path / "cache"
+    cache = path_of(bundle, folder)
+
+    def work() -> None:
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                cache.unlink()
+            compiled(bundle, folder)
+
+    for _ in range(100):
+        children = []
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                work()
+            children.append(child)
+        time.sleep(rng.uniform(0.01, 0.06))
+        os.kill(children[0], signal.SIGKILL)
+        time.sleep(0.01)  # the other goes on
+        assert os.waitpid(children[1], os.WNOHANG) == (0, 0)
+        os.kill(children[1], signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+        program = compiled(bundle, folder)
+        np.testing.assert_array_equal(result(program, X), right)
+        assert PackedFile(cache).damaged() == []
+        del program
+
+
 def test_a_file_that_is_replaced_under_a_reader(tmp_path, bundle, cache):
     program = compiled(bundle, cache.parent)
     right = result(program, X)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from narrowpass.errors import BackendError, UsageError
+from narrowpass.options import suggest
 from narrowpass_xnn_cpu.native.library import check, extension
 from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import NamedData
 
 Create = Callable[[Any, Any, Any, Any], int]
 """Calls ``xnn_create_*`` with kernel, bias, weights cache and where the operator goes."""
@@ -76,11 +81,15 @@ class WeightsCache:
         """Give how many sessions hold blocks of this name."""
         return int(self._lib.np_cache_users(self.handle, bytes.fromhex(name)))
 
-    def begin(self) -> Session:
-        """Begin a session; waits while another one of this cache is open."""
+    def begin(self, data: Mapping[str, NamedData] | None = None) -> Session:
+        """Begin a session; waits while another one of this cache is open.
+
+        Args:
+            data: the named data of a bundle, for `Session.load_unpacked` by name.
+        """
         self._turn.acquire()
         try:
-            return Session(self, self._turn)
+            return Session(self, self._turn, data or {})
         except BaseException:
             self._turn.release()
             raise
@@ -117,7 +126,9 @@ class Session:
     live as long as what reads them.
     """
 
-    def __init__(self, cache: WeightsCache, turn: threading.Lock) -> None:
+    def __init__(
+        self, cache: WeightsCache, turn: threading.Lock, data: Mapping[str, NamedData]
+    ) -> None:
         ffi, lib = extension().ffi, extension().lib
         self._ffi, self._lib, self._cache = ffi, lib, cache
         handle = lib.np_session_begin(cache.handle)
@@ -131,6 +142,7 @@ class Session:
         self._end = weakref.finalize(self, _end, lib, handle, cache, os.getpid())
         self._end.atexit = False
         self._raw = _Raw()
+        self._data = data
         self.counts = Counts()
         self.label = ""
         self._labels: dict[str, set[str]] = {}
@@ -204,10 +216,19 @@ class Session:
         self.counts.packs += made
         return handle[0]
 
-    def load_unpacked(self, name: str, weight: Weight) -> Array:
-        """Make the elements of a weight, and hold them until `free_unpacked`."""
+    def load_unpacked(self, name: str, weight: Weight | None = None) -> Array:
+        """Make the elements of a weight, and hold them until `free_unpacked`.
+
+        Args:
+            name: what it is held as.
+            weight: how it is made; None for the bundle's data of that name.
+
+        Raises:
+            UsageError: the bundle has no such data.
+        """
         array = self._raw.arrays.get(name)
         if array is None:
+            weight = self._named(name) if weight is None else weight
             array = self._raw.arrays[name] = weight.array()
             self._raw.sources[name] = weight
         return array
@@ -217,6 +238,14 @@ class Session:
         for name in names or list(self._raw.arrays):
             if self._raw.arrays.pop(name, None) is not None:
                 self._raw.sources.pop(name).drop()
+
+    def _named(self, name: str) -> Weight:
+        if name not in self._data:
+            raise UsageError(f"no data {name!r}{suggest(name, self._data)}")
+        item = self._data[name]
+        drop = getattr(item.tensor, "drop", None)
+        made = Weight(item.shape, item.dtype.numpy(), item.sha256 or "", item.tensor.numpy)
+        return made if drop is None else dataclasses.replace(made, drop=drop)
 
     @property
     def unpacked_names(self) -> list[str]:
