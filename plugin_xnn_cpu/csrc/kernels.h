@@ -97,6 +97,38 @@ struct np_narrow_params {
   size_t output_offset;
 };
 
+/* Which code runs: the best that the CPU has, or at most the one that is named. */
+#define NP_TARGET_BEST 0
+#define NP_TARGET_PLAIN 1
+#define NP_TARGET_AVX2 2
+
+/* A block of query rows in attention; their sums are kept aside. */
+#define NP_ATTENTION_MOST_ROWS 48
+
+/* out[b, h, m, :] = softmax(q[b, h, m, :] · k[b, h, :, :] · scale + mask[b, h, m, :]) · v[b, h]
+ * with q of rows × depth, k of keys × depth, v of keys × values, whose last axes are dense. The
+ * mask has four strides, of 0 where it is broadcast; the last is 0 or 1. */
+struct np_attention_params {
+  size_t batches;
+  size_t heads;
+  size_t rows;
+  size_t keys;
+  size_t depth;
+  size_t values;
+  ptrdiff_t q_strides[3];
+  ptrdiff_t k_strides[3];
+  ptrdiff_t v_strides[3];
+  ptrdiff_t out_strides[3];
+  ptrdiff_t mask_strides[4];
+  int32_t has_mask;
+  float scale;
+  size_t block;     /* query rows whose scores are in memory at a time */
+  size_t parts;     /* that the rows of a head are divided into, for threads */
+  size_t part_rows; /* rows of a part */
+  int32_t target;        /* NP_TARGET_* */
+  size_t thread_scratch; /* floats of the workspace that each thread has for itself */
+};
+
 #define NP_CAST_BOOL 0
 #define NP_CAST_I32 1
 #define NP_CAST_I64 2

@@ -9,6 +9,7 @@
 /* One function body, compiled for several instruction sets; the fitting one is chosen when the
  * library is loaded. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(NP_ONE_TARGET)
+#define NP_CHOOSES_CPU
 #define NP_FOR_EACH_CPU \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -31,5 +32,9 @@ typedef int np_kernel(const void *params, const void *const *inputs, void *out,
 np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float,
     np_function, np_interleave, np_softmax_pairs,
     np_convert;
+
+/* It needs scratch memory too. */
+int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
+                 pthreadpool_t pool);
 
 #endif

@@ -51,7 +51,7 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
 
 static int convert(int conversion, size_t count, const void *in, void *out, pthreadpool_t pool) {
   const struct np_convert_params params = {count, conversion};
-  const void *inputs[NP_MAX_INPUTS] = {in, NULL, NULL};
+  const void *inputs[NP_MAX_INPUTS] = {in};
   return np_convert(&params, inputs, out, pool);
 }
 
@@ -74,7 +74,8 @@ static int run_narrow(const np_step *step, void *const *buffers, void *workspace
   return status != 0 ? status : convert(NP_CONVERT_F16_TO_F32, p->outputs, half, out, pool);
 }
 
-static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t pool) {
+static int run_kernel(const np_step *step, void *const *buffers, void *workspace,
+                      pthreadpool_t pool) {
   const void *inputs[NP_MAX_INPUTS];
   for (size_t i = 0; i < NP_MAX_INPUTS; i++) {
     inputs[i] = step->inputs[i] < 0 ? NULL : buffers[step->inputs[i]];
@@ -101,6 +102,8 @@ static int run_kernel(const np_step *step, void *const *buffers, pthreadpool_t p
       return np_softmax_pairs(step->params, inputs, out, pool);
     case NP_CONVERT:
       return np_convert(step->params, inputs, out, pool);
+    case NP_ATTENTION:
+      return np_attention(step->params, inputs, out, workspace, pool);
     default:
       return NP_STATUS_CALL;
   }
@@ -113,7 +116,7 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
     np_step *step = &steps[i];
     int status = 0;
     if (step->op == NULL) {
-      status = run_kernel(step, buffers, pool);
+      status = run_kernel(step, buffers, workspace, pool);
     } else if (step->params != NULL) {
       status = run_narrow(step, buffers, workspace, pool);
     } else {

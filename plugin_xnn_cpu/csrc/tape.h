@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "workers.h"
 
-#define NP_MAX_INPUTS 3
+#define NP_MAX_INPUTS 4
 
 /* What a step runs. The first group sets up an XNNPACK operator with its buffers and runs it. */
 enum np_call {
@@ -37,7 +37,8 @@ enum np_call {
   NP_FUNCTION = 38,
   NP_INTERLEAVE = 39,
   NP_SOFTMAX_PAIRS = 40,
-  NP_CONVERT = 41
+  NP_CONVERT = 41,
+  NP_ATTENTION = 42
 };
 
 /* Statuses of ours, beside those of XNNPACK. */
@@ -47,14 +48,14 @@ enum np_call {
 typedef struct {
   int32_t call;       /* enum np_call */
   int32_t set_up;     /* 0: buffers changed since the last setup, or may change in each run */
-  int32_t inputs[3];  /* buffer numbers */
+  int32_t inputs[4];  /* buffer numbers */
   int32_t output;     /* buffer number */
   xnn_operator_t op;  /* NULL for kernels of ours */
   const void *params; /* for kernels of ours, and for NP_FULLY_CONNECTED_F16 and _BF16 */
 } np_step;
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'
- * reshape asked for; `workers`, which may be NULL, stay awake meanwhile. Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or
+ * reshape and the kernels' parameters asked for; `workers`, which may be NULL, stay awake meanwhile. Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or
  * the status of the step whose index is then in `failed`. */
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
            pthreadpool_t pool, np_workers *workers, uint64_t *nanoseconds, size_t *failed);

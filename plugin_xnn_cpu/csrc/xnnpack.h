@@ -16,6 +16,7 @@
 typedef struct pthreadpool *pthreadpool_t;
 typedef void (*pthreadpool_task_1d_t)(void *, size_t);
 typedef void (*pthreadpool_task_1d_tile_1d_t)(void *, size_t, size_t);
+typedef void (*pthreadpool_task_1d_with_thread_t)(void *, size_t, size_t);
 
 struct pthreadpool_executor {
   int (*num_threads)(void *executor_context);
@@ -27,6 +28,9 @@ pthreadpool_t pthreadpool_create_v2(struct pthreadpool_executor *executor, void 
 size_t pthreadpool_get_threads_count(pthreadpool_t threadpool);
 void pthreadpool_parallelize_1d(pthreadpool_t threadpool, pthreadpool_task_1d_t function,
                                 void *context, size_t range, uint32_t flags);
+void pthreadpool_parallelize_1d_with_thread(pthreadpool_t threadpool,
+                                            pthreadpool_task_1d_with_thread_t function,
+                                            void *context, size_t range, uint32_t flags);
 void pthreadpool_parallelize_1d_tile_1d(pthreadpool_t threadpool,
                                         pthreadpool_task_1d_tile_1d_t function, void *context,
                                         size_t range, size_t tile, uint32_t flags);

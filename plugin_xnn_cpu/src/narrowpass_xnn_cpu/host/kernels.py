@@ -5,6 +5,7 @@ What numpy computes differently, or slowly, is not here; the reference evaluator
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -208,8 +209,7 @@ def _flatten(op: Op) -> Kernel:
 
     def run(x: Array) -> Array:
         at = axis + x.ndim if axis < 0 else axis
-        rows = int(np.prod(x.shape[:at], dtype=np.int64))
-        return x.reshape(rows, int(np.prod(x.shape[at:], dtype=np.int64)))
+        return x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:]))
 
     return run
 

@@ -205,8 +205,9 @@ def captured(graph: ir.Graph) -> list[ir.Value]:
 def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
     """Order operations into few units.
 
-    Host operations that can run, do; then native ones, as far as they go; and so on. A unit
-    depends on earlier ones only, so that there is no cycle between partitions.
+    Host operations that can run, do; then native ones, as far as host operations wait for them;
+    and so on, until all that is left is native, and is one partition. A unit depends on earlier
+    ones only, so that there is no cycle between partitions.
     """
     makers = {
         value: index
@@ -221,29 +222,62 @@ def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
         waits.append(len(needed))
         for maker in needed:
             users[maker].append(index)
-    ready: dict[Where, list[int]] = {where: [] for where in Where}
+    awaited = _awaited(assigned, users)
+    hosts = sum(entry.where is Where.HOST for entry in assigned)
+    ready: dict[_Turn, list[int]] = {turn: [] for turn in _Turn}
+    turns = [_turn(entry, awaited[index]) for index, entry in enumerate(assigned)]
     for index, count in enumerate(waits):
         if not count and assigned[index].where is not Where.WEIGHTS:
-            ready[assigned[index].where].append(index)
+            ready[turns[index]].append(index)
     units: list[Unit] = []
     native = False
     while any(ready.values()):
         unit = Unit(native, [])
-        kinds = (Where.SHAPES, Where.NATIVE if native else Where.HOST)
+        kinds = [_Turn.SHAPES, _Turn.AWAITED if native else _Turn.HOST]
+        if native and not hosts:
+            kinds.append(_Turn.LATE)
         while index := _next(ready, kinds):
             entry = assigned[index - 1]
             unit.ops.append(entry)
+            hosts -= entry.where is Where.HOST
             for user in users[index - 1]:
                 waits[user] -= 1
                 if not waits[user]:
-                    heapq.heappush(ready[assigned[user].where], user)
+                    heapq.heappush(ready[turns[user]], user)
         if unit.ops:
             units.append(unit)
         native = not native
     return units
 
 
-def _next(ready: dict[Where, list[int]], kinds: Iterable[Where]) -> int:
+class _Turn(enum.Enum):
+    """When an operation runs that has all that it reads."""
+
+    SHAPES = "shapes"
+    HOST = "host"
+    AWAITED = "awaited"
+    """Native, and a host operation needs what comes of it."""
+    LATE = "late"
+    """Native, and no host operation does."""
+
+
+def _turn(entry: Assigned, awaited: bool) -> _Turn:
+    if entry.where is Where.NATIVE:
+        return _Turn.AWAITED if awaited else _Turn.LATE
+    return _Turn.HOST if entry.where is Where.HOST else _Turn.SHAPES
+
+
+def _awaited(assigned: Sequence[Assigned], users: Sequence[Sequence[int]]) -> list[bool]:
+    """Tell of each operation whether a host operation follows from it; users come after makers."""
+    found = [False] * len(assigned)
+    for index in range(len(assigned) - 1, -1, -1):
+        found[index] = any(
+            found[user] or assigned[user].where is Where.HOST for user in users[index]
+        )
+    return found
+
+
+def _next(ready: dict[_Turn, list[int]], kinds: Iterable[_Turn]) -> int:
     """Take the first ready operation of these kinds; give its index plus 1, or 0 for none."""
     for kind in kinds:
         if ready[kind]:

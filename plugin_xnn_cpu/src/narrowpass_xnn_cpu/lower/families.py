@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import (
+    attention,
     convolution,
     elementwise,
     indexing,
@@ -23,6 +24,7 @@ SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
 """What attributes that contradict each other, or are far out of range, end in."""
 
 FAMILIES = (
+    attention,
     convolution,
     elementwise,
     indexing,

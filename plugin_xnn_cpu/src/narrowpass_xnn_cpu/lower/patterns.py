@@ -8,41 +8,19 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_xnn_cpu.lower import attention
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.matching import (
+    Group,
+    is_near,
+    is_number,
+    producer,
+    with_constant,
+)
 from narrowpass_xnn_cpu.lower.op import RULES, Op
 
-Match = Callable[[ir.Node, Facts], "tuple[str, ir.Value, list[ir.Node]] | None"]
-
-
-def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    """Give the node that makes `value`, if it is of this type."""
-    node = None if value is None else value.producer()
-    return node if node is not None and node.op_type == op_type and not node.domain else None
-
-
-def _is(facts: Facts, value: ir.Value | None, number: float) -> bool:
-    found = facts.scalar(value)
-    return found is not None and _near(facts, value, found, number)
-
-
-def _near(facts: Facts, value: ir.Value | None, found: float, number: float) -> bool:
-    """Tell whether `found` is `number`, as the type of `value` has it."""
-    dtype = facts.dtype(value)
-    if dtype in NARROW:
-        return found == float(dtype.numpy().type(number))
-    return math.isclose(found, number, rel_tol=1e-4)
-
-
-def _with_constant(node: ir.Node, facts: Facts) -> tuple[ir.Value, float] | None:
-    """Give the operand and the number of an operation with a scalar constant, in either order."""
-    if len(node.inputs) != 2:
-        return None
-    for operand, other in (node.inputs, reversed(node.inputs)):
-        number = facts.scalar(other)
-        if operand is not None and number is not None:
-            return operand, number
-    return None
+Match = Callable[[ir.Node, Facts], "Group | None"]
 
 
 def _halved_product(
@@ -58,13 +36,13 @@ def _halved_product(
         (other,) = [given for given in user.inputs if given is not value] or [value]
         nodes.append(user)
         value = user.outputs[0]
-        half = None if other is None else _producer(other, "Mul")
+        half = None if other is None else producer(other, "Mul")
         if other is x and not has_x:
             has_x = True
-        elif _is(facts, other, 0.5) and not has_half:
+        elif is_number(facts, other, 0.5) and not has_half:
             has_half = True
         elif half is not None and not has_x and not has_half:
-            scaled = _with_constant(half, facts)
+            scaled = with_constant(half, facts)
             alone = facts.only_user(half.outputs[0]) is user
             if not alone or scaled is None or scaled[0] is not x or scaled[1] != 0.5:
                 return None
@@ -75,53 +53,53 @@ def _halved_product(
     return value, nodes
 
 
-def _gelu(erf: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+def _gelu(erf: ir.Node, facts: Facts) -> Group | None:
     """Match 0.5 · x · (1 + erf(x / √2))."""
     scale = erf.inputs[0].producer() if erf.inputs[0] is not None else None
     if scale is None or facts.only_user(scale.outputs[0]) is not erf:
         return None
-    scaled = _with_constant(scale, facts)
-    if scale.op_type == "Div" and _is(facts, scale.inputs[1], math.sqrt(2)):
+    scaled = with_constant(scale, facts)
+    if scale.op_type == "Div" and is_number(facts, scale.inputs[1], math.sqrt(2)):
         x = scale.inputs[0]
-    elif scale.op_type == "Mul" and scaled and _near(facts, scaled[0], scaled[1], 0.5**0.5):
+    elif scale.op_type == "Mul" and scaled and is_near(facts, scaled[0], scaled[1], 0.5**0.5):
         x = scaled[0]
     else:
         return None
     add = facts.only_user(erf.outputs[0])
     if x is None or add is None or add.op_type != "Add":
         return None
-    one = _with_constant(add, facts)
+    one = with_constant(add, facts)
     if one is None or one[1] != 1.0:
         return None
     tail = _halved_product(add, facts, x)
     if tail is None:
         return None
-    return "gelu", x, [scale, erf, *tail[1]]
+    return Group("gelu", [x], [scale, erf, *tail[1]])
 
 
-def _tanh_gelu(tanh: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+def _tanh_gelu(tanh: ir.Node, facts: Facts) -> Group | None:
     """Match 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))."""
-    outer = _producer(tanh.inputs[0], "Mul")
-    scaled = None if outer is None else _with_constant(outer, facts)
+    outer = producer(tanh.inputs[0], "Mul")
+    scaled = None if outer is None else with_constant(outer, facts)
     if outer is None or scaled is None:
         return None
-    if not _near(facts, scaled[0], scaled[1], math.sqrt(2 / math.pi)):
+    if not is_near(facts, scaled[0], scaled[1], math.sqrt(2 / math.pi)):
         return None
-    inner = _producer(scaled[0], "Add")
+    inner = producer(scaled[0], "Add")
     if inner is None:
         return None
     for x, other in (inner.inputs, reversed(inner.inputs)):
-        cubic = _producer(other, "Mul")
-        term = None if cubic is None else _with_constant(cubic, facts)
+        cubic = producer(other, "Mul")
+        term = None if cubic is None else with_constant(cubic, facts)
         if x is None or cubic is None or term is None:
             continue
-        if not _near(facts, term[0], term[1], 0.044715):
+        if not is_near(facts, term[0], term[1], 0.044715):
             continue
         cube = _cube(term[0], x, facts)
         if cube is None:
             continue
         add = facts.only_user(tanh.outputs[0])
-        one = None if add is None or add.op_type != "Add" else _with_constant(add, facts)
+        one = None if add is None or add.op_type != "Add" else with_constant(add, facts)
         if add is None or one is None or one[1] != 1.0:
             return None
         tail = _halved_product(add, facts, x)
@@ -131,29 +109,29 @@ def _tanh_gelu(tanh: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node
         inner_values = [node.outputs[0] for node in nodes]
         if any(facts.only_user(value) is None for value in inner_values):
             return None
-        return "tanh-gelu", x, [*nodes, *tail[1]]
+        return Group("tanh-gelu", [x], [*nodes, *tail[1]])
     return None
 
 
 def _cube(value: ir.Value, x: ir.Value, facts: Facts) -> list[ir.Node] | None:
-    power = _producer(value, "Pow")
-    if power is not None and power.inputs[0] is x and _is(facts, power.inputs[1], 3.0):
+    power = producer(value, "Pow")
+    if power is not None and power.inputs[0] is x and is_number(facts, power.inputs[1], 3.0):
         return [power]
-    product = _producer(value, "Mul")
+    product = producer(value, "Mul")
     if product is None:
         return None
     for factor, square in (product.inputs, reversed(product.inputs)):
-        inner = _producer(square, "Mul")
+        inner = producer(square, "Mul")
         if factor is x and inner is not None and all(item is x for item in inner.inputs):
             return [inner, product]
-        power = _producer(square, "Pow")
+        power = producer(square, "Pow")
         squared = power is not None and power.inputs[0] is x
-        if factor is x and power is not None and squared and _is(facts, power.inputs[1], 2.0):
+        if factor is x and power is not None and squared and is_number(facts, power.inputs[1], 2.0):
             return [power, product]
     return None
 
 
-def _hard_swish(gate: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+def _hard_swish(gate: ir.Node, facts: Facts) -> Group | None:
     """Match x · hardsigmoid(x) with a slope of 1/6, or x · min(max(x + 3, 0), 6) / 6."""
     x = gate.inputs[0]
     nodes = [gate]
@@ -164,8 +142,8 @@ def _hard_swish(gate: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Nod
             return None
         factors = {"x"}
     else:
-        add = _producer(gate.inputs[0], "Add")
-        shifted = None if add is None else _with_constant(add, facts)
+        add = producer(gate.inputs[0], "Add")
+        shifted = None if add is None else with_constant(add, facts)
         limits = clip_limits(Op.of(gate, gate.version or 13), facts)
         if add is None or shifted is None or shifted[1] != 3.0 or limits != (0.0, 6.0):
             return None
@@ -182,8 +160,8 @@ def _hard_swish(gate: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Nod
         others = [given for given in user.inputs if given is not value]
         if len(others) != 1:
             return None
-        sixth = (user.op_type == "Mul" and _is(facts, others[0], 1 / 6)) or (
-            user.op_type == "Div" and user.inputs[0] is value and _is(facts, others[0], 6.0)
+        sixth = (user.op_type == "Mul" and is_number(facts, others[0], 1 / 6)) or (
+            user.op_type == "Div" and user.inputs[0] is value and is_number(facts, others[0], 6.0)
         )
         if sixth and "sixth" in factors:
             factors.discard("sixth")
@@ -193,10 +171,10 @@ def _hard_swish(gate: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Nod
             return None
         nodes.append(user)
         value = user.outputs[0]
-    return None if x is None else ("HardSwish", x, nodes)
+    return None if x is None else Group("HardSwish", [x], nodes)
 
 
-def _silu(sigmoid: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]] | None:
+def _silu(sigmoid: ir.Node, facts: Facts) -> Group | None:
     """Match x · sigmoid(x)."""
     product = facts.only_user(sigmoid.outputs[0])
     x = sigmoid.inputs[0]
@@ -204,7 +182,7 @@ def _silu(sigmoid: ir.Node, facts: Facts) -> tuple[str, ir.Value, list[ir.Node]]
         return None
     if x not in product.inputs:
         return None
-    return "silu", x, [sigmoid, product]
+    return Group("silu", [x], [sigmoid, product])
 
 
 _ANCHORS: dict[str, Match] = {
@@ -213,6 +191,7 @@ _ANCHORS: dict[str, Match] = {
     "HardSigmoid": _hard_swish,
     "Clip": _hard_swish,
     "Sigmoid": _silu,
+    "Softmax": attention.match,
 }
 
 
@@ -230,9 +209,10 @@ def operations(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int])
         group = None if match is None else match(node, facts)
         if group is None:
             continue
-        kind, x, nodes = group
-        op = Op(kind, [x], nodes[-1].outputs, {}, version(node), nodes)
-        if any(member in found for member in nodes) or RULES[kind].check(op, facts):
+        nodes = group.nodes
+        outputs = nodes[-1].outputs
+        op = Op(group.kind, group.inputs, outputs, group.attributes, version(node), nodes)
+        if any(member in found for member in nodes) or RULES[group.kind].check(op, facts):
             continue
         found.update(dict.fromkeys(nodes, op))
     return list(_fused(graph, facts, version, found))

@@ -10,6 +10,17 @@ from narrowpass_xnn_cpu.native.library import extension
 
 MAX_DIMS = 8
 
+_TILE = 12
+"""Rows of the largest tile in attention.c."""
+MOST_ROWS = 48
+"""NP_ATTENTION_MOST_ROWS."""
+TARGET = "best"
+"""Which code of ours runs: the best that the CPU has, ``plain``, or at most ``avx2``."""
+_BLOCK_FLOATS = 1 << 15
+"""Scores that lie in cache beside packed keys and values."""
+_LINE = 16
+"""Floats of a cache line, and of a vector in attention.c."""
+
 CAST_CODES = {"bool": 0, "int32": 1, "int64": 2, "uint8": 3}
 """Element types that can be converted to float32, as ``NP_CAST_*``."""
 
@@ -101,6 +112,59 @@ def interleave(images: int, channels: int, pixels: int) -> Any:
     """Give the parameters of ``NP_INTERLEAVE``."""
     fields = images, channels, pixels
     return extension().ffi.new("struct np_interleave_params *", fields)
+
+
+def attention(
+    *,
+    heads: Sequence[int],
+    rows: int,
+    keys: int,
+    depth: int,
+    values: int,
+    strides: Sequence[Sequence[int]],
+    out_strides: Sequence[int],
+    scale: float,
+    threads: int,
+) -> tuple[Any, int]:
+    """Give the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
+
+    Args:
+        heads: how many batches, and heads in each.
+        rows: queries of a head.
+        keys: keys, and values, of a head.
+        depth: the size of queries and keys.
+        values: the size of values.
+        strides: four of each of q, k and v, and of the mask where there is one, in elements.
+        out_strides: four of the result.
+        scale: what scores are multiplied by.
+        threads: that may compute at once.
+    """
+    if any(step not in (0, 1) for step in [s[3] for s in (*strides, out_strides)]):
+        raise BackendError("the last axis of an operand of attention is not dense")
+    # Rows of scores and of values are computed in whole vectors.
+    wide_keys, wide_values = (-(-size // _LINE) * _LINE for size in (keys, values))
+    block = max(_TILE, min(MOST_ROWS, _BLOCK_FLOATS // wide_keys // _TILE * _TILE))
+    count = heads[0] * heads[1]
+    parts = 1 if threads == 1 else min(-(-2 * threads // count), -(-rows // block))
+    part_rows = -(-rows // parts // block) * block if parts > 1 else rows
+    parts = -(-rows // part_rows)
+    scratch = wide_keys * depth + keys * wide_values + block * (wide_keys + wide_values)
+    if count * parts >= 1 << 48 or scratch >= 1 << 48:
+        raise BackendError(f"attention over {rows} and {keys} rows cannot be computed with")
+    params = extension().ffi.new("struct np_attention_params *")
+    params.batches, params.heads = heads
+    params.rows, params.keys, params.depth, params.values = rows, keys, depth, values
+    targets = params.q_strides, params.k_strides, params.v_strides
+    for target, given in zip(targets, strides, strict=False):
+        _dims(target, given[:3])
+    _dims(params.out_strides, out_strides[:3])
+    params.has_mask = len(strides) > 3
+    _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 4)
+    params.scale = scale
+    params.block, params.parts, params.part_rows = block, parts, part_rows
+    params.target = ("best", "plain", "avx2").index(TARGET)
+    params.thread_scratch = -(-scratch // _LINE) * _LINE
+    return params, threads * params.thread_scratch * 4
 
 
 def dense_strides(shape: Sequence[int]) -> list[int]:

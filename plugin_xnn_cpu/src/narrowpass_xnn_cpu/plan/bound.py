@@ -64,7 +64,7 @@ class Bound:
                     name=step.nodes[0] if step.nodes else step.output.name,
                 )
             )
-        scratch = max((e.operator.workspace for e in entries if e.operator), default=0)
+        scratch = max((runs[step].scratch for step in active), default=0)
         # Distinct views of one root are buffers of their own: (number, root, offset).
         self._views = [(number, *self._storage[slot]) for slot, number in numbers.items()]
         self._tape = Tape(entries, len(numbers))

@@ -62,6 +62,7 @@ class Run:
         call: which call of the tape; empty where nothing needs to run.
         operator: of XNNPACK, reshaped; None for a kernel of ours.
         params: for a kernel of ours.
+        workspace: bytes of scratch memory that a kernel of ours needs.
         view: where the output is a part of the first input: the byte at which it starts.
         constant: the output itself, where it does not depend on the inputs' elements.
     """
@@ -70,8 +71,14 @@ class Run:
     call: str = ""
     operator: Operator | None = None
     params: Any = None
+    workspace: int = 0
     view: int | None = None
     constant: Array | None = None
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch memory that it needs."""
+        return self.workspace if self.operator is None else self.operator.workspace
 
 
 class Step(abc.ABC):

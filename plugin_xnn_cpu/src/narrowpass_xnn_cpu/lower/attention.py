@@ -1,0 +1,199 @@
+"""Attention: softmax(q·kᵀ · scale + mask)·v as one operation, its scores never in memory.
+
+The kernel reads q, k and v by strides, so that heads stay where a projection has put them, as
+[batch, rows, heads, depth], and its result lies the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.matching import Group, producer, with_constant
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+_SIDE_BY_SIDE: Perm = (0, 2, 1, 3)
+"""Heads beside each other in rows, as [batch, rows, heads, depth]."""
+
+
+class Attention(Step):
+    """Attention of heads that lie anywhere, their last axis dense.
+
+    Args:
+        slots: q, k and v, and a mask where there is one.
+        perms: for each of them the order that its axes lie in; for k as [.., keys, depth].
+        output: the result.
+        perm: the order that the axes of the result are to lie in.
+        scale: what scores are multiplied by before the mask is added.
+    """
+
+    kernel = "attention"
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        perms: Sequence[Perm],
+        output: Slot,
+        perm: Perm,
+        scale: float,
+    ) -> None:
+        super().__init__(slots, output)
+        self._perms = tuple(perms)
+        self._perm = perm
+        self._scale = scale
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        views = [_View(shape, perm) for shape, perm in zip(shapes, self._perms, strict=True)]
+        q, k, v, *masks = views
+        if q.shape[-1] != k.shape[-1]:
+            raise BackendError(f"queries of {q.shape[-1]} and keys of {k.shape[-1]} do not fit")
+        scores = broadcast((*q.shape[:-1], 1), (*k.shape[:-2], 1, k.shape[-2]))
+        scores = broadcast(scores, *(mask.shape for mask in masks))
+        if scores[-1] != v.shape[-2]:
+            raise BackendError(f"{scores[-1]} scores and {v.shape[-2]} values do not fit")
+        leading = broadcast(scores[:-2], v.shape[:-2])
+        result = (*leading, scores[-2], v.shape[-1])
+        lies = tuple(result[axis] for axis in self._perm)
+        if not elements(result):
+            return Run(lies)
+        if not scores[-1]:
+            return Run(lies, constant=np.zeros(lies, np.float32))
+        heads = (*(1,) * (2 - len(leading)), *leading)
+        params, workspace = kernels.attention(
+            heads=heads,
+            rows=scores[-2],
+            keys=scores[-1],
+            depth=q.shape[-1],
+            values=v.shape[-1],
+            strides=[view.strides() for view in (q, k, v, *masks)],
+            out_strides=_View(lies, self._perm).strides(),
+            scale=self._scale,
+            threads=sizing.pool.threads,
+        )
+        return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
+
+
+class _View:
+    """An operand with its axes in ONNX's order, wherever they lie."""
+
+    def __init__(self, lies: Shape, perm: Perm) -> None:
+        steps = kernels.dense_strides(lies)
+        places = [perm.index(axis) for axis in range(len(perm))]
+        self.shape = tuple(lies[place] for place in places)
+        self._strides = [steps[place] for place in places]
+
+    def strides(self) -> list[int]:
+        """Give four strides; 0 along axes that are broadcast."""
+        steps = [0 if n == 1 else step for n, step in zip(self.shape, self._strides, strict=True)]
+        return [0] * (4 - len(steps)) + steps
+
+
+def match(softmax: ir.Node, facts: Facts) -> Group | None:
+    """Match MatMul, a scale, a mask that is added, Softmax and MatMul."""
+    rank = facts.rank(softmax.outputs[0])
+    if rank not in (3, 4) or softmax.attributes.get_int("axis", -1) not in (-1, rank - 1):
+        return None
+    last = facts.only_user(softmax.outputs[0])
+    if last is None or last.op_type != "MatMul" or last.domain:
+        return None
+    if last.inputs[0] is not softmax.outputs[0]:
+        return None
+    inner: list[ir.Node] = [softmax]
+    scores, mask = softmax.inputs[0], None
+    add = producer(scores, "Add")
+    if add is not None:
+        if not _alone(add, facts):
+            return None
+        inner.append(add)
+        operands = [tuple(add.inputs), tuple(add.inputs)[::-1]]
+        pairs = [(s, m) for s, m in operands if _product(s, facts) is not None]
+        if not pairs:
+            return None
+        scores, mask = pairs[0]
+    found = _product(scores, facts)
+    if found is None:
+        return None
+    product, scale, scaling = found
+    q, scale_q, nodes_q = _scaled(product.inputs[0], facts)
+    k, scale_k, nodes_k = _scaled(product.inputs[1], facts)
+    inner += [*scaling, product, *nodes_q, *nodes_k]
+    inputs = [q, k, last.inputs[1], *([] if mask is None else [mask])]
+    attributes = {"scale": scale * scale_q * scale_k}
+    return Group("attention", inputs, [*reversed(inner), last], attributes)
+
+
+def _alone(node: ir.Node, facts: Facts) -> bool:
+    return facts.only_user(node.outputs[0]) is not None
+
+
+def _scaled(value: ir.Value | None, facts: Facts) -> tuple[ir.Value | None, float, list[ir.Node]]:
+    """Look behind a multiplication by a number that is for nobody else."""
+    node = producer(value, "Mul", "Div")
+    found = None if node is None else with_constant(node, facts)
+    if node is None or found is None or not _alone(node, facts) or not found[1]:
+        return value, 1.0, []
+    operand, number = found
+    if node.op_type == "Div":
+        if operand is not node.inputs[0]:
+            return value, 1.0, []
+        number = 1 / number
+    return operand, number, [node]
+
+
+def _product(scores: ir.Value | None, facts: Facts) -> tuple[ir.Node, float, list[ir.Node]] | None:
+    """Give the product that scores come from, its scale, and the nodes that apply it."""
+    value, scale, nodes = _scaled(scores, facts)
+    node = producer(value, "MatMul")
+    if node is None or not _alone(node, facts):
+        return None
+    return node, scale, nodes
+
+
+def _check(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 4)
+    if reason:
+        return reason
+    ranks = [facts.rank(value) for value in op.inputs[:3]]
+    if len(set(ranks)) != 1 or ranks[0] not in (3, 4):
+        return "its operands have no three or four dimensions"
+    if len(op.inputs) > 3 and (facts.rank(op.input(3)) or 0) > (ranks[0] or 0):
+        return "its mask has more dimensions than its scores"
+    if any(facts.is_constant(value) for value in op.inputs[:2]):
+        return "its queries or keys are constant"
+    return None
+
+
+@lowers("attention", check=_check)
+def _attention(op: Op, builder: Builder) -> None:
+    rank = builder.rank(op.required(0))
+    slots, perms = [], []
+    for index, dense in ((0, rank - 1), (1, rank - 2), (2, rank - 1)):
+        value = op.required(index)
+        perm = builder.layout(value)
+        if perm[-1] != dense:
+            perm = (*(axis for axis in range(rank) if axis != dense), dense)
+        slots.append(builder.at(value, perm))
+        if index == 1:
+            # kᵀ counts its axes as [.., depth, keys].
+            swap = {rank - 1: rank - 2, rank - 2: rank - 1}
+            perm = tuple(swap.get(axis, axis) for axis in perm)
+        perms.append(perm)
+    mask = op.input(3)
+    if mask is not None:
+        slots.append(builder.at(mask))
+        perms.append(identity(builder.rank(mask)))
+    output = op.output
+    user = builder.facts.only_user(output)
+    moved = user is not None and user.op_type == "Transpose" and rank == 4
+    perm = _SIDE_BY_SIDE if moved else identity(rank)
+    step = Attention(slots, perms, builder.new(output), perm, op.get("scale", 1.0))
+    builder.emit(step, output, perm)
