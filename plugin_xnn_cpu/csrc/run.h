@@ -6,10 +6,14 @@
 
 #define NP_DISABLE_DENORMALS 0x00000001
 
+/* Functions for certain instruction sets may be written, and chosen among when they are called. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define NP_CHOOSES_CPU
+#endif
+
 /* One function body, compiled for several instruction sets; the fitting one is chosen when the
  * library is loaded. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(NP_ONE_TARGET)
-#define NP_CHOOSES_CPU
+#if defined(NP_CHOOSES_CPU) && !defined(NP_ONE_TARGET)
 #define NP_FOR_EACH_CPU \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
