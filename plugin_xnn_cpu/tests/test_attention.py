@@ -186,6 +186,31 @@ def test_three_dimensions(m, n, d, e):
         np.testing.assert_array_equal(program.run(given)["y"], np.zeros((3, m, e), np.float32))
 
 
+def test_casts_between_floats_are_looked_through():
+    """Scores and mask are wide, the products are not: as mixed precision leaves them."""
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    g (float16[2, 5, 7, 8] q, float16[2, 5, 8, 9] k, float16[2, 5, 9, 6] v, float[7, 9] mask)
+        => (float16[2, 5, 7, 6] y)
+    {
+        s = MatMul(q, k) t = Mul(s, c) w = Cast<to = 1>(t) m = Add(w, mask) p = Softmax(m)
+        n = Cast<to = 10>(p) y = MatMul(n, v)
+    }"""
+    model = parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float16([0.25]), "c"))
+    model = onnx.shape_inference.infer_shapes(model)
+    rng = np.random.default_rng(9)
+    given = {
+        "q": rng.standard_normal((2, 5, 7, 8)).astype(np.float16),
+        "k": rng.standard_normal((2, 5, 8, 9)).astype(np.float16),
+        "v": rng.standard_normal((2, 5, 9, 6)).astype(np.float16),
+        "mask": np.where(rng.random((7, 9)) < 0.3, np.float32(-3.4e38), np.float32(0)),
+    }
+    # The evaluator rounds scores and weights to float16, whose unit is 1e-3; here nothing is.
+    program = check(model, given, tolerance=4e-3)
+    kernels = {plan.kernel for plan in program.explain()}
+    assert kernels == {"attention", "attention in float32"}
+
+
 NOT_ONE = {
     "scores are an output": ("s = MatMul(q, k) p = Softmax(s) y = MatMul(p, v)", ", float[m, n] s"),
     "weights are read twice": (

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         OpClassifier,
         OpDtypes,
         choose_classifiers,
+        classifier_of,
         matching_nodes,
     )
     from narrowpass.context import Context, Decision
@@ -57,6 +58,7 @@ _HOME = {
         "OpClassifier",
         "OpDtypes",
         "choose_classifiers",
+        "classifier_of",
         "matching_nodes",
     ),
     "narrowpass.context": ("Context", "Decision"),
@@ -98,6 +100,7 @@ __all__ = [
     "Samples",
     "build",
     "choose_classifiers",
+    "classifier_of",
     "hookimpl",
     "load",
     "load_model",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import enum
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx_ir as ir
+
+    from narrowpass.backend import Backend
 
 
 class Color(enum.Enum):
@@ -32,17 +34,36 @@ class Color(enum.Enum):
     """Stays in fp32."""
 
 
+ACCUMULATE = "narrowpass.accumulate"
+"""The key of a node's metadata that says what its sums are to be kept in, such as ``float32``."""
+
+
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
 @dataclass(frozen=True)
 class OpDtypes:
-    """The types that a node computes with, as `onnx_ir.DataType` names in lower case.
+    """The types that a node computes with, by numpy's names.
 
     Attributes:
-        accumulate: what sums are kept in, such as ``float32``.
-        output: what the node's floating-point outputs are stored as, such as ``float16``.
+        accumulate: what sums are kept in, such as ``float32``. ONNX has an attribute for it in
+            few operators; for others a rewrite leaves `ACCUMULATE` for the backend.
+        output: what the node's floating-point outputs are stored as: the narrow type, or
+            ``float32``, which keeps the node wide, since operands and results have one type.
     """
 
     accumulate: str
     output: str
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            ValueError: a name that is none of a float type.
+        """
+        for name in (self.accumulate, self.output):
+            if name not in _FLOATS:
+                raise ValueError(f"{name!r} is none of {', '.join(_FLOATS)}")
 
 
 class OpClassifier(abc.ABC):
@@ -62,6 +83,45 @@ class OpClassifier(abc.ABC):
         """Give the types that the node computes with, or None for the pass's default."""
         return None
 
+    def reason(self, node: ir.Node) -> str:
+        """Tell why the node has the colour that `color` gives, for reports; empty for nothing."""
+        return ""
+
+    def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
+        """Give the classifier to use for a target and a narrow type; this one by default.
+
+        Args:
+            target: what the model is built for; it may be asked for `Backend.gain`.
+            dtype: ``float16`` or ``bfloat16``.
+        """
+        return self
+
+
+def classifier_of(
+    color: Callable[[ir.Node], Color | None] | None = None,
+    dtypes: Callable[[ir.Node], OpDtypes | None] | None = None,
+    name: str = "",
+) -> OpClassifier:
+    """Make a classifier of functions on a node.
+
+    Args:
+        color: gives a colour, or None for no opinion; None for no opinion on any node.
+        dtypes: gives the types that a node computes with, likewise.
+        name: who decided, as reports say; the name of the first function where it is empty.
+    """
+    chosen = name or getattr(color or dtypes, "__name__", "function")
+
+    class Function(OpClassifier):
+        name: ClassVar[str] = chosen
+
+        def color(self, node: ir.Node) -> Color | None:
+            return None if color is None else color(node)
+
+        def dtypes(self, node: ir.Node) -> OpDtypes | None:
+            return None if dtypes is None else dtypes(node)
+
+    return Function()
+
 
 @dataclass(frozen=True)
 class ClassifierChain:
@@ -77,6 +137,13 @@ class ClassifierChain:
                 return color, member.name
         return None
 
+    def reason(self, node: ir.Node) -> str:
+        """Tell why the node has its colour, in the words of the classifier that decided."""
+        for member in self.members:
+            if member.color(node) is not None:
+                return member.reason(node)
+        return ""
+
     def dtypes(self, node: ir.Node) -> tuple[OpDtypes, str] | None:
         """Give the types and the name of the classifier that decided, or None."""
         for member in self.members:
@@ -86,20 +153,40 @@ class ClassifierChain:
         return None
 
 
-def choose_classifiers(text: str, known: Mapping[str, OpClassifier]) -> ClassifierChain:
+TARGET = "target"
+"""The name that stands for the classifier of the backend that a model is built for."""
+
+
+def choose_classifiers(
+    text: str,
+    known: Mapping[str, OpClassifier],
+    target: Backend | None = None,
+    dtype: str = "float16",
+) -> ClassifierChain:
     """Give the classifiers that ``classifier=a+b`` names, in the order written.
+
+    Args:
+        text: names, joined by ``+``. ``target`` is the classifier of the target, which has no
+            opinion on any node where it has none.
+        known: the installed classifiers by name.
+        target: what the model is built for; classifiers may ask it what it gains.
+        dtype: the narrow type.
 
     Raises:
         PluginError: a name that no installed plugin registers.
     """
     chosen = []
     for name in text.split("+"):
+        if name == TARGET:
+            own = None if target is None else target.classifier
+            chosen += [] if own is None else [own.for_target(target, dtype)]
+            continue
         if name not in known:
             listing = ", ".join(sorted(known)) or "none"
             raise PluginError(
                 f"no classifier {name!r}{suggest(name, known)}; installed classifiers: {listing}"
             )
-        chosen.append(known[name])
+        chosen.append(known[name].for_target(target, dtype))
     return ClassifierChain(tuple(chosen))
 
 

@@ -7,11 +7,13 @@ from a window that is larger than its image, ends the process in the inference o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 import onnx
 import onnx_ir as ir
 
+from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs as find_subgraphs
 
 _DATA = 1024
@@ -34,20 +36,28 @@ def infer(model: ir.Model, *, subgraphs: bool = False) -> None:
 
     Args:
         model: changed in place.
-        subgraphs: whether values within subgraphs get theirs too.
+        subgraphs: whether values within subgraphs and functions get theirs too; those in a function
+            have what all its calls have in common.
     """
-    inference = _Inference(model)
+    functions = _Functions(model)
+    inference = _Inference(model.opset_imports, functions)
+    inference.know(model.graph)
     inference.visit_graph(model.graph, subgraphs=subgraphs)
+    if subgraphs:
+        functions.settle()
 
 
 @contextlib.contextmanager
 def inferred(model: ir.Model) -> Iterator[None]:
-    """Let values have their types and shapes for a while; see `infer`, subgraphs included.
+    """Let values have types and shapes for a while; see `infer`, subgraphs and functions included.
 
     Afterwards a value that declared none has none again, and one that did has what it declared,
     unless another type has been written to it meanwhile.
     """
-    before = [(value, value.type, value.shape) for value in _values(model.graph)]
+    values = [*_values(model.graph)]
+    for function in model.functions.values():
+        values += [*function.inputs, *_values(function.graph)]
+    before = [(value, value.type, value.shape) for value in values]
     infer(model, subgraphs=True)
     made = [(value.type, value.shape) for value, _, _ in before]
     try:
@@ -64,15 +74,97 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-class _Inference:
+class _Functions:
+    """The functions of a model, and what their inputs have in common in all calls."""
+
     def __init__(self, model: ir.Model) -> None:
-        self._opsets = model.opset_imports
-        self._imports = [onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()]
+        self._functions = model.functions
+        self._given: dict[ir.OperatorIdentifier, list[onnx.TypeProto]] = {}
+        self._within: list[ir.OperatorIdentifier] = []
+
+    def find(self, node: ir.Node) -> ir.Function | None:
+        """Give the function that a node calls; None for an operator, and for a call in a circle."""
+        key = node.op_identifier()
+        return None if key in self._within else self._functions.get(key)
+
+    def call(
+        self, function: ir.Function, types: Sequence[onnx.TypeProto]
+    ) -> list[tuple[ir.TypeProtocol | None, ir.Shape | None]]:
+        """Give the types and shapes of the results of a call, and remember those of its inputs."""
+        key = function.identifier()
+        known = self._given.get(key)
+        self._given[key] = (
+            list(types)
+            if known is None
+            else [_common(a, b) for a, b in zip_longest(known, types, fillvalue=_UNKNOWN)]
+        )
+        return self._visit(function, types)
+
+    def settle(self) -> None:
+        """Give values within functions what they have in all calls: callers come before callees."""
+        order: list[ir.OperatorIdentifier] = []
+
+        def add(key: ir.OperatorIdentifier) -> None:
+            if key in order:
+                return
+            for node in self._functions[key].all_nodes():
+                if node.op_identifier() in self._functions and node.op_identifier() != key:
+                    add(node.op_identifier())
+            order.insert(0, key)
+
+        for key in self._given:
+            add(key)
+        for key in order:
+            self._visit(self._functions[key], self._given.get(key, []))
+
+    def _visit(
+        self, function: ir.Function, types: Sequence[onnx.TypeProto]
+    ) -> list[tuple[ir.TypeProtocol | None, ir.Shape | None]]:
+        self._within.append(function.identifier())
+        for value in _values(function.graph):
+            value.type = value.shape = None  # of another call
+        for index, formal in enumerate(function.inputs):
+            formal.type = formal.shape = None
+            if index < len(types) and types[index].WhichOneof("value") is not None:
+                _apply(formal, types[index])
+        inference = _Inference(function.opset_imports, self)
+        inference.know(function.graph)
+        inference.visit_graph(function.graph, subgraphs=True)
+        self._within.pop()
+        return [(value.type, value.shape) for value in function.outputs]
+
+
+def _common(a: onnx.TypeProto, b: onnx.TypeProto) -> onnx.TypeProto:
+    """Give what two types have in common: nothing, if they are of different elements."""
+    if a == b:
+        return a
+    kinds = [(t.WhichOneof("value"), t.tensor_type.elem_type) for t in (a, b)]
+    if kinds[0] != kinds[1] or kinds[0][0] != "tensor_type":
+        return _UNKNOWN
+    common = onnx.helper.make_tensor_type_proto(a.tensor_type.elem_type, None)
+    ranks = {len(t.tensor_type.shape.dim) for t in (a, b) if t.tensor_type.HasField("shape")}
+    if len(ranks) == 1 and all(t.tensor_type.HasField("shape") for t in (a, b)):
+        pairs = zip(a.tensor_type.shape.dim, b.tensor_type.shape.dim, strict=True)
+        for x, y in pairs:
+            dim = common.tensor_type.shape.dim.add()
+            if x == y:
+                dim.CopyFrom(x)
+    return common
+
+
+class _Inference:
+    def __init__(self, opsets: Mapping[str, int], functions: _Functions) -> None:
+        self._opsets = opsets
+        self._functions = functions
+        self._imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
         self._types: dict[str, onnx.TypeProto] = {}
         self._data: dict[str, onnx.TensorProto] = {}
-        for value in model.graph.inputs:
+
+    def know(self, graph: ir.Graph) -> None:
+        """Take the types of a graph's inputs and constants."""
+        for value in graph.inputs:
             self._know(value)
-        for value in model.graph.initializers.values():
+        for value in graph.initializers.values():
             self._know_constant(value)
 
     def visit_graph(self, graph: ir.Graph, *, subgraphs: bool) -> None:
@@ -88,6 +180,10 @@ class _Inference:
 
     def visit(self, node: ir.Node) -> None:
         """Infer the types of a node's outputs."""
+        function = self._functions.find(node)
+        if function is not None:
+            self._visit_call(node, function)
+            return
         found = self._infer(node)
         for value in node.outputs:
             if not value.name:
@@ -99,11 +195,24 @@ class _Inference:
                 self._apply_rank(node, value)
             self._know(value)
             if node.op_type == "Constant" and not node.domain:
-                tensor = ir.convenience.get_const_tensor(value)
+                tensor = constant_tensor(value)
                 if tensor is not None and tensor.size <= _DATA:
                     self._data[value.name] = _proto(tensor)
 
+    def _visit_call(self, node: ir.Node, function: ir.Function) -> None:
+        types = [
+            _UNKNOWN if value is None else self._types.get(value.name or "", _UNKNOWN)
+            for value in node.inputs
+        ]
+        found = self._functions.call(function, types)
+        for value, (kind, shape) in zip(node.outputs, found, strict=False):
+            if kind is not None and value.name:
+                value.type, value.shape = kind, shape or value.shape
+            self._know(value)
+
     def _infer(self, node: ir.Node) -> dict[str, onnx.TypeProto]:
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return {}  # what follows from the call
         version = node.version or self._opsets.get(node.domain, 1)
         names = {value.name for value in node.inputs if value is not None and value.name}
         types = {name: self._types.get(name, _UNKNOWN) for name in names}

@@ -7,7 +7,8 @@ The text form is shared by everything that has options::
 An option is a field of a frozen dataclass; underscores of the field are hyphens in the text.
 Field types: `bool`, `int`, `float`, `str`, an `enum.Enum` of strings, `typing.Literal` of
 strings, `tuple[str, ...]`, any class with a ``parse(text)`` class method whose ``str()`` gives
-the text back, and unions of these (tried in the order written; `None` is written ``none``).
+the text back, and unions of these (tried in the order written; `None` is written ``none``). A union
+may also have types that only Python can give, such as functions.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""
 
+_UNIONS = (types.UnionType, typing.Union)
 _NEEDS_QUOTES = re.compile(r'[\s,\[\]{}="]')
 
 
@@ -76,7 +78,8 @@ def option_types(cls: type[HasOptions]) -> Mapping[str, Any]:
         texts = {n: t for n, t in inspect.get_annotations(base).items() if n in names}
         holder = type(base.__name__, (), {"__annotations__": texts, "__module__": base.__module__})
         hints.update(typing.get_type_hints(holder))
-    return {name.replace("_", "-"): hints[name] for name in names}
+    # What only Python can give is no option of the text.
+    return {name.replace("_", "-"): hints[name] for name in names if _is_option(hints[name])}
 
 
 def describe_type(hint: Any) -> str:
@@ -84,8 +87,8 @@ def describe_type(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return "|".join(str(choice) for choice in typing.get_args(hint))
-    if origin in (types.UnionType, typing.Union):
-        return "|".join(describe_type(arm) for arm in typing.get_args(hint))
+    if origin in _UNIONS:
+        return "|".join(describe_type(arm) for arm in typing.get_args(hint) if _has_text(arm))
     if origin is tuple:
         return "[text, ...]"
     if hint is type(None):
@@ -97,11 +100,27 @@ def describe_type(hint: Any) -> str:
     )
 
 
+def _is_option(hint: Any) -> bool:
+    """Tell whether there is more to say in text than none; types that never are an error later."""
+    arms = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else ()
+    return not arms or any(_has_text(arm) and arm is not type(None) for arm in arms)
+
+
+def _has_text(hint: Any) -> bool:
+    """Tell whether values of a type can be written as text."""
+    if typing.get_origin(hint) in (typing.Literal, tuple):
+        return True
+    if not isinstance(hint, type):
+        return False
+    plain = hint in (str, bool, int, float, type(None))
+    return plain or issubclass(hint, enum.Enum) or hasattr(hint, "parse")
+
+
 def _parse_value(text: OptionText, hint: Any) -> Any:
     """Turn text into a value of type `hint`; `ValueError` where it does not fit."""
     origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        for arm in typing.get_args(hint):
+    if origin in _UNIONS:
+        for arm in filter(_has_text, typing.get_args(hint)):
             try:
                 return _parse_value(text, arm)
             except ValueError:
@@ -181,6 +200,9 @@ def format_value(value: Any) -> str:
         return "none"
     if isinstance(value, enum.Enum):
         return quote(str(value.value))
+    if not _has_text(type(value)):  # given from Python: its name says what it was
+        kind = type(value).__name__
+        return quote(str(getattr(value, "name", getattr(value, "__name__", kind))))
     return quote(str(value))
 
 

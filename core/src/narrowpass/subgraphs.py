@@ -1,4 +1,4 @@
-"""The graphs within a graph: bodies and branches of control flow."""
+"""The graphs within a graph: bodies and branches of control flow; and all nodes of a model."""
 
 from __future__ import annotations
 
@@ -27,3 +27,49 @@ def nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
         current = waiting.pop()
         yield current
         waiting += [inner for node in current for inner in subgraphs(node)]
+
+
+def model_nodes(model: ir.Model) -> list[ir.Node]:
+    """Give all nodes of a model: of its graph, of subgraphs, and of functions, in this order."""
+    found = list(model.graph.all_nodes())
+    for function in model.functions.values():
+        found += function.all_nodes()
+    return found
+
+
+def model_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Give all graphs of a model: its own, those of functions, and those within them."""
+    yield from nested_graphs(model.graph)
+    for function in model.functions.values():
+        yield from nested_graphs(function.graph)
+
+
+class Opsets:
+    """The version of the operator set that a node is of; functions have imports of their own.
+
+    Args:
+        model: as it is now.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._imports = model.opset_imports
+        self._functions = {
+            node: function for function in model.functions.values() for node in function.all_nodes()
+        }
+
+    def version(self, node: ir.Node) -> int:
+        """Give the version; 1 where nobody says."""
+        function = self._functions.get(node)
+        imports = self._imports if function is None else function.opset_imports
+        return node.version or imports.get(node.domain, 1)
+
+    def enters(self, function: ir.Function) -> bool:
+        """Tell whether a function has the model's version of ONNX's own operators.
+
+        Only then may a pass write such operators into it: a model has one version of each.
+        """
+        return function.opset_imports.get("", 0) == self._imports.get("", 0)
+
+    def function(self, node: ir.Node) -> ir.Function | None:
+        """Give the function that a node stands in; None for the graph of the model."""
+        return self._functions.get(node)

@@ -1,14 +1,12 @@
-"""build, replay, and the web page of reports."""
+"""build and replay."""
 
 from __future__ import annotations
 
-import html.parser
 import json
 
 import numpy as np
 import onnx
 import onnx.reference
-import pytest
 
 import narrowpass
 from narrowpass.cli._app import app
@@ -128,48 +126,3 @@ def test_reproducer_and_replay(call, passes, install, model, tmp_path):
     path.write_text(path.read_text("utf-8").replace('"fail"', '"negate"'))
     assert "no longer fails" in call("replay", "r").out
     assert call("replay", "r", "--json").json["error"] is None
-
-
-class _Page(html.parser.HTMLParser):
-    """Checks that tags close in order, and keeps the text."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.text = [], ""
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-        for name, value in attrs:
-            assert name not in ("src", "onclick")
-            assert name != "href" or value.startswith("#")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
-@pytest.mark.parametrize("command", ["build", "explain"])
-def test_report(call, passes, save, tmp_path, command):
-    proto = onnx.load(save("model.onnx"))
-    proto.graph.node[0].name = "<script>alert(1)</script>"
-    model = save("odd.onnx", proto=proto)
-    output = ["-o", "o.narrow"] if command == "build" else []
-    result = call(command, model, *output, "-p", "negate", "--report", "r & <r>.html")
-    assert "wrote r & <r>.html" in result.out
-    content = (tmp_path / "r & <r>.html").read_text("utf-8")
-    page = _Page()
-    page.feed(content)
-    assert page.open == []
-    assert "<script" not in content
-    assert "<script>alert(1)</script>" in page.text
-    assert "it is <first>" in page.text
-    for text in ("negated", "kept", "0.5", "Decisions: 4", "added"):
-        assert text in page.text
-
-
-def test_report_without_passes(call, install, model, tmp_path):
-    call("build", model, "-o", "o.narrow", "--report", "r.html")
-    assert "No pass ran" in (tmp_path / "r.html").read_text("utf-8")

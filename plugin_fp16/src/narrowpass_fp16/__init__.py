@@ -26,7 +26,8 @@ def narrowpass_passes() -> list[type[Pass]]:
 
 @hookimpl
 def narrowpass_classifiers() -> list[OpClassifier]:
-    """Register the classifier ``default``."""
+    """Register the classifiers ``default`` and ``sized``."""
     from narrowpass_fp16.classifier import DefaultClassifier
+    from narrowpass_fp16.sized import SizedClassifier
 
-    return [DefaultClassifier()]
+    return [DefaultClassifier(), SizedClassifier()]

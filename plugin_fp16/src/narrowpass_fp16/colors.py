@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import onnx_ir as ir
 
 from narrowpass import Color, Decision
 from narrowpass.classify import ClassifierChain
+from narrowpass.constants import constant_tensor
 from narrowpass.errors import PassError
-from narrowpass.subgraphs import nested_graphs
-from narrowpass_fp16.classifier import DefaultClassifier
+from narrowpass.subgraphs import Opsets, model_graphs, model_nodes
 from narrowpass_fp16.constants import Constants
+from narrowpass_fp16.exactness import CONTROL_FLOW, exact_nodes
+from narrowpass_fp16.magnitude import magnitudes, number_beyond
 from narrowpass_fp16.schemas import FLOAT, is_float, slots
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _EXACT = {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8}
 """Integers that all narrow floats of 11 bits hold."""
-
-_GRAPHS = ("If", "Loop", "Scan")
 
 _ROUNDING = 4e-3
 """The error of a constant relative to it, as root mean squares, up to which it is rounded; rounding
@@ -83,16 +82,20 @@ class Coloring:
         self._unknown = unknown
         self._constants = Constants(dtype, margin, _ROUNDING)
         self._ranges, self._held = ranges, held
-        self._largest = float(ml_dtypes.finfo(dtype.numpy()).max) / margin  # type: ignore[no-untyped-call]  # it has no types
-        nodes = list(model.graph.all_nodes())
+        self._largest = self._constants.most
+        self._opsets = Opsets(model)
+        nodes = model_nodes(model)
         self._constants.judge(
             value.const_value
-            for graph in nested_graphs(model.graph)
+            for graph in model_graphs(model)
             for value in graph.initializers.values()
             if value.const_value is not None and value.const_value.dtype == FLOAT
         )
+        self._magnitudes = magnitudes(nodes, self._constants.largest)
         self._verdicts = {node: self._of(node) for node in nodes}
-        self._hold_exact(nodes)
+        for node in exact_nodes(model, nodes, self.color):
+            reason = "an index or a size follows from it"
+            self._verdicts[node] = Verdict(Color.RED, "exactness", reason)
 
     @property
     def has_green(self) -> bool:
@@ -103,6 +106,11 @@ class Coloring:
         """Give the colour of a node."""
         return self._verdicts[node].color
 
+    def accumulate(self, node: ir.Node) -> str:
+        """Give what the sums of a node are to be kept in; empty where nobody says."""
+        answer = self._chain.dtypes(node)
+        return "" if answer is None else answer[0].accumulate
+
     def publish(self, ctx: Context, placement: Placement | None) -> None:
         """Report all nodes that compute with floats; `placement` tells which became narrow."""
         for node, verdict in self._verdicts.items():
@@ -111,6 +119,9 @@ class Coloring:
             if narrow:
                 ctx.counters["narrow"] += 1
             name = node.name or next((value.name for value in node.outputs if value.name), "")
+            function = self._opsets.function(node)
+            if function is not None:
+                name = f"{function.name}/{name}"
             decision = f"{verdict.color.value}, {'narrow' if narrow else 'wide'}"
             ctx.decisions.append(
                 Decision(
@@ -125,19 +136,32 @@ class Coloring:
             )
 
     def _of(self, node: ir.Node) -> Verdict:
-        if node.op_type in _GRAPHS and not node.domain:
+        if node.op_type in CONTROL_FLOW and not node.domain:
             return Verdict(Color.GRAY, "subgraphs", "its values follow those of its subgraphs")
-        known = slots(node, self._version(node), self._dtype)
+        if node.op_identifier() in self._model.functions:
+            return Verdict(Color.GRAY, "functions", "its values follow those of its function")
+        known = slots(node, self._opsets.version(node), self._dtype)
         floats = [] if known is None else [s for s in known if is_float(s.value)]
-        if known is None or node.op_identifier() in self._model.functions:
+        if known is None:
             return Verdict(Color.RED, "schema", "its operator is not one of ONNX")
         if not floats:
             return Verdict(Color.GRAY, "types", "it has no float32 values")
         if not any(slot.parameter for slot in floats):
             name = self._dtype.name.lower()
-            return Verdict(Color.RED, "schema", f"operator set {self._version(node)} has no {name}")
+            version = self._opsets.version(node)
+            return Verdict(Color.RED, "schema", f"operator set {version} has no {name}")
         if node in self._held:
             return self._held[node]
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return Verdict(Color.RED, "functions", "its attributes follow from the call")
+        function = self._opsets.function(node)
+        if function is not None and not self._opsets.enters(function):
+            text = f"{function.name!r} has operators of another set than the model"
+            return Verdict(Color.RED, "functions", text)
+        if function is not None and self._ranges:
+            return Verdict(
+                Color.RED, "data", f"values within {function.name!r} were not seen on it"
+            )
         if node.op_type == "Cast":
             return self._of_cast(node)
         verdict = self._classified(node)
@@ -148,11 +172,21 @@ class Coloring:
             if slot.parameter and largest > self._largest:
                 text = f"{slot.value.name!r} is too large on the data"
                 return Verdict(Color.RED, "data", text, largest, self._largest)
+        beyond = number_beyond(
+            node, self._opsets.version(node), self._constants.least, self._constants.most
+        )
+        if beyond is not None:
+            text = f"its attribute {beyond[0]!r} is no number of the narrow type"
+            return Verdict(Color.RED, "constants", text, *beyond[1:])
         for slot in floats:
+            brought = self._magnitudes.get(slot.value, 0.0)
+            if slot.parameter and not slot.output and brought > self._largest:
+                text = f"a constant makes {slot.value.name!r} too large"
+                return Verdict(Color.RED, "constants", text, brought, self._largest)
             if not slot.output and _counts(slot.value, self._dtype):
                 text = f"{slot.value.name!r} may be an integer above 2048"
                 return Verdict(Color.RED, "exactness", text)
-            tensor = ir.convenience.get_const_tensor(slot.value)
+            tensor = constant_tensor(slot.value)
             if slot.parameter and not slot.output and tensor is not None:
                 reason, measured, limit = self._constants.against(tensor)
                 if reason:
@@ -170,13 +204,13 @@ class Coloring:
         if node in self._chosen:
             color, by = self._chosen[node]
             return Verdict(color, by)
+        dtypes = self._chain.dtypes(node)
+        if dtypes is not None and dtypes[0].output == "float32":
+            return Verdict(Color.RED, f"classifier {dtypes[1]}", "its output is to be float32")
         answer = self._chain.color(node)
         if answer is not None:
             color, by = answer
-            reason = ""
-            if color is Color.RED and by == DefaultClassifier.name:
-                reason = DefaultClassifier().reason(node)
-            return Verdict(color, f"classifier {by}", reason)
+            return Verdict(color, f"classifier {by}", self._chain.reason(node))
         if self._unknown == "error":
             raise PassError(
                 f"no classifier knows {node.op_type} ({node.name or node.outputs[0].name!r}); name "
@@ -184,38 +218,6 @@ class Coloring:
             )
         color = Color.RED if self._unknown == "red" else Color.GRAY
         return Verdict(color, f"unknown={self._unknown}")
-
-    def _hold_exact(self, nodes: list[ir.Node]) -> None:
-        """Make red what computes an index or a size: rounding would change it."""
-        waiting = []
-        for node in nodes:
-            if node.domain:
-                continue
-            first = node.inputs[0] if node.inputs else None
-            if node.op_type == "Cast" and first is not None and is_float(first):
-                if not is_float(node.outputs[0]) and node.outputs[0].dtype not in _WIDER:
-                    waiting.append(first)
-            elif node.op_type in ("Resize", "Upsample"):
-                waiting += [value for value in node.inputs[1:] if value is not None]
-            elif node.op_type == "OneHot" and node.inputs[1] is not None:
-                waiting.append(node.inputs[1])
-        seen = set()
-        while waiting:
-            value = waiting.pop()
-            maker = value.producer()
-            if value in seen or maker is None or not is_float(value):
-                continue
-            seen.add(value)
-            verdict = self._verdicts.get(maker)
-            if verdict is None or verdict.color is Color.GREEN:
-                continue
-            if verdict.color is Color.GRAY and maker.op_type not in _GRAPHS:
-                reason = "an index or a size follows from it"
-                self._verdicts[maker] = Verdict(Color.RED, "exactness", reason)
-            waiting += [item for item in maker.inputs if item is not None]
-
-    def _version(self, node: ir.Node) -> int:
-        return node.version or self._model.opset_imports.get(node.domain, 1)
 
 
 def _counts(value: ir.Value, dtype: ir.DataType) -> bool:
@@ -226,6 +228,3 @@ def _counts(value: ir.Value, dtype: ir.DataType) -> bool:
     source = node.inputs[0].dtype
     floats = {FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
     return source not in _EXACT | floats and source != dtype
-
-
-_WIDER = {ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}

@@ -22,14 +22,19 @@ class Constants:
         margin: a number counts as too large from the largest of the type divided by this.
         tolerance: the error of a constant relative to it, as root mean squares, up to which it is
             rounded.
+
+    Attributes:
+        most: the largest number that is taken.
+        least: the smallest that is held with all its digits.
     """
 
     def __init__(self, dtype: ir.DataType, margin: float, tolerance: float) -> None:
         self._dtype = dtype
         limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]  # it has no types
-        self._largest = float(limits.max) / margin
-        self._smallest = float(limits.tiny)
+        self.most = float(limits.max) / margin
+        self.least = float(limits.tiny)
         self._tolerance = tolerance
+        self._magnitudes: dict[int, float] = {}
         self._known: dict[int, tuple[str, float | None, float | None]] = {}
 
     def judge(self, tensors: Iterable[ir.TensorProtocol]) -> None:
@@ -46,12 +51,20 @@ class Constants:
             self._known[key] = self._judge(tensor)
         return self._known[key]
 
+    def largest(self, tensor: ir.TensorProtocol) -> float:
+        """Give the largest finite magnitude in a constant."""
+        key = id(tensor)
+        if key not in self._magnitudes:
+            self._magnitudes[key] = rounding(tensor, self._dtype).largest
+        return self._magnitudes[key]
+
     def _judge(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
         found = rounding(tensor, self._dtype)
-        if found.largest > self._largest:
-            return "an element is too large", found.largest, self._largest
-        if 0 < found.largest < self._smallest:
-            return "all elements are too small", found.largest, self._smallest
+        self._magnitudes[id(tensor)] = found.largest
+        if found.largest > self.most:
+            return "an element is too large", found.largest, self.most
+        if 0 < found.largest < self.least:
+            return "all elements are too small", found.largest, self.least
         if found.error > self._tolerance:
             return "it loses too much in rounding", found.error, self._tolerance
         return "", None, None

@@ -6,10 +6,19 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from narrowpass.classify import ACCUMULATE
+from narrowpass.constants import constant_tensor
 from narrowpass.io import ConvertedTensor
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.subgraphs import Opsets, model_graphs
 from narrowpass_fp16.placement import Placement, Uses
-from narrowpass_fp16.schemas import FLOAT
+from narrowpass_fp16.schemas import FLOAT, sums_attribute
+
+_FLOATS = {
+    "float64": ir.DataType.DOUBLE,
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+}
 
 Replace = Callable[[ir.Node | ir.Graph, int, ir.Value], None]
 
@@ -21,20 +30,27 @@ class Emission:
         model: changed in place.
         placement: of its values.
         dtype: the narrow type.
+        accumulate: gives what the sums of a node are to be kept in; empty for nothing.
 
     Attributes:
         casts: how many were written.
         constants: how many constants were stored narrow.
     """
 
-    def __init__(self, model: ir.Model, placement: Placement, dtype: ir.DataType) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        placement: Placement,
+        dtype: ir.DataType,
+        accumulate: Callable[[ir.Node], str],
+    ) -> None:
         self._model, self._placement, self._dtype = model, placement, dtype
+        self._accumulate = accumulate
         self._taken = {
-            name
-            for graph in nested_graphs(model.graph)
-            for name in _names(graph)
-            if name is not None
+            name for graph in model_graphs(model) for name in _names(graph) if name is not None
         }
+        self._opsets = Opsets(model)
+        self._outer = {model.graph, *(function.graph for function in model.functions.values())}
         self.casts = self.constants = 0
 
     def run(self) -> None:
@@ -42,6 +58,7 @@ class Emission:
         for (node, _), variable in self._placement.variables.items():
             if self._placement.narrow(variable):
                 self._change_attributes(node)
+                self._ask_for_sums(node)
         for value, uses in list(self._placement.uses.items()):
             if uses.maker is None:
                 self._store(value, uses)
@@ -80,9 +97,8 @@ class Emission:
         target = FLOAT if is_narrow else self._dtype
         name = self._unique(f"{value.name or 'value'}.{target.name.lower()}")
         made = ir.Value(name=name, type=ir.TensorType(target))
-        outputs = [index for node, index in others if node is self._model.graph]
-        if outputs:
-            # The output of the model keeps its name.
+        if any(node in self._outer for node, _ in others):
+            # The output of the model, or function, keeps its name.
             value.name, made.name = name, value.name
         cast = ir.node(
             "Cast",
@@ -114,7 +130,7 @@ class Emission:
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", int(self._dtype))
             return
-        tensor = ir.convenience.get_const_tensor(node.outputs[0])
+        tensor = constant_tensor(node.outputs[0])
         if node.op_type == "ConstantOfShape":
             value = node.attributes.get("value")
             tensor = None if value is None else value.as_tensor()
@@ -123,6 +139,19 @@ class Emission:
             tensor = ir.tensor(array)
         node.attributes.clear()
         node.attributes["value"] = ir.AttrTensor("value", ConvertedTensor(tensor, self._dtype))
+
+    def _ask_for_sums(self, node: ir.Node) -> None:
+        """Say what sums are kept in: by the operator's attribute if it has one, or as metadata."""
+        name = self._accumulate(node)
+        if not name:
+            return
+        attribute = sums_attribute(node, self._opsets.version(node))
+        if not attribute:
+            node.metadata_props[ACCUMULATE] = name
+            return
+        dtype = int(_FLOATS[name])
+        if node.attributes.get_int(attribute, 0) != dtype:
+            node.attributes[attribute] = ir.AttrInt64(attribute, dtype)
 
     def _unique(self, name: str) -> str:
         chosen, number = name, 1

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import onnx_ir as ir
 
-from narrowpass import Color, Pass, PassResult
-from narrowpass.classify import ClassifierChain, choose_classifiers, matching_nodes
+from narrowpass import Color, OpClassifier, OpDtypes, Pass, PassResult
+from narrowpass.classify import (
+    ClassifierChain,
+    choose_classifiers,
+    classifier_of,
+    matching_nodes,
+)
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
+from narrowpass.subgraphs import model_nodes
+from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.placement import Placement
@@ -39,8 +46,11 @@ class MixedPrecision(Pass):
             the others change where that spares a cast.
         red: nodes that stay in float32: globs of names, ``op:TYPE``.
         green: nodes that are lowered, whatever the classifier says of them.
-        classifier: who colours nodes: names of classifiers, joined by ``+``; the first that
-            answers decides.
+        classifier: who colours nodes: names of classifiers, joined by ``+``, of which the first
+            that answers decides; ``target`` is that of the backend. From Python also a
+            classifier, or a function from a node to a colour or None, asked before ``default``.
+        dtypes: from Python, a function from a node to its `narrowpass.OpDtypes` or None, asked
+            before the classifiers.
         unknown: what becomes of operators that no classifier knows: they follow their neighbours,
             are red, or are an error.
         margin: constants and values on the data count as too large from the largest of the type
@@ -55,7 +65,8 @@ class MixedPrecision(Pass):
     keep_io: bool | tuple[str, ...] = True
     red: tuple[str, ...] = ()
     green: tuple[str, ...] = ()
-    classifier: str = "default"
+    classifier: str | OpClassifier | Callable[[ir.Node], Color | None] = "default"
+    dtypes: Callable[[ir.Node], OpDtypes | None] | None = None
     unknown: Literal["follow", "red", "error"] = "follow"
     margin: float = 1.0
     tolerance: Tolerance | None = None
@@ -125,9 +136,9 @@ class MixedPrecision(Pass):
     ) -> tuple[bool, list[int]]:
         """Rewrite in place; tell whether anything changed, and the numbers of the narrow nodes."""
         dtype = _TYPES[self.dtype]
-        chain = choose_classifiers(self.classifier, ctx.classifiers)
+        chain = self._chain(ctx)
         shapes = [value.shape for value in model.graph.outputs]
-        nodes = list(model.graph.all_nodes())
+        nodes = model_nodes(model)
         with inferred(model):
             reason = f"narrow, it takes the result out of {self.tolerance}"
             verdicts = {nodes[i]: Verdict(Color.RED, "verification", reason) for i in held}
@@ -140,7 +151,7 @@ class MixedPrecision(Pass):
             )
             placement.solve()
             narrow = [number for number, node in enumerate(nodes) if placement.is_narrow(node)]
-            emission = Emission(model, placement, dtype)
+            emission = Emission(model, placement, dtype, coloring.accumulate)
             emission.run()
             coloring.publish(ctx, placement)
         # What was declared is more than what follows.
@@ -149,6 +160,20 @@ class MixedPrecision(Pass):
         ctx.counters["casts"] = emission.casts
         ctx.counters["constants"] = emission.constants
         return bool(emission.casts or emission.constants), narrow
+
+    def _chain(self, ctx: Context) -> ClassifierChain:
+        """Give the classifiers, in the order in which they are asked."""
+        given = self.classifier
+        names = given if isinstance(given, str) else DefaultClassifier.name
+        chain = choose_classifiers(names, ctx.classifiers, ctx.target, self.dtype)
+        first: list[OpClassifier] = []
+        if self.dtypes is not None:
+            first.append(classifier_of(dtypes=self.dtypes))
+        if isinstance(given, OpClassifier):
+            first.append(given.for_target(ctx.target, self.dtype))
+        elif not isinstance(given, str):
+            first.append(classifier_of(given))
+        return ClassifierChain((*first, *chain.members))
 
     def _coloring(
         self,
@@ -159,7 +184,7 @@ class MixedPrecision(Pass):
         ranges: Mapping[str, float],
         held: Mapping[ir.Node, Verdict],
     ) -> Coloring:
-        nodes = list(model.graph.all_nodes())
+        nodes = model_nodes(model)
         chosen: dict[ir.Node, tuple[Color, str]] = {}
         for option, color in (("green", Color.GREEN), ("red", Color.RED)):
             for item, found in matching_nodes(getattr(self, option), nodes).items():

@@ -1,7 +1,8 @@
 """Where a model's values change their type: a minimum cut over its type variables.
 
 A variable stands for the inputs and outputs of a node that must have one type (by ONNX's schema),
-for a value that a loop carries, or for an output of an If. It is narrow, on the side of the source,
+for a value that a loop carries, for an output of an If, or for what all calls of a function have in
+common. It is narrow, on the side of the source,
 or wide. A value costs one cast where what makes it is wide and some reader narrow, and one where it
 is the other way round, however many readers there are. Green nodes are narrow, red ones wide, and
 all others go where casts are fewest; if that is the same, they are narrow.
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass.subgraphs import subgraphs
+from narrowpass.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
 from narrowpass_fp16.schemas import is_float, slots
 
@@ -87,6 +88,10 @@ class Placement:
         self.variables: dict[tuple[ir.Node, str], int] = {}
         self._narrow: list[bool] = []
         self._nodes: set[ir.Node] = set()
+        self._opsets = Opsets(model)
+        self._functions: dict[tuple[ir.OperatorIdentifier, str], int] = {}
+        self._calls: dict[ir.Node, set[int]] = {}
+        self._entered: set[ir.OperatorIdentifier] = set()
         self._add_graph(model.graph, 0)
         for value in model.graph.inputs:
             self._make(value, WIDE if self._keeps_type(value) else self._network.add_node())
@@ -119,6 +124,9 @@ class Placement:
         self._nodes = {
             node for (node, _), variable in self.variables.items() if self._narrow[variable]
         }
+        for node, variables in self._calls.items():
+            if any(self._narrow[variable] for variable in variables):
+                self._nodes.add(node)
 
     def narrow(self, variable: int | None) -> bool:
         """Tell whether a variable is narrow."""
@@ -139,6 +147,10 @@ class Placement:
             self._add_node(node, depth)
 
     def _add_node(self, node: ir.Node, depth: int) -> None:
+        function = self._model.functions.get(node.op_identifier())
+        if function is not None and self._opsets.enters(function):
+            self._add_call(node, function, depth)
+            return
         graphs = {
             name: attribute.as_graph()
             for name, attribute in node.attributes.items()
@@ -150,20 +162,21 @@ class Placement:
         if not node.domain and node.op_type == "Loop":
             self._add_loop(node, graphs["body"], depth)
             return
-        if not node.domain and node.op_type == "Scan" and self._version(node) >= 9:
+        if not node.domain and node.op_type == "Scan" and self._opsets.version(node) >= 9:
             self._add_scan(node, graphs["body"], depth)
             return
         if graphs:
             self._add_opaque(node, graphs.values(), depth)
             return
         color = self._color(node)
-        known = slots(node, self._version(node), self._dtype)
+        known = slots(node, self._opsets.version(node), self._dtype)
         if known is None:
             self._add_opaque(node, (), depth)
             return
         found = list(known)
-        # A value of unknown type may be float32: what must be of its type stays so.
-        unknown = {slot.parameter for slot in found if slot.value.dtype is None}
+        # A value of unknown type may be float32: what must be of its type stays so. An output
+        # that is left out has neither a name nor a type.
+        unknown = {s.parameter for s in found if s.value.dtype is None and s.value.name}
         for slot in found:
             if not is_float(slot.value):
                 continue
@@ -230,6 +243,37 @@ class Placement:
             tied = Tied(results=[(body, states + index)], made=[value])
             self._tie(node, f"scan {index}", tied, depth)
 
+    def _add_call(self, node: ir.Node, function: ir.Function, depth: int) -> None:
+        """Let the inputs of all calls of a function have the type of its own, and the outputs."""
+        key = function.identifier()
+        own = self._calls.setdefault(node, set())
+
+        def variable(name: str) -> int:
+            if (key, name) not in self._functions:
+                self._functions[key, name] = self._network.add_node()
+            own.add(self._functions[key, name])
+            return self._functions[key, name]
+
+        first = key not in self._entered
+        self._entered.add(key)
+        if first:
+            for index, formal in enumerate(function.inputs):
+                if is_float(formal):
+                    self._make(formal, variable(f"input {index}"), depth)
+            self._add_graph(function.graph, depth)
+            for index, result in enumerate(function.outputs):
+                if is_float(result):
+                    self._read(result, variable(f"output {index}"), function.graph, index)
+        # A formal without a type is of several types in several calls: it changes in none.
+        for index, value in enumerate(node.inputs):
+            if value is not None and is_float(value):
+                same = index < len(function.inputs) and is_float(function.inputs[index])
+                self._read(value, variable(f"input {index}") if same else WIDE, node, index)
+        for index, value in enumerate(node.outputs):
+            if is_float(value):
+                same = index < len(function.outputs) and is_float(function.outputs[index])
+                self._make(value, variable(f"output {index}") if same else WIDE, depth)
+
     def _tie(self, node: ir.Node, name: str, tied: Tied, depth: int) -> None:
         """Let what goes into a subgraph and comes out of it have one type."""
         given = [(index, node.inputs[index]) for index in tied.given]
@@ -268,9 +312,6 @@ class Placement:
     def _read(self, value: ir.Value, reader: int, node: ir.Node | ir.Graph, index: int) -> None:
         uses = self.uses.setdefault(value, Uses(WIDE))
         uses.readers.setdefault(reader, []).append((node, index))
-
-    def _version(self, node: ir.Node) -> int:
-        return node.version or self._model.opset_imports.get(node.domain, 1)
 
     def _price(self, value: ir.Value, depth: int) -> int:
         size = 1

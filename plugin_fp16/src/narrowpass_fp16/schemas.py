@@ -57,6 +57,8 @@ _FIXED = {
 
 
 def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[Slot]:
+    # What a sequence holds has its type, which no cast changes.
+    holds = any(_is_container(formal) for formal in (*schema.inputs, *schema.outputs))
     for values, formals, output in (
         (node.inputs, schema.inputs, False),
         (node.outputs, schema.outputs, True),
@@ -65,7 +67,7 @@ def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[S
             if value is None or not formals:
                 continue
             formal = formals[min(index, len(formals) - 1)]
-            parameter = formal.type_str if narrow in formal.types else ""
+            parameter = formal.type_str if narrow in formal.types and not holds else ""
             if parameter.startswith("tensor(") or (node.op_type, parameter) in _FIXED:
                 parameter = ""
             variadic = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -74,12 +76,23 @@ def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[S
             yield Slot(value, index, output, parameter)
 
 
+def _is_container(formal: onnx.defs.OpSchema.FormalParameter) -> bool:
+    return all(kind.startswith(("seq(", "optional(")) for kind in formal.types)
+
+
 @functools.lru_cache(maxsize=4096)
 def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def sums_attribute(node: ir.Node, version: int) -> str:
+    """Name the attribute that says what a node's sums are kept in; empty where it has none."""
+    schema = _schema(node.op_type, version, node.domain)
+    names = () if schema is None else ("stash_type", "softmax_precision")
+    return next((name for name in names if schema and name in schema.attributes), "")
 
 
 def is_float(value: ir.Value) -> bool:

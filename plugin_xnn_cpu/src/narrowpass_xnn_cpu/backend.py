@@ -10,7 +10,7 @@ from narrowpass import Accept, Backend, CompileOptions, Program, Reject
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from narrowpass import Context
+    from narrowpass import Context, OpClassifier, OpDtypes
     from narrowpass.bundle import Bundle
 
 
@@ -49,6 +49,19 @@ class XnnCpuBackend(Backend):
         if found is None or can_run(op) or kernels.make(op, facts) is not None:
             return Accept()
         return Reject(found)
+
+    @property
+    def classifier(self) -> OpClassifier:  # type: ignore[override]  # made when it is asked for
+        """What has no native kernel stays wide."""
+        from narrowpass_xnn_cpu.gain import XnnCpuClassifier
+
+        return XnnCpuClassifier()
+
+    def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
+        """Estimate the seconds that a product with a constant matrix saves in a narrow type."""
+        from narrowpass_xnn_cpu.gain import seconds_saved
+
+        return seconds_saved(node, dtypes)
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.

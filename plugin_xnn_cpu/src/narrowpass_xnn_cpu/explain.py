@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import onnx_ir as ir
+
 from narrowpass.backend import NodePlan
+from narrowpass.classify import ACCUMULATE
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where
 from narrowpass_xnn_cpu.lower.facts import NARROW
+from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.plan.partition import Partition
 
 
@@ -44,6 +48,14 @@ def plans_of_weights(method: str, assigned: Sequence[Assigned]) -> list[NodePlan
     return [plan for entry in entries for plan in _plans_of(method, entry, None, {}, {})]
 
 
+def _sums(node: ir.Node, precision: str) -> str:
+    """Tell that sums are not kept in what the model asks for."""
+    asked = node.metadata_props.get(ACCUMULATE, "")
+    halves = precision.startswith("float16") and not cpu.sums_halves_in_float32()
+    kept = "float16" if halves else "float32"
+    return f", sums in {kept} and not {asked}" if asked not in ("", kept) else ""
+
+
 def _plans_of(
     method: str,
     entry: Assigned,
@@ -58,7 +70,8 @@ def _plans_of(
         if entry.where is Where.NATIVE:
             kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
             if dtype in NARROW:
-                kernel += f" in {precisions.get(name, 'float32')}"
+                precision = precisions.get(name, "float32")
+                kernel += f" in {precision}{_sums(node, precision)}"
         elif entry.where is Where.SHAPES:
             kernel = "shape arithmetic"
         elif entry.where is Where.WEIGHTS:

@@ -296,7 +296,7 @@ def write_report(bundle: Bundle, path: str, *, title: str) -> None:
     Raises:
         OutputError: the file cannot be written.
     """
-    from narrowpass.cli.report_html import render
+    from narrowpass.cli.report import render
     from narrowpass.files import replacing_file
 
     with replacing_file(Path(path)) as file:

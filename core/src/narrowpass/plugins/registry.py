@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from narrowpass.backend import Backend
-from narrowpass.classify import OpClassifier
+from narrowpass.classify import TARGET, OpClassifier
 from narrowpass.errors import PluginError
 from narrowpass.instruments import Instrument
 from narrowpass.options import suggest
@@ -93,11 +93,17 @@ def _check_name(item: Any) -> None:
         raise PluginError(f"{item!r} has no name")
 
 
+def _check_classifier(item: Any) -> None:
+    _check_instance(OpClassifier)(item)
+    if item.name == TARGET:
+        raise PluginError(f"a classifier cannot be called {TARGET!r}: that is the target's own")
+
+
 _CHECKS: Mapping[str, Callable[[Any], None]] = MappingProxyType(
     {
         "narrowpass_passes": _check_type(Pass),
         "narrowpass_instruments": _check_type(Instrument),
-        "narrowpass_classifiers": _check_instance(OpClassifier),
+        "narrowpass_classifiers": _check_classifier,
         "narrowpass_backends": _check_instance(Backend),
         "narrowpass_commands": _check_name,
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
@@ -117,7 +118,7 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
     """
     for node in graph:
         if node.op_type == "Constant" and not node.domain:
-            tensor = ir.convenience.get_const_tensor(node.outputs[0])
+            tensor = constant_tensor(node.outputs[0])
             if tensor is not None and tensor.dtype != ir.DataType.STRING:
                 facts.derive(node.outputs[0], _inline(tensor))
             continue

@@ -98,17 +98,21 @@ class _View:
 
 
 def match(softmax: ir.Node, facts: Facts) -> Group | None:
-    """Match MatMul, a scale, a mask that is added, Softmax and MatMul."""
+    """Match MatMul, a scale, a mask that is added, Softmax and MatMul; casts between floats too."""
     rank = facts.rank(softmax.outputs[0])
     if rank not in (3, 4) or softmax.attributes.get_int("axis", -1) not in (-1, rank - 1):
         return None
-    last = facts.only_user(softmax.outputs[0])
-    if last is None or last.op_type != "MatMul" or last.domain:
+    weights, after = softmax.outputs[0], []
+    last = facts.only_user(weights)
+    while last is not None and _is_float_cast(last, facts):
+        after.append(last)
+        weights = last.outputs[0]
+        last = facts.only_user(weights)
+    if last is None or last.op_type != "MatMul" or last.domain or last.inputs[0] is not weights:
         return None
-    if last.inputs[0] is not softmax.outputs[0]:
-        return None
-    inner: list[ir.Node] = [softmax]
-    scores, mask = softmax.inputs[0], None
+    scores, inner = _uncast(softmax.inputs[0], facts)
+    inner.insert(0, softmax)
+    mask = None
     add = producer(scores, "Add")
     if add is not None:
         if not _alone(add, facts):
@@ -128,7 +132,25 @@ def match(softmax: ir.Node, facts: Facts) -> Group | None:
     inner += [*scaling, product, *nodes_q, *nodes_k]
     inputs = [q, k, last.inputs[1], *([] if mask is None else [mask])]
     attributes = {"scale": scale * scale_q * scale_k}
-    return Group("attention", inputs, [*reversed(inner), last], attributes)
+    return Group("attention", inputs, [*reversed(inner), *after, last], attributes)
+
+
+def _is_float_cast(node: ir.Node, facts: Facts) -> bool:
+    """Tell whether a node changes the type of a float: what lies between is float32 here."""
+    if node.op_type != "Cast" or node.domain:
+        return False
+    return facts.is_float(node.inputs[0]) and facts.is_float(node.outputs[0])
+
+
+def _uncast(value: ir.Value | None, facts: Facts) -> tuple[ir.Value | None, list[ir.Node]]:
+    """Look behind casts between floats that are for nobody else."""
+    nodes: list[ir.Node] = []
+    node = producer(value, "Cast")
+    while node is not None and _is_float_cast(node, facts) and _alone(node, facts):
+        nodes.append(node)
+        value = node.inputs[0]
+        node = producer(value, "Cast")
+    return value, nodes
 
 
 def _alone(node: ir.Node, facts: Facts) -> bool:
@@ -136,17 +158,19 @@ def _alone(node: ir.Node, facts: Facts) -> bool:
 
 
 def _scaled(value: ir.Value | None, facts: Facts) -> tuple[ir.Value | None, float, list[ir.Node]]:
-    """Look behind a multiplication by a number that is for nobody else."""
-    node = producer(value, "Mul", "Div")
+    """Look behind a multiplication by a number that is for nobody else, and casts around it."""
+    before, casts = _uncast(value, facts)
+    node = producer(before, "Mul", "Div")
     found = None if node is None else with_constant(node, facts)
     if node is None or found is None or not _alone(node, facts) or not found[1]:
-        return value, 1.0, []
+        return before, 1.0, casts
     operand, number = found
     if node.op_type == "Div":
         if operand is not node.inputs[0]:
-            return value, 1.0, []
+            return before, 1.0, casts
         number = 1 / number
-    return operand, number, [node]
+    inner, more = _uncast(operand, facts)
+    return inner, number, [*casts, node, *more]
 
 
 def _product(scores: ir.Value | None, facts: Facts) -> tuple[ir.Node, float, list[ir.Node]] | None:

@@ -124,7 +124,7 @@ def _gemm(op: Op, builder: Builder) -> None:
     dims = facts.dims(given) or ()
     leading = dims[1:] if op.get("transA", 0) else dims[:1]
     limits = op.limits if complete else UNBOUNDED
-    product = Product(kernel, bias, limits, _count(leading), builder.session)
+    product = Product(kernel, bias, limits, _count(leading), op.accumulate, builder.session)
     if complete:
         builder.emit(Linear(rows, builder.new(op.output), product), op.output)
         return
@@ -188,7 +188,7 @@ def _matmul(op: Op, builder: Builder) -> None:
         kernel = facts.stored(b)
         bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         leading = (facts.dims(a) or ())[:-1]
-        product = Product(kernel, bias, op.limits, _count(leading), builder.session)
+        product = Product(kernel, bias, op.limits, _count(leading), op.accumulate, builder.session)
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from narrowpass.classify import ACCUMULATE
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
 
@@ -74,6 +75,11 @@ class Op:
     def get(self, name: str, default: Any) -> Any:
         """Give an attribute, or its default."""
         return self.attributes.get(name, default)
+
+    @property
+    def accumulate(self) -> str:
+        """What its sums are to be kept in, as the model says; empty where it does not."""
+        return next((a for n in self.nodes if (a := n.metadata_props.get(ACCUMULATE))), "")
 
     @property
     def clamped(self) -> bool:

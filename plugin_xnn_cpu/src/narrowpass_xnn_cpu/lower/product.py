@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import FullyConnected, Range
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -34,6 +35,7 @@ class Product:
         bias: float32 [O], or None.
         limits: what the output is clamped to.
         rows: how many there are, where that is known.
+        accumulate: what sums are to be kept in; empty where nobody says.
         session: of the weights cache. What turns out to be needed later is packed without it.
 
     Attributes:
@@ -48,6 +50,7 @@ class Product:
         bias: Weight | None,
         limits: Range,
         rows: int | None,
+        accumulate: str,
         session: Session | None,
     ) -> None:
         self.channels, self.outputs = kernel.shape
@@ -57,7 +60,8 @@ class Product:
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
         self._operators: dict[np.dtype[np.generic], FullyConnected] = {}
-        self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE
+        right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
+        self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
         if kernel.dtype == _BFLOAT16:
             try:
                 self._make(source, _BFLOAT16, session)

@@ -1,0 +1,34 @@
+"""The tensor that a value always is: an initializer, or what a Constant node gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Give the tensor of a constant; None for a computed value, and for sparse ones.
+
+    The tensor is not touched. `onnx_ir.convenience.get_const_tensor` gives that of a Constant node
+    the value's name, and so writes into what callers of a pass hold.
+    """
+    if value is None or value.const_value is not None:
+        return None if value is None else value.const_value
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or node.domain or len(node.attributes) != 1:
+        return None
+    (attribute,) = node.attributes.values()
+    if attribute.is_ref():
+        return None
+    if attribute.name == "value":
+        return attribute.as_tensor()
+    if attribute.name in ("value_float", "value_floats"):
+        return ir.Tensor(np.array(attribute.value, np.float32), name=value.name)
+    if attribute.name in ("value_int", "value_ints"):
+        return ir.Tensor(np.array(attribute.value, np.int64), name=value.name)
+    if attribute.name == "value_string":
+        return ir.StringTensor([attribute.value], shape=ir.Shape([]), name=value.name)
+    if attribute.name == "value_strings":
+        count = len(attribute.value)
+        return ir.StringTensor(list(attribute.value), shape=ir.Shape([count]), name=value.name)
+    return None

@@ -1,0 +1,31 @@
+"""What the processor has, where a choice depends on it."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+_HALF_SUMS = {"avx512_fp16", "asimdhp", "fphp"}
+"""Flags of processors that have float16 arithmetic, as Linux names them."""
+
+
+@functools.cache
+def flags() -> frozenset[str]:
+    """Give the processor's features as Linux names them; none where it does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(rest.split())
+    return frozenset()
+
+
+def sums_halves_in_float32() -> bool:
+    """Tell whether XNNPACK keeps the sums of float16 products in float32.
+
+    It does where it widens operands; where there is float16 arithmetic it takes that for sums too.
+    """
+    return flags().isdisjoint(_HALF_SUMS)

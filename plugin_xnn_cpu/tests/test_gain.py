@@ -1,0 +1,109 @@
+"""What the backend says of narrow nodes before they are made, and of their sums after."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from xnn_kit import compile_model, one_node
+
+from narrowpass import Color, OpDtypes
+from narrowpass.classify import ACCUMULATE, choose_classifiers
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.native import cpu
+
+BACKEND = XnnCpuBackend()
+HALF = OpDtypes("float32", "float16")
+BRAIN = OpDtypes("float32", "bfloat16")
+
+
+@pytest.fixture
+def flags(monkeypatch):
+    """Give a function that says what the processor has."""
+
+    def say(*names):
+        monkeypatch.setattr(cpu, "flags", lambda: frozenset(names))
+
+    return say
+
+
+def product(rows, inner=1024, outer=1024):
+    made = one_node("MatMul", [[rows, inner], np.zeros((inner, outer), np.float32)])
+    return ir.from_proto(made).graph[0]
+
+
+def test_a_large_float16_matrix_gains_the_reading_of_half_its_bytes(flags):
+    flags()
+    saved = BACKEND.gain(product(1), HALF)
+    assert saved == pytest.approx(1024 * 1024 * 2 / 30e9)
+    assert BACKEND.gain(product(8), HALF) == saved
+    assert BACKEND.gain(product(9), HALF) == 0
+    assert BACKEND.gain(product(1, inner=64), HALF) == 0
+
+
+def test_bfloat16_gains_where_the_processor_has_it(flags):
+    flags("avx512_bf16")
+    few, many = BACKEND.gain(product(1), BRAIN), BACKEND.gain(product(512), BRAIN)
+    assert 0 < few < many
+    flags("avx2")
+    assert BACKEND.gain(product(512), BRAIN) == 0
+
+
+def test_what_is_computed_in_float32_anyway_gains_nothing():
+    weights = np.zeros((8, 3, 3, 3), np.float32)
+    conv = ir.from_proto(one_node("Conv", [[1, 3, 9, 9], weights])).graph[0]
+    computed = ir.from_proto(one_node("MatMul", [[4, 1024], [1024, 1024]])).graph[0]
+    assert BACKEND.gain(conv, HALF) == BACKEND.gain(computed, HALF) == 0
+
+
+def test_its_classifier_keeps_wide_what_numpy_computes():
+    chain = choose_classifiers("target", {}, BACKEND)
+    native = product(4)
+    mod = ir.from_proto(one_node("Mod", [[4], [4]], fmod=1)).graph[0]
+    assert chain.color(native) is None
+    assert chain.color(mod) == (Color.RED, "xnn-cpu")
+    assert chain.reason(mod) == "Mod has no native kernel"
+
+
+def half_product(rows, accumulate=None):
+    weight = np.zeros((1024, 1024), np.float16)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="node")
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [rows, 1024])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [rows, 1024])
+    constants = [onnx.numpy_helper.from_array(weight, "w")]
+    graph = helper.make_graph([node], "g", [value], [result], constants)
+    made = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+    if accumulate:
+        made.graph[0].metadata_props[ACCUMULATE] = accumulate
+    return made
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (None, "xnn fully connected in float16"),
+        ("float32", "xnn fully connected in float16"),
+        ("float16", "xnn fully connected in float16, sums in float32 and not float16"),
+        ("float64", "xnn fully connected in float16, sums in float32 and not float64"),
+    ],
+)
+def test_explain_tells_where_sums_are_not_what_was_asked(flags, asked, told):
+    flags()
+    (plan,) = compile_model(half_product(4, asked)).explain()
+    assert plan.kernel == told
+
+
+@pytest.mark.parametrize(("asked", "told"), [("float32", "float32"), ("float16", "float16")])
+def test_sums_in_float32_are_kept_where_float16_arithmetic_would_not(flags, asked, told):
+    """On such processors XNNPACK sums products of float16 in float16."""
+    flags("avx512_fp16")
+    (plan,) = compile_model(half_product(4, asked)).explain()
+    assert plan.kernel == f"xnn fully connected in {told}"
+
+
+def test_the_processors_flags_are_read():
+    cpu.flags.cache_clear()
+    found = cpu.flags()
+    assert not found or {"sse2", "fp", "asimd", "half"} & found
