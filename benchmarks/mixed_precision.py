@@ -2,12 +2,13 @@
 
     python benchmarks/mixed_precision.py MODEL.onnx ... [--sequence 64]
 
-Takes part what is installed: narrowpass, onnxconverter-common and the converter of
-onnxruntime.transformers, each in a process of its own, on a model that `fold` has cleaned up first.
-Shown are whether onnx's full checker and onnxruntime take the result, its casts, its bytes over
-those of the model, the seconds of the rewrite, the memory of the process at most, and the largest
-relative error and the cosine of the outputs against the model as it was. Onnxruntime computes most
-float16 nodes on a CPU in float32, so that overflow may stay hidden. Needs the dependency groups
+Takes part what is installed: narrowpass, onnxconverter-common, the converter of
+onnxruntime.transformers and ModelOpt's AutoCast (``pip install nvidia-modelopt[onnx]``), each in a
+process of its own, on a model that `fold` has cleaned up first. Shown are whether onnx's full
+checker and onnxruntime take the result, its casts, its bytes over those of the model, the seconds
+of the rewrite, the memory of the process at most, and the largest relative error and the cosine of
+the outputs against the model as it was. Onnxruntime computes most float16 nodes on a CPU in
+float32, so that overflow may stay hidden. Needs the dependency groups
 ``peers`` and ``mixed``.
 """
 
@@ -29,6 +30,7 @@ TOOLS = {
     "narrowpass": "narrowpass_fp16",
     "onnxconverter-common": "onnxconverter_common",
     "onnxruntime": "onnxruntime.transformers",
+    "modelopt": "modelopt.onnx",
 }
 
 
@@ -40,6 +42,14 @@ def rewrite(tool: str, source: str, target: str) -> float:
         start = time.perf_counter()
         narrowpass.build(source, "fp16", out=target, target="reference")
         return time.perf_counter() - start
+    if tool == "modelopt":
+        from modelopt.onnx.autocast import convert_to_mixed_precision
+
+        start = time.perf_counter()
+        made = convert_to_mixed_precision(source, keep_io_types=True)
+        seconds = time.perf_counter() - start
+        onnx.save(made, target)
+        return seconds
     model = onnx.load(source)
     start = time.perf_counter()
     if tool == "onnxruntime":

@@ -166,3 +166,20 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     assert judged.problem(source.clone()) == ""
     narrow = build(proto, "fp16", None).methods["main"]
     assert "output 'y'" in judged.problem(narrow)
+
+
+def test_ranges_and_errors_are_told():
+    """For each node: the largest element it gave, and how far it was from the model as it was."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "w"], ["y"], name="second"),
+    ]
+    weight = floats(16, 16)
+    proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, {"w": weight})
+    x = floats(3, 16)
+    found = verdicts(build(proto, "fp16{tolerance=rel:1e-2}", [{"x": x}]))
+    assert found["first"]["measured"] == pytest.approx(np.abs(x @ weight).max(), rel=1e-5)
+    assert found["first"]["limit"] == 65504
+    for name in ("first", "relu", "second"):
+        assert 0 < found[name]["error"] < 2e-3

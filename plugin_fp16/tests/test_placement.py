@@ -163,6 +163,35 @@ def test_inputs_and_outputs(text, types):
     assert count(made) == sum(kind == 1 for kind in types)
 
 
+def test_a_default_that_may_be_overridden_changes_with_its_input():
+    """Initializers that are inputs too, as old exporters write all of them."""
+    proto = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": [3, 16], "w": [16, 16]},
+        {"y": [3, 16]},
+        {"w": floats(16, 16)},
+    )
+    made = rewritten(proto, "fp16{keep-io=[x,y]}")
+    assert [v.type.tensor_type.elem_type for v in made.graph.input] == [1, HALF]
+    assert (constants(made), count(made)) == ({"w": HALF}, 2)
+    assert constants(rewritten(proto)) == {"w": 1}
+
+
+@pytest.mark.parametrize(("shape", "stored"), [([16], 1), ([100, 3, 16], HALF)])
+def test_a_large_constant_takes_its_reader_with_it(shape, stored):
+    """Where the file, and what a run reads, shrink by more than casts around it move."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Exp", ["h"], ["e"]),
+        helper.make_node("Mul", ["e", "table"], ["m"]),
+        helper.make_node("Softplus", ["m"], ["s"]),
+        helper.make_node("ReduceMax", ["s"], ["y"], keepdims=0),
+    ]
+    weights = {"w": floats(16, 16), "table": floats(*shape)}
+    made = rewritten(model(nodes, {"x": [3, 16]}, {"y": []}, weights))
+    assert constants(made)["table"] == stored
+
+
 # The optimum
 
 

@@ -28,6 +28,8 @@ class Decision:
         reason: why, as a sentence; empty where the decision says all.
         measured: the value that was compared, where there was one.
         limit: what it was compared with.
+        error: how far the node's result was from that of the model as it was, on data: the
+            largest difference over the largest magnitude; None where nobody looked.
         open: whether a later run of the pass may decide otherwise, as for a node that was left
             alone. Where passes run to a fixed point, the last word counts.
     """
@@ -39,6 +41,7 @@ class Decision:
     reason: str = ""
     measured: Number | None = None
     limit: Number | None = None
+    error: Number | None = None
     open: bool = False
 
     def to_json(self) -> dict[str, Any]:

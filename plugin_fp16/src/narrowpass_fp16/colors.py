@@ -91,6 +91,8 @@ class Coloring:
             for value in graph.initializers.values()
             if value.const_value is not None and value.const_value.dtype == FLOAT
         )
+        # A model's output keeps its name when a cast makes it, and what made it gets another.
+        self._results = {node: [v.name for v in node.outputs if v.name] for node in nodes}
         self._magnitudes = magnitudes(nodes, self._constants.largest)
         self._verdicts = {node: self._of(node) for node in nodes}
         for node in exact_nodes(model, nodes, self.color):
@@ -123,17 +125,19 @@ class Coloring:
             if function is not None:
                 name = f"{function.name}/{name}"
             decision = f"{verdict.color.value}, {'narrow' if narrow else 'wide'}"
+            measured, limit = verdict.measured, verdict.limit
+            if measured is None:
+                measured, limit = self._range(node)
             ctx.decisions.append(
                 Decision(
-                    name or "",
-                    node.op_type,
-                    decision,
-                    verdict.by,
-                    verdict.reason,
-                    verdict.measured,
-                    verdict.limit,
+                    name or "", node.op_type, decision, verdict.by, verdict.reason, measured, limit
                 )
             )
+
+    def _range(self, node: ir.Node) -> tuple[float | None, float | None]:
+        """Give the largest element of a node's results on the data, and the limit of the type."""
+        found = [self._ranges[name] for name in self._results[node] if name in self._ranges]
+        return (max(found), self._largest) if found else (None, None)
 
     def _of(self, node: ir.Node) -> Verdict:
         if node.op_type in CONTROL_FLOW and not node.domain:

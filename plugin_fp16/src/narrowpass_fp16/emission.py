@@ -91,6 +91,9 @@ class Emission:
         is_narrow = self._placement.narrow(uses.maker)
         if is_narrow:
             value.type = ir.TensorType(self._dtype)
+            if value.const_value is not None:  # the default of an input
+                value.const_value = ConvertedTensor(value.const_value, self._dtype, value.name)
+                self.constants += 1
         others, _ = self._split(uses, narrow=not is_narrow)
         if not others:
             return

@@ -30,8 +30,6 @@ from narrowpass_fp16.verification import Verification
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.calibration import Samples
-
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 _FIRST_OPSET = {"float16": 6, "bfloat16": 13}
 
@@ -101,22 +99,25 @@ class MixedPrecision(Pass):
         if ctx.samples is not None:
             with inferred(model):
                 ranges = observe(model, ctx.samples, ctx.target)
-        held: frozenset[int] = frozenset()
-        if self.tolerance is not None and ctx.samples is not None:
-            held = self._held(model, ctx, ctx.samples, self.tolerance, ranges)
+        if self.tolerance is None or ctx.samples is None:
+            modified, _ = self._rewrite(model, ctx, ranges, frozenset())
+            return PassResult(model, modified)
+        original = model.clone()
+        verification = Verification(original, ctx.samples, self.tolerance)
+        held = self._held(original, ctx, verification, ranges)
         modified, _ = self._rewrite(model, ctx, ranges, held)
+        if modified:
+            _tell_errors(original, model, ctx, verification)
         return PassResult(model, modified)
 
     def _held(
         self,
-        model: ir.Model,
+        original: ir.Model,
         ctx: Context,
-        samples: Samples,
-        tolerance: Tolerance,
+        verification: Verification,
         ranges: Mapping[str, float],
     ) -> frozenset[int]:
         """Give the numbers of the nodes that must stay wide for `tolerance` to be met."""
-        original = model.clone()
         narrow: list[int] = []
 
         def rewrite(held: frozenset[int]) -> ir.Model:
@@ -129,7 +130,7 @@ class MixedPrecision(Pass):
         rewrite(frozenset())
         if not narrow:
             return frozenset()
-        return Verification(original, samples, tolerance).blame(rewrite, tuple(narrow))
+        return verification.blame(rewrite, tuple(narrow))
 
     def _rewrite(
         self, model: ir.Model, ctx: Context, ranges: Mapping[str, float], held: frozenset[int]
@@ -212,3 +213,20 @@ class MixedPrecision(Pass):
             if name not in known:
                 raise PassError(f"keep-io: the model has no input or output {name!r}")
         return self.keep_io
+
+
+def _tell_errors(
+    original: ir.Model, model: ir.Model, ctx: Context, verification: Verification
+) -> None:
+    """Add to each decision how far the node's first result is from that of the model as it was."""
+    results = {
+        node.name or node.outputs[0].name: node.outputs[0].name
+        for node in original.graph
+        if node.outputs
+    }
+    names = [results.get(decision.node) or "" for decision in ctx.decisions]
+    errors = verification.errors(model, [name for name in names if name])
+    ctx.decisions[:] = [
+        dataclasses.replace(decision, error=errors.get(name))
+        for decision, name in zip(ctx.decisions, names, strict=True)
+    ]

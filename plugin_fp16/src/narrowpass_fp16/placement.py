@@ -2,10 +2,11 @@
 
 A variable stands for the inputs and outputs of a node that must have one type (by ONNX's schema),
 for a value that a loop carries, for an output of an If, or for what all calls of a function have in
-common. It is narrow, on the side of the source,
-or wide. A value costs one cast where what makes it is wide and some reader narrow, and one where it
-is the other way round, however many readers there are. Green nodes are narrow, red ones wide, and
-all others go where casts are fewest; if that is the same, they are narrow.
+common. It is narrow, on the side of the source, or wide. A value costs one cast where what makes it
+is wide and some reader narrow, and one where it is the other way round, however many readers there
+are; a constant costs its size twice where a reader is wide, in the file and in each run. Green
+nodes are narrow, red ones wide, and all others go where that is cheapest; if it is the same, they
+are narrow.
 """
 
 from __future__ import annotations
@@ -104,8 +105,11 @@ class Placement:
         """Choose."""
         for value, uses in self.uses.items():
             maker = uses.maker
-            if maker is None or not uses.readers:
-                continue  # constants are stored as they are needed
+            if not uses.readers:
+                continue
+            if maker is None:
+                self._add_constant(value, uses)
+                continue
             price = self._price(value, uses.depth)
             up, down = self._network.add_node(), self._network.add_node()
             if maker != SINK:
@@ -127,6 +131,15 @@ class Placement:
         for node, variables in self._calls.items():
             if any(self._narrow[variable] for variable in variables):
                 self._nodes.add(node)
+
+    def _add_constant(self, value: ir.Value, uses: Uses) -> None:
+        """Let a constant cost its size where a reader is wide: in the file, and in each run."""
+        if not self._by_bytes:
+            return
+        up = self._network.add_node()
+        self._network.add_edge(SOURCE, up, 2 * self._price(value, 0))
+        for reader in uses.readers:
+            self._network.add_edge(up, reader, ENDLESS)
 
     def narrow(self, variable: int | None) -> bool:
         """Tell whether a variable is narrow."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from narrowpass import Backend
     from narrowpass.calibration import Samples
 
-_AT_ONCE = 256
+AT_ONCE = 256
 """Values that are kept in one run: more of them would fill the memory."""
 
 
@@ -38,8 +38,8 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
     ]
     outputs = {value.name for value in model.graph.outputs}
     largest: dict[str, float] = {}
-    for start in range(0, len(names), _AT_ONCE):
-        chosen = names[start : start + _AT_ONCE]
+    for start in range(0, len(names), AT_ONCE):
+        chosen = names[start : start + AT_ONCE]
         keep = tuple(name for name in chosen if name not in outputs)
         with _backend(target).compile(
             Bundle({"main": model}), CompileOptions(keep=keep, cache=False)

@@ -12,6 +12,7 @@ from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import PassError
 from narrowpass.metrics import Tolerance, difference
 from narrowpass.reference import ReferenceBackend
+from narrowpass_fp16.ranges import AT_ONCE
 
 if TYPE_CHECKING:
     from narrowpass.calibration import Samples
@@ -35,7 +36,7 @@ class Verification:
     """
 
     def __init__(self, model: ir.Model, samples: Samples, tolerance: Tolerance) -> None:
-        self._samples, self._tolerance = samples, tolerance
+        self._model, self._samples, self._tolerance = model, samples, tolerance
         self._right = self._run(model)
 
     def problem(self, model: ir.Model) -> str:
@@ -79,8 +80,48 @@ class Verification:
             start = low + 1
         return frozenset(wide)
 
-    def _run(self, model: ir.Model) -> list[dict[str, Any]]:
+    def errors(self, model: ir.Model, names: Sequence[str]) -> dict[str, float]:
+        """Give how far values are from those of the same names in the model as it was.
+
+        Args:
+            model: rewritten.
+            names: of values between nodes; those that one of the models lacks are left out.
+
+        Returns:
+            The largest difference over the largest magnitude, of all samples; by name.
+        """
+        known = [{v.name for n in m.graph for v in n.outputs} for m in (self._model, model)]
+        common = [name for name in names if all(name in each for each in known)]
+        found: dict[str, float] = {}
+        for start in range(0, len(common), AT_ONCE):
+            chosen = tuple(common[start : start + AT_ONCE])
+            pairs = zip(self._run(self._model, chosen), self._run(model, chosen), strict=True)
+            for right, got in pairs:
+                for name in chosen:
+                    error = _relative(got[name], right[name])
+                    if error is not None:
+                        found[name] = max(found.get(name, 0.0), error)
+        return found
+
+    def _run(self, model: ir.Model, names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        """Run a model on all samples; give the values of these names, or its outputs."""
         bundle = Bundle({"main": model})
-        compiled = ReferenceBackend().compile(bundle, CompileOptions())
+        outputs = {value.name for value in model.graph.outputs}
+        keep = tuple(name for name in names if name not in outputs)
+        compiled = ReferenceBackend().compile(bundle, CompileOptions(keep=keep))
         with np.errstate(all="ignore"), compiled as program:
-            return [dict(program.run(feeds)) for feeds in self._samples]
+            return [dict(program.run(feeds, outputs=names or None)) for feeds in self._samples]
+
+
+def _relative(got: Any, right: Any) -> float | None:
+    """Give the largest difference over the largest magnitude; None for what is no float."""
+    if not isinstance(right, np.ndarray) or right.dtype != np.float32 or not right.size:
+        return None
+    with np.errstate(all="ignore"):
+        wide = np.asarray(got, np.float64)
+        same = (wide == right) | (np.isnan(wide) & np.isnan(right))
+        gap = np.where(same, 0.0, np.abs(wide - right))
+        finite = np.abs(right[np.isfinite(right)])
+        largest = float(finite.max()) if finite.size else 0.0
+    worst = float(gap.max())
+    return worst / largest if largest else worst

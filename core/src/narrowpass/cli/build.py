@@ -153,7 +153,11 @@ def watch_options(function: Callable[..., None]) -> Callable[..., None]:
     help="Samples for passes that need data: a folder of .npz files, one .npz file, or "
     "module:function.",
 )
-@click.option("--report", metavar="OUT.html", help="Write what each pass decided as a web page.")
+@click.option(
+    "--report",
+    metavar="OUT.html",
+    help="Draw the graph, and what each pass decided, as a web page.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not check the model after each pass.")
 @watch_options
 @json_option

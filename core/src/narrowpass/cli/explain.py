@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 @pipeline_option
 @threads_option
 @native_option
-@click.option("--report", metavar="OUT.html", help="Write what each pass decided as a web page.")
+@click.option(
+    "--report",
+    metavar="OUT.html",
+    help="Draw the graph, and what each pass decided, as a web page.",
+)
 @json_option
 @pass_state
 def explain(
@@ -49,8 +53,8 @@ def explain(
     A plain ONNX file is built in memory first; a bundle brings the reports of its build.
 
     The JSON document has the keys model, backend, pipeline and nodes: method, node, op_type,
-    dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit)
-    of each; and removed: decisions about nodes and values that are no longer there.
+    dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit,
+    error) of each; and removed: decisions about nodes and values that are no longer there.
     """
     from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._options import choose_method
@@ -136,6 +140,8 @@ def _told(decision: dict[str, Any]) -> str:
         text += f" ({decision['reason']})"
     if "measured" in decision and "limit" in decision:
         text += f" [{decision['measured']:.4g}, limit {decision['limit']:.4g}]"
+    if "error" in decision:
+        text += f" [error {decision['error']:.2g}]"
     return text
 
 

@@ -50,6 +50,8 @@ def _decisions(nodes):
         told = {"node": node.name, "op_type": node.op_type, "decision": color, "by": "classifier"}
         if index % 3 == 2:
             told |= {"reason": "it is too large", "measured": 7e4, "limit": 65504.0}
+        if index % 3 == 1:
+            told |= {"error": 3e-4}
         yield told
 
 

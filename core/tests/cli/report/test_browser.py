@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import html.parser
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from narrowpass.cli.report import render
+from narrowpass.cli.report import layout, render
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
@@ -28,11 +29,12 @@ pytestmark = pytest.mark.once
 
 
 class Dom(html.parser.HTMLParser):
-    """Attributes of the body, the text of the panel with details, and tags."""
+    """Attributes of the body, tags, and the texts of details, trail and legend."""
 
     def __init__(self, content):
         super().__init__()
-        self.body, self.panel, self.trail, self.tags, self._open = {}, "", "", set(), []
+        self.body, self.tags, self._open = {}, set(), []
+        self.panel = self.trail = self.legend = ""
         self.feed(content)
 
     def handle_starttag(self, tag, attrs):
@@ -41,6 +43,8 @@ class Dom(html.parser.HTMLParser):
             self.body = {name.removeprefix("data-"): value for name, value in attrs}
         if tag in ("aside", "nav"):
             self._open.append(tag)
+        if ("class", "legend") in attrs:
+            self._open.append("div")
 
     def handle_endtag(self, tag):
         if self._open[-1:] == [tag]:
@@ -51,6 +55,8 @@ class Dom(html.parser.HTMLParser):
             self.panel += data + "\n"
         if self._open == ["nav"]:
             self.trail += data + "\n"
+        if self._open == ["div"]:
+            self.legend += data
 
 
 @pytest.fixture(scope="session")
@@ -80,9 +86,14 @@ def browser(tmp_path_factory):
 def visit(browser, tmp_path):
     """Give a function that makes a page and opens it."""
 
-    def open_page(bundle, fragment=""):
+    def open_page(bundle, fragment="", script=""):
+        content = render(bundle, "title")
+        if script:  # run it beside ours, which the page's policy does not allow
+            content = re.sub(r"<meta http-equiv[^>]*>", "", content, count=1)
+            head, end, tail = content.rpartition("})();")
+            content = head + script + end + tail
         file = Path(tmp_path, "page.html")
-        file.write_text(render(bundle, "title"), encoding="utf-8")
+        file.write_text(content, encoding="utf-8")
         done = browser(file.as_uri() + fragment)
         assert done.returncode == 0, done.stderr
         dom = Dom(done.stdout)
@@ -115,6 +126,23 @@ def test_search_operator(visit, deep):
     assert "weight, 256 B" in dom.panel
 
 
+@pytest.mark.parametrize(
+    ("mode", "entries"),
+    [
+        ("precision", ("float32 21", "float16 6")),
+        ("decision", ("green 9", "gray 9", "red 9")),
+        ("range", ("over the limit 9", "not measured 18")),
+        ("error", ("to 10⁻³ 9", "not measured 18")),
+        ("bytes", ("no weights 18", "below 1 kB 9")),
+    ],
+)
+def test_color_by(visit, deep, mode, entries):
+    dom = visit(deep(3), f"#by={mode}")
+    assert dom.body["drawn"] == "27"
+    for entry in entries:
+        assert entry in " ".join(dom.legend.split())
+
+
 def test_search_finds_nothing(visit, deep):
     dom = visit(deep(1), "#find=nothing")
     assert dom.body["found"] == "0"
@@ -138,3 +166,82 @@ def test_hostile_names_stay_text(visit, hostile):
     assert "img" not in dom.tags
     assert node.name in html.unescape(dom.panel)
     assert "measured inf" in dom.panel
+
+
+_HANDS = """
+const view = viewers[0], { canvas } = view;
+canvas.setPointerCapture = () => {};
+const at = (i) => [view.camera.x + view.camera.k * view.scene.nodes[i].x,
+  view.camera.y + view.camera.k * view.scene.nodes[i].y];
+const point = (type, [x, y], id = 1, kind = PointerEvent) => {
+  const box = canvas.getBoundingClientRect(), [clientX, clientY] = [box.left + x, box.top + y];
+  canvas.dispatchEvent(new kind(type, { clientX, clientY, pointerId: id, deltaY: -300 }));
+};
+const index = (name) => view.graph.nodes.findIndex((node) => node.name === name);
+const check = (told, is) => { if (!is) throw new Error(told); };
+"""
+
+
+def test_pointer_and_keys(visit, nested):
+    script = """
+    const top = index("top");
+    point("pointermove", at(top));
+    check("tip", !view.tip.hidden && view.tip.textContent.includes("ReduceMax"));
+    point("pointerdown", at(top));
+    point("pointerup", at(top));
+    check("click", view.selected === top);
+    const before = at(top);
+    point("pointerdown", [5, 5]);
+    point("pointermove", [45, 25]);
+    point("pointerup", [45, 25]);
+    check("drag", Math.abs(at(top)[0] - before[0] - 40) < 1 && view.selected === top);
+    const { k } = view.camera, [x, y] = at(top);
+    point("wheel", [x, y], 1, WheelEvent);
+    check("wheel", view.camera.k > k && Math.hypot(at(top)[0] - x, at(top)[1] - y) < 2);
+    const wheeled = view.camera.k;
+    point("pointerdown", [50, 50], 1);
+    point("pointerdown", [60, 50], 2);
+    point("pointermove", [55, 50], 2);
+    point("pointerup", [50, 50], 1);
+    point("pointerup", [55, 50], 2);
+    check("pinch", Math.abs(view.camera.k - wheeled / 2) < 0.01);
+    canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "0" }));
+    check("fit", view.camera.k === k);
+    canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+    check("escape", view.selected === null);
+    view.legend.querySelector("button").click();
+    check("legend", view.only !== null);
+    point("dblclick", at(index("choose")), 1, MouseEvent);
+    check("open", view.graph.title.endsWith("_branch"));
+    view.trail.querySelector("button").click();
+    check("back", view.number === 0);
+    view.select(index("call"));
+    view.panel.querySelector("button.open").click();
+    check("function", view.graph.title === "function Twice" && view.trail.children.length === 2);
+    body.dataset.hands = "done";
+    """
+    assert visit(nested, script=_HANDS + script).body["hands"] == "done"
+
+
+def test_tables_lead_to_the_graph(visit, deep):
+    script = """
+    document.querySelector("table[data-method] tbody td").click();
+    body.dataset.hands = view.graph.nodes[view.selected].name;
+    """
+    bundle = deep(1)
+    dom = visit(bundle, script=_HANDS + script)
+    assert dom.body["hands"] == next(iter(bundle.methods["main"].graph)).name
+
+
+def test_longest_lines_are_drawn_on_demand(visit, deep, monkeypatch):
+    for name in ("_LEAST", "_POINTS", "_NEAR"):
+        monkeypatch.setattr(layout, name, 1)
+    script = """
+    const end = view.graph.far[0];
+    check("hidden", view.farLines().length === 0);
+    view.select(end, true);
+    check("shown", view.farLines().length > 0);
+    body.dataset.hands = "done";
+    """
+    dom = visit(deep(9), script=_HANDS + script)
+    assert dom.body["hands"] == "done"

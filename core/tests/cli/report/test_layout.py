@@ -83,6 +83,9 @@ def test_longest_lines_are_far(monkeypatch):
     monkeypatch.setattr(module, "_LEAST", 0)
     monkeypatch.setattr(module, "_POINTS", 1)
     chain = [Edge(i, i, i + 1) for i in range(9)]
-    made = lay_out([(60, 38)] * 10, [*chain, Edge(10, 0, 9), Edge(11, 0, 9), Edge(12, 0, 3)])
-    assert made.far == [10]
+    more = [Edge(0, 0, 9), Edge(10, 0, 9), Edge(11, 0, 9), Edge(12, 0, 3)]
+    made = lay_out([(60, 38)] * 10, [*chain, *more])
+    # There is room for one of the three long ones; value 0 keeps the line to its near reader.
+    assert made.far == [10, 11]
+    assert (0, 1) in led(made, 10)
     assert len(led(made, 10)) == 11

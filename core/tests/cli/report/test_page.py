@@ -113,7 +113,7 @@ def test_data(deep):
         "classifier",
         "it is too large",
     ]
-    assert told[4:] == [7e4, 65504.0]
+    assert told[4:] == [7e4, 65504.0, None]
     weight = main["values"][main["nodes"][0]["in"][1]]
     assert weight[0] == "w"
     assert weight[3] == 256
@@ -142,7 +142,7 @@ def test_decision_about_a_weight(deep):
     data = Page(render(Bundle(bundle.methods, reports=reports), "title")).data[0]
     first = data["graphs"][0]["nodes"][0]
     assert first["told"][0][4:6] == [1e-3, 4e-3]
-    assert data["texts"][first["told"][0][6]] == "w"
+    assert data["texts"][first["told"][0][7]] == "w"
 
 
 def test_methods(deep):

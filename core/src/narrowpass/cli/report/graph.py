@@ -111,15 +111,15 @@ class _Told:
             for told in () if part is None else part.decisions:
                 words = (report.name, told.get("decision"), told.get("by"), told.get("reason"))
                 row: list[Any] = [texts.add(str(word or "")) for word in words]
-                numbers = [_number(told.get(key)) for key in ("measured", "limit")]
-                row += [] if numbers == [None, None] else numbers
+                numbers = [_number(told.get(key)) for key in ("measured", "limit", "error")]
+                row += [] if numbers == [None, None, None] else numbers
                 self._rows[str(told.get("node", ""))].append(row)
 
     def about(self, node: ir.Node) -> list[list[Any]]:
         """Give what was decided about a node, its weights and what it makes.
 
-        Each is pass, decision, who decided and why; then measured value and limit where there are
-        any; then the value that it is about where it is about one.
+        Each is pass, decision, who decided and why; then measured value, limit and error where
+        there are any; then the value that it is about where it is about one.
         """
         name = _label(node)
         rows = list(self._rows.get(name, ()))
@@ -128,7 +128,7 @@ class _Told:
             if value.name and value.name != name and value.name in self._rows:
                 about = self._texts.add(value.name)
                 for row in self._rows[value.name]:
-                    rows.append([*row, *[None] * (6 - len(row)), about])  # noqa: PERF401
+                    rows.append([*row, *[None] * (7 - len(row)), about])  # noqa: PERF401
         return rows
 
     def color(self, node: ir.Node) -> str | None:

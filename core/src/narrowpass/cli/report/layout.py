@@ -21,6 +21,9 @@ _LEAST = 2000
 """Points of lines that are placed: for each node, and in any case. What remains of lines then, the
 longest, is shown on demand only."""
 
+_NEAR = 6
+"""Layers over which a reader has a line whatever else reads the value."""
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -134,20 +137,24 @@ class _Points:
         self._values: list[int] = []
         by_value: dict[int, list[int]] = defaultdict(list)
         for index, edge in enumerate(edges):
-            if made.layers[edge.target] > made.layers[edge.source]:
+            if self._span(edge) > 0:
                 by_value[edge.value].append(index)
             else:
                 made.far.append(index)
         spans = {
-            value: max(made.layers[edges[i].target] - made.layers[edges[i].source] for i in each)
-            for value, each in by_value.items()
+            value: max(self._span(edges[index]) for index in indices)
+            for value, indices in by_value.items()
         }
         for value, span in sorted(spans.items(), key=lambda item: (item[1], item[0])):
-            if span - 1 > most:
-                made.far += by_value[value]
-                continue
-            most -= span - 1
-            self._add(value, [edges[index] for index in by_value[value]])
+            reach = span if span - 1 <= most else _NEAR
+            most -= span - 1 if reach == span else 0
+            near = [i for i in by_value[value] if self._span(edges[i]) <= reach]
+            made.far += [i for i in by_value[value] if self._span(edges[i]) > reach]
+            if near:
+                self._add(value, [edges[index] for index in near])
+
+    def _span(self, edge: Edge) -> int:
+        return self._made.layers[edge.target] - self._made.layers[edge.source]
 
     def _add(self, value: int, edges: Sequence[Edge]) -> None:
         """Lead a value's line from its node down to the last reader."""

@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 
     from narrowpass.bundle import Bundle, Report
 
-_SCRIPTS = ("geometry.js", "colors.js", "paint.js", "details.js", "viewer.js", "report.js")
-"""In the order in which they need each other."""
+_SCRIPTS = (
+    "geometry.js",
+    "colors.js",
+    "paint.js",
+    "details.js",
+    "hands.js",
+    "viewer.js",
+    "report.js",
+)
+"""They are one script; the last starts it."""
 
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 

@@ -11,7 +11,7 @@ _LINE_GAP = 9
 """Pixels between neighbours: of nodes, and where one of them is only a line."""
 
 _SWEEPS = 6
-_WEIGHTS = (2.0, 0.3, 8.0)
+_WEIGHTS = (4.0, 0.1, 8.0)
 """How much a link resists to be bent: between nodes, at one end of a line, and within it. Chains of
 nodes are straight then, and so are lines beside them."""
 

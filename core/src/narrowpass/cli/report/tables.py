@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 _MOST_ROWS = 5000
 """Decisions that one table shows: browsers are slow to lay out more."""
 
-_FIELDS = ("node", "op_type", "decision", "by", "reason", "measured", "limit")
-_NUMBERS = {"measured", "limit"}
+_FIELDS = ("node", "op_type", "decision", "by", "reason", "measured", "limit", "error")
+_NUMBERS = {"measured", "limit", "error"}
 
 
 def section(number: int, report: Report) -> str:

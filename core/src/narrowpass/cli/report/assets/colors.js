@@ -8,6 +8,8 @@ const PRECISIONS = [
 const DECIDED = ["green", "gray", "red"];
 const RANGES = [0.01, 0.1, 0.5, 1];
 const RANGE_NAMES = ["below 1 % of the limit", "1 to 10 %", "10 to 50 %", "50 to 100 %", "over the limit"];
+const ERRORS = [1e-5, 1e-4, 1e-3, 1e-2];
+const ERROR_NAMES = ["error up to 10⁻⁵", "to 10⁻⁴", "to 10⁻³", "to 10⁻²", "above 10⁻²"];
 const SIZES = [0, 1e3, 1e4, 1e5, 1e6, 1e7];
 const SIZE_NAMES = ["no weights", "below 1 kB", "1 to 10 kB", "10 to 100 kB", "0.1 to 1 MB", "1 to 10 MB", "10 MB or more"];
 
@@ -15,7 +17,7 @@ const SIZE_NAMES = ["no weights", "below 1 kB", "1 to 10 kB", "10 to 100 kB", "0
 function classify(method, graph, node) {
   const value = graph.values[(node.kind === "output" ? node.in : node.out)[0]];
   const told = node.told ?? [];
-  const words = told.filter((row) => row.length < 7).map((row) => method.texts[row[1]]);
+  const words = told.filter((row) => row.length < 8).map((row) => method.texts[row[1]]);
   const color = words.map((text) => text.split(",")[0]).filter((word) => DECIDED.includes(word)).pop();
   const shares = told.map(shareOf).filter((share) => share !== null);
   const bytes = (node.in ?? []).reduce((sum, i) => sum + (graph.values[i]?.[3] ?? 0), 0);
@@ -24,6 +26,7 @@ function classify(method, graph, node) {
     color: color ?? null,
     decision: color ?? words.pop() ?? null,
     share: shares.length ? Math.max(...shares) : null,
+    error: told.reduce((worst, row) => (typeof row[6] === "number" ? Math.max(worst ?? 0, row[6]) : worst), null),
     bytes,
   };
 }
@@ -59,6 +62,14 @@ const MODES = {
     of: (facts) => (facts.share === null ? "none" : RANGES.filter((r) => facts.share > r).length),
     entries: () => [
       ...RANGE_NAMES.map((name, i) => [i, i < 4 ? `--step-${i + 1}` : "--over", name]),
+      ["none", "--unknown", "not measured"],
+    ],
+  },
+  error: {
+    label: "error on data",
+    of: (facts) => (facts.error === null ? "none" : ERRORS.filter((e) => facts.error > e).length),
+    entries: () => [
+      ...ERROR_NAMES.map((name, i) => [i, i < 4 ? `--step-${i + 1}` : "--over", name]),
       ["none", "--unknown", "not measured"],
     ],
   },

@@ -23,8 +23,8 @@ function showDetails(panel, view, i) {
   for (const [j, number] of (node.opens ?? []).entries()) {
     const { title, count } = method.graphs[number];
     parts.push(make("button", {
-      class: "open", type: "button", text: `Open ${title}: ${count} nodes`,
-      on: { click: () => view.open(number, i) }, "data-open": j,
+      class: "open", type: "button", text: `Open ${title}: ${count} ${count === 1 ? "node" : "nodes"}`,
+      on: { click: () => { view.open(number, i); panel.focus(); } }, "data-open": j,
     }));
   }
   if (facts[i].bytes) parts.push(make("p", { text: `Weights: ${bytesText(facts[i].bytes)}` }));
@@ -35,7 +35,7 @@ function showDetails(panel, view, i) {
     parts.push(make("h4", { text: title }), list);
   }
   if (node.told) parts.push(make("h4", { text: "Decisions" }));
-  for (const [pass, decision, by, reason, measured, limit, about] of node.told ?? []) {
+  for (const [pass, decision, by, reason, measured, limit, error, about] of node.told ?? []) {
     const shown = make("div", { class: "decision" },
       make("p", {}, make("b", { text: text(decision) }), ` ${text(pass)}, by ${text(by) || "itself"}`));
     const word = text(decision).split(",")[0];
@@ -43,6 +43,9 @@ function showDetails(panel, view, i) {
     if (about !== undefined) shown.append(make("p", { class: "soft", text: `about ${text(about)}` }));
     if (text(reason)) shown.append(make("p", { text: text(reason) }));
     if (measured !== undefined && measured !== null) shown.append(gauge(measured, limit));
+    if (error !== undefined && error !== null) {
+      shown.append(make("p", { text: `error ${numberText(error)} of the largest element` }));
+    }
     parts.push(shown);
   }
   panel.replaceChildren(...parts);
@@ -62,7 +65,7 @@ function valueItem(view, number, maker, self) {
   for (const other of ends.filter((end) => end !== self).slice(0, 12)) {
     const node = view.graph.nodes[other];
     item.append(make("button", {
-      class: "link", type: "button", on: { click: () => view.select(other, true) },
+      class: "link", type: "button", on: { click: () => { view.select(other, true); view.panel.focus(); } },
       text: `${maker < 0 ? "from" : "to"} ${node.kind ?? view.operator(node)} ${node.name}`,
     }));
   }

@@ -104,7 +104,7 @@ function paintNode(view, i, place) {
   const { context: c, camera, palette, graph } = view;
   const node = graph.nodes[i], color = palette.get(view.colorOf(i));
   const x = place.x - place.w / 2, y = place.y - place.h / 2;
-  if (node.kind) return paintEnd(view, node, place, palette.get(view.colorOf(i)));
+  if (node.kind) return paintEnd(view, node, place, color);
   c.fillStyle = color;
   if (view.isCast(i)) return paintCast(view, i, place, color);
   if (camera.k < SHAPE_SCALE) return c.fillRect(x, y, place.w, place.h);
@@ -112,8 +112,8 @@ function paintNode(view, i, place) {
   c.fill();
   if (node.opens) {
     c.lineWidth = 1.5;
-    c.strokeStyle = palette.on(color);
-    box(c, x + 3, y + 3, place.w - 6, place.h - 6, 5);
+    c.strokeStyle = color;
+    box(c, x - 3.5, y - 3.5, place.w + 7, place.h + 7, 10);
     c.stroke();
   }
   if (camera.k > TEXT_SCALE) paintText(view, node, place, palette.on(color));

@@ -1,4 +1,5 @@
-// Starts a viewer for each method; links of the form #node=NAME and #find=TEXT choose nodes.
+// Starts a viewer for each method. Links choose what it shows: #node=NAME, #find=TEXT, &method=NAME,
+// and &by=precision, decision, range or bytes.
 
 const { body } = document;
 body.dataset.errors = "";
@@ -15,11 +16,10 @@ const viewers = [...document.querySelectorAll(".viewer")].map((root) => {
 
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B"));
-  const text = asked.get("node") ?? asked.get("find");
-  if (text === null) return;
-  const method = asked.get("method");
-  const viewer = viewers.find((each) => (method === null || each.method.method === method) && each.find(text));
-  viewer?.root.scrollIntoView();
+  const text = asked.get("node") ?? asked.get("find"), method = asked.get("method");
+  const wanted = viewers.filter((each) => method === null || each.method.method === method);
+  if (Object.hasOwn(MODES, asked.get("by") ?? "")) wanted.forEach((each) => each.colorWith(asked.get("by")));
+  if (text !== null) wanted.find((each) => each.find(text))?.root.scrollIntoView();
 }
 
 // The first cells of tables of decisions are names of nodes.

@@ -15,7 +15,7 @@ class Viewer {
     this.build();
     this.palette = new Palette(root);
     this.open(0);
-    this.listen();
+    listen(this);
   }
 
   build() {
@@ -27,7 +27,7 @@ class Viewer {
     this.trail = make("nav", { class: "trail", "aria-label": "Graphs" });
     this.canvas = make("canvas", { tabindex: "0", role: "img" });
     this.tip = make("div", { class: "tip", hidden: "" });
-    this.panel = make("aside", { "aria-live": "polite", "aria-label": "Details" });
+    this.panel = make("aside", { tabindex: "-1", "aria-live": "polite", "aria-label": "Details" });
     this.legend = make("div", { class: "legend", role: "group", "aria-label": "Legend" });
     this.root.replaceChildren(
       make("div", { class: "tools" }, this.search,
@@ -100,12 +100,16 @@ class Viewer {
     const counts = new Map();
     this.classes.slice(0, this.graph.count).forEach((key) => counts.set(key, (counts.get(key) ?? 0) + 1));
     if (!counts.has(this.only)) this.only = null;
-    const keys = this.entries.filter(([key]) => counts.has(key)).map(([key, color, name]) => {
+    const keys = this.entries.filter(([key]) => counts.has(key)).map(([key, color, name], at) => {
       const sample = make("i", {});
       sample.style.background = `var(${color})`;
       return make("button", {
         type: "button", "aria-pressed": String(this.only === key), title: "Show only these",
-        on: { click: () => { this.only = this.only === key ? null : key; this.recolor(); } },
+        on: { click: () => {
+          this.only = this.only === key ? null : key;
+          this.recolor();
+          this.legend.children[at].focus(); // the button is another one now
+        } },
       }, sample, `${name} `, make("b", { text: String(counts.get(key)) }));
     });
     const signs = [];
@@ -118,6 +122,12 @@ class Viewer {
     this.legend.replaceChildren(...keys, ...signs);
     this.canvas.setAttribute("aria-label", `Graph of ${this.graph.count} nodes; the tables below tell the same as text`);
     this.draw();
+  }
+
+  colorWith(mode) {
+    this.mode = this.colorBy.value = mode;
+    this.only = null;
+    this.recolor();
   }
 
   colorOf(i) {
@@ -310,89 +320,5 @@ class Viewer {
     if (graph !== this.number) this.open(graph);
     this.matches.textContent = `${this.at + 1} of ${this.found.length}`;
     this.select(i, true);
-  }
-
-  // What the reader does
-
-  listen() {
-    this.search.addEventListener("input", () => this.find(this.search.value));
-    this.search.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
-    });
-    this.colorBy.addEventListener("change", () => {
-      this.mode = this.colorBy.value;
-      this.only = null;
-      this.recolor();
-    });
-    this.canvas.addEventListener("keydown", (event) => this.key(event));
-    this.canvas.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      const lines = event.deltaMode === 1 ? 16 : 1;
-      this.zoom(Math.exp(-event.deltaY * lines * (event.ctrlKey ? 0.01 : 0.0016)), event.offsetX, event.offsetY);
-    }, { passive: false });
-    this.follow();
-    new ResizeObserver(() => this.resize()).observe(this.canvas.parentElement);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      this.palette = new Palette(this.root);
-      this.draw();
-    });
-  }
-
-  key(event) {
-    const moves = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (moves[event.key]) this.pan(...moves[event.key]);
-    else if (event.key === "+" || event.key === "=") this.zoom(1.4);
-    else if (event.key === "-") this.zoom(1 / 1.4);
-    else if (event.key === "0") this.fit();
-    else if (event.key === "Escape") this.select(null);
-    else return;
-    event.preventDefault();
-  }
-
-  /** Pointers: one drags or clicks, two pinch. */
-  follow() {
-    const down = new Map();
-    let moved = 0;
-    const middle = () => {
-      const [a, b] = [...down.values()];
-      return { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2, apart: Math.hypot(a.x - b.x, a.y - b.y) };
-    };
-    const { canvas } = this;
-    canvas.addEventListener("pointerdown", (event) => {
-      canvas.setPointerCapture(event.pointerId);
-      down.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
-      if (down.size === 1) moved = 0;
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      const [x, y] = [event.offsetX, event.offsetY], was = down.get(event.pointerId);
-      if (!was) return this.hover(this.nodeAt(x, y), x, y);
-      moved += Math.hypot(x - was.x, y - was.y);
-      const before = down.size === 2 ? middle() : null;
-      down.set(event.pointerId, { x, y });
-      if (before) {
-        const now = middle();
-        this.pan(now.x - before.x, now.y - before.y);
-        this.zoom(now.apart / Math.max(1, before.apart), now.x, now.y);
-      } else if (down.size === 1 && moved > 4) {
-        this.hover(null);
-        canvas.style.cursor = "grabbing";
-        this.pan(x - was.x, y - was.y);
-      }
-    });
-    const up = (event) => {
-      if (down.delete(event.pointerId) && !down.size && moved <= 4 && event.type === "pointerup") {
-        this.select(this.nodeAt(event.offsetX, event.offsetY));
-      }
-    };
-    canvas.addEventListener("pointerup", up);
-    canvas.addEventListener("pointercancel", up);
-    canvas.addEventListener("pointerleave", () => this.hover(null));
-    canvas.addEventListener("dblclick", (event) => {
-      const node = this.nodeAt(event.offsetX, event.offsetY);
-      const opens = node === null ? null : this.graph.nodes[node].opens;
-      if (opens) this.open(opens[0], node);
-      else this.zoom(1.8, event.offsetX, event.offsetY);
-    });
   }
 }
