@@ -60,8 +60,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("photographs", type=Path)
-    defaults = ["fold,fp16", "fold,fp16{dtype=bfloat16}"]
-    parser.add_argument("--pipelines", nargs="+", default=defaults)
+    bfloat16 = "fold,upgrade-opset,fp16{dtype=bfloat16}"
+    parser.add_argument("--pipelines", nargs="+", default=["fold,fp16", bfloat16])
     arguments = parser.parse_args()
     images = list(photographs(arguments.photographs))
     plain = [
@@ -69,7 +69,7 @@ def main() -> None:
     ]
     before = [faces(out["scores"][0, :, 1], out["boxes"][0]) for out in plain]
     print(
-        f"{'pipeline':28} {'before':>6} {'after':>6} {'same':>6} {'least overlap':>14} {'score':>9}"
+        f"{'pipeline':40} {'before':>6} {'after':>6} {'same':>6} {'least overlap':>14} {'score':>9}"
     )
     for text in arguments.pipelines:
         program = narrowpass.load(narrowpass.build(arguments.model, text))
@@ -83,7 +83,7 @@ def main() -> None:
         pairs = zip(plain, results, strict=True)
         gap = max(float(np.abs(a["scores"] - b["scores"]).max()) for a, b in pairs)
         print(
-            f"{text:28} {sum(map(len, before)):6} {sum(map(len, after)):6} "
+            f"{text:40} {sum(map(len, before)):6} {sum(map(len, after)):6} "
             f"{sum(x >= _SAME_BOX for x in best):6} {min(best, default=1.0):14.4f} {gap:9.1e}"
         )
 

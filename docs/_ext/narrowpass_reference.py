@@ -151,12 +151,14 @@ def _options(cls: type[Any]) -> str:
     rows = []
     for field in dataclasses.fields(cls):
         option = field.name.replace("_", "-")
+        note = _cell_code(notes.get(field.name, ""))
         if option not in option_types(cls):
+            if field.init:
+                rows.append(f"`{field.name}` (from Python)\n: {note or '—'}\n")
             continue
         made = field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
         kind = describe_type(option_types(cls)[option])
-        note = _cell_code(notes.get(field.name, ""))
         rows.append(f"`{option}` (`{kind}`, default `{format_value(default)}`)\n: {note or '—'}\n")
     return "\n".join(rows) if rows else "No options.\n"
 

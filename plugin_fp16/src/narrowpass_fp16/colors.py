@@ -16,7 +16,7 @@ from narrowpass.subgraphs import Opsets, model_graphs, model_nodes
 from narrowpass_fp16.constants import Constants
 from narrowpass_fp16.exactness import CONTROL_FLOW, exact_nodes
 from narrowpass_fp16.magnitude import magnitudes, number_beyond
-from narrowpass_fp16.schemas import FLOAT, is_float, slots
+from narrowpass_fp16.schemas import FLOAT, first_version, is_float, slots
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -152,8 +152,11 @@ class Coloring:
             return Verdict(Color.GRAY, "types", "it has no float32 values")
         if not any(slot.parameter for slot in floats):
             name = self._dtype.name.lower()
-            version = self._opsets.version(node)
-            return Verdict(Color.RED, "schema", f"operator set {version} has no {name}")
+            text = f"operator set {self._opsets.version(node)} has no {name}"
+            newer = first_version(node, self._dtype)
+            if newer:
+                text += f"; upgrade-opset{{to={newer}}} before fp16 brings it"
+            return Verdict(Color.RED, "schema", text)
         if node in self._held:
             return self._held[node]
         if any(attribute.is_ref() for attribute in node.attributes.values()):

@@ -91,7 +91,7 @@ class MixedPrecision(Pass):
         if version < _FIRST_OPSET[self.dtype]:
             raise PassError(
                 f"Cast knows {self.dtype} from operator set {_FIRST_OPSET[self.dtype]} on; the "
-                f"model has {version}; export it with a newer one"
+                f"model has {version}; export it with a newer one, or run upgrade-opset before"
             )
         if self.tolerance is not None and ctx.samples is None:
             raise PassError("tolerance needs data: give --calibration, or build(calibration=...)")

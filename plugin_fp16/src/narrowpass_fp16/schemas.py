@@ -88,6 +88,21 @@ def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | Non
         return None
 
 
+@functools.lru_cache(maxsize=4096)
+def _first_version(op_type: str, domain: str, narrow: str) -> int:
+    for version in range(1, onnx.defs.onnx_opset_version() + 1):
+        schema = _schema(op_type, version, domain)
+        formals = () if schema is None else (*schema.inputs, *schema.outputs)
+        if any(narrow in formal.types for formal in formals):
+            return version
+    return 0
+
+
+def first_version(node: ir.Node, dtype: ir.DataType) -> int:
+    """Give the first operator set in which an operator has the narrow type; 0 where none has."""
+    return _first_version(node.op_type, node.domain, f"tensor({dtype.name.lower()})")
+
+
 def sums_attribute(node: ir.Node, version: int) -> str:
     """Name the attribute that says what a node's sums are kept in; empty where it has none."""
     schema = _schema(node.op_type, version, node.domain)

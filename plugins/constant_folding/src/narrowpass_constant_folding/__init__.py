@@ -34,6 +34,7 @@ def narrowpass_passes() -> list[type[Pass]]:
     from narrowpass_constant_folding.merge_reshapes import MergeReshapes
     from narrowpass_constant_folding.merge_transposes import MergeTransposes
     from narrowpass_constant_folding.unpack_sequences import UnpackSequences
+    from narrowpass_constant_folding.upgrade_opset import UpgradeOpset
 
     return [
         Fold,
@@ -51,4 +52,5 @@ def narrowpass_passes() -> list[type[Pass]]:
         MergeReshapes,
         Cse,
         DedupWeights,
+        UpgradeOpset,
     ]
