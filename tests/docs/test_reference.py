@@ -13,9 +13,9 @@ import onnx_ir as ir
 import pytest
 
 import narrowpass
-from narrowpass.options import option_types
 from narrowpass import Decision, Pass, PassResult, Pipeline, errors
 from narrowpass.bundle import Manifest
+from narrowpass.options import option_types
 from narrowpass.plugins import hookspecs
 from narrowpass.testing import model_from_text
 
