@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import onnx_ir as ir
 
-from narrowpass.io import rounding
+from narrowpass.io import rounding, rounding_at_most
 
 _THREADS = min(4, os.cpu_count() or 1)
 
@@ -55,11 +55,13 @@ class Constants:
         """Give the largest finite magnitude in a constant."""
         key = id(tensor)
         if key not in self._magnitudes:
-            self._magnitudes[key] = rounding(tensor, self._dtype).largest
+            self._magnitudes[key] = rounding_at_most(tensor, self._dtype).largest
         return self._magnitudes[key]
 
     def _judge(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
-        found = rounding(tensor, self._dtype)
+        found = rounding_at_most(tensor, self._dtype)
+        if found.error > self._tolerance:  # it need not be
+            found = rounding(tensor, self._dtype)
         self._magnitudes[id(tensor)] = found.largest
         if found.largest > self.most:
             return "an element is too large", found.largest, self.most

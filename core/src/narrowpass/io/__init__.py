@@ -5,7 +5,13 @@ from __future__ import annotations
 from narrowpass.io._checker import check_file
 from narrowpass.io._serialize import external_reference, serialize
 from narrowpass.io._shape_operands import shape_operands
-from narrowpass.io.converted import ConvertedTensor, Rounding, elements, rounding
+from narrowpass.io.converted import (
+    ConvertedTensor,
+    Rounding,
+    elements,
+    rounding,
+    rounding_at_most,
+)
 from narrowpass.io.load import load_model
 from narrowpass.io.mapped import MappedFile, MappedTensor
 from narrowpass.io.save import save_model
@@ -20,6 +26,7 @@ __all__ = [
     "external_reference",
     "load_model",
     "rounding",
+    "rounding_at_most",
     "save_model",
     "serialize",
     "shape_operands",

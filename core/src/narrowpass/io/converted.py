@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -163,19 +165,49 @@ class Rounding:
 def rounding(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
     """Read a float32 tensor once, piece by piece, and tell what `dtype` would make of it."""
     largest = error = power = 0.0
+    for wide, size in _pieces(tensor):
+        largest = max(largest, size)
+        difference = wide - wide.astype(dtype.numpy()).astype(np.float32)
+        error += _square(difference, size)
+        power += _square(wide, size)
+    return Rounding(largest, math.sqrt(error / power) if power else 0.0)
+
+
+def rounding_at_most(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
+    """Give the same with an error that is not exceeded, some ten times as fast.
+
+    Rounding moves a number by at most half a unit in the last place: a fixed share of it, or of the
+    least normal number where it is smaller than that. Nothing is rounded to find that out. Numbers
+    that are too large for the type do not count: see `Rounding.largest`.
+    """
+    limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]  # it has no types
+    share = float(limits.eps) / 2
+    largest = power = 0.0
+    for wide, size in _pieces(tensor):
+        largest = max(largest, size)
+        # Elements whose squares are lost make the bound too high, which is no harm.
+        power += _square(wide, size)
+    small = share * float(limits.tiny)
+    if not power:
+        return Rounding(largest, math.inf if largest else 0.0)
+    return Rounding(largest, math.sqrt(share**2 + small**2 * tensor.size / power))
+
+
+def _square(array: np.ndarray[Any, Any], largest: float) -> float:
+    """Give the sum of squares, in float64 where float32 may not hold it."""
+    wide = array.astype(np.float64) if largest > _SQUARES else array
+    return float(wide @ wide)
+
+
+def _pieces(tensor: ir.TensorProtocol) -> Iterator[tuple[np.ndarray[Any, Any], float]]:
+    """Give the finite elements of a tensor piece by piece, with the largest magnitude of each."""
     for start in range(0, tensor.size, _PIECE):
         wide = elements(tensor, start, min(start + _PIECE, tensor.size))
-        size = float(np.abs(wide).max())
+        size = max(float(wide.max()), -float(wide.min()))
         if not math.isfinite(size):
             wide = wide[np.isfinite(wide)]
             size = float(np.abs(wide).max(initial=0))
-        largest = max(largest, size)
-        difference = wide - wide.astype(dtype.numpy()).astype(np.float32)
-        if size > _SQUARES:
-            wide, difference = wide.astype(np.float64), difference.astype(np.float64)
-        error += float(difference @ difference)
-        power += float(wide @ wide)
-    return Rounding(largest, math.sqrt(error / power) if power else 0.0)
+        yield wide, size
 
 
 _PIECE = 1 << 19
