@@ -125,6 +125,24 @@ def test_sums_by_the_operators_own_attribute(asked, stash):
     assert ACCUMULATE not in norm.metadata_props
 
 
+def test_products_with_weights_in_bytes_stay_as_they_are():
+    """Casts around the integers would only be in the way of a kernel for them."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], axis=1),
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="bytes"),
+        helper.make_node("MatMul", ["h", "v"], ["y"], name="floats"),
+    ]
+    weights = {
+        "q": np.ones((16, 16), np.int8),
+        "s": np.full(16, 0.1, np.float32),
+        "v": floats(16, 16),
+    }
+    found = verdicts(run(model(nodes, *SHAPES, weights)))
+    assert found["bytes"]["reason"] == "its weight is in bytes already"
+    assert found["bytes"]["decision"] == "red, wide"
+    assert found["floats"]["decision"] == "green, narrow"
+
+
 # By size
 
 

@@ -100,6 +100,8 @@ class DefaultClassifier(OpClassifier):
             return f"it sums more than {_LONG} elements, or so many that nobody knows"
         if kind == "Mul" and node.inputs[0] is node.inputs[1] and _feeds_a_sum(node):
             return "squares leave the range before they are summed"
+        if kind in _GREEN and len(node.inputs) > 1 and _dequantized(node.inputs[1]):
+            return "its weight is in bytes already"
         if kind in ("Div", "Reciprocal") and not _constant(node.inputs[-1]):
             return "a small divisor leaves the range"
         return ""
@@ -107,6 +109,11 @@ class DefaultClassifier(OpClassifier):
 
 def _constant(value: ir.Value | None) -> bool:
     return value is not None and value.const_value is not None
+
+
+def _dequantized(value: ir.Value | None) -> bool:
+    producer = None if value is None else value.producer()
+    return producer is not None and producer.op_type == "DequantizeLinear" and not producer.domain
 
 
 def _elements(value: ir.Value | None, *, constant: bool) -> int:
