@@ -21,6 +21,9 @@
 #define LANES 16
 #define FEW_ROWS 4
 
+/* Multiplications below which waking the workers costs more than it saves. */
+#define SMALL_WORK 2e5
+
 /* Lowered to what the target has: one register of AVX-512, two of AVX, four of NEON. */
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -404,15 +407,18 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t number = index / p->parts;
   const size_t first = index % p->parts * p->part_rows;
   const size_t last = first + p->part_rows < p->rows ? first + p->part_rows : p->rows;
-  fitting(p->target)(task, number / p->heads, number % p->heads, first, last,
-            task->scratch + thread * p->thread_scratch);
+  float *scratch = task->scratch + thread * p->thread_scratch;
+  fitting(p->target)(task, number / p->heads, number % p->heads, first, last, scratch);
 }
 
 int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
                  pthreadpool_t pool) {
   const struct np_attention_params *p = params;
   job task = {p, inputs[0], inputs[1], inputs[2], p->has_mask ? inputs[3] : NULL, out, workspace};
-  pthreadpool_parallelize_1d_with_thread(pool, part, &task, p->batches * p->heads * p->parts,
+  const size_t heads = p->batches * p->heads;
+  const double work = (double)heads * (double)(p->rows * p->keys) * (double)(p->depth + p->values);
+  const pthreadpool_t used = work < SMALL_WORK ? NULL : pool;
+  pthreadpool_parallelize_1d_with_thread(used, part, &task, heads * p->parts,
                                          NP_DISABLE_DENORMALS);
   return 0;
 }
