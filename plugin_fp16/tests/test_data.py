@@ -159,7 +159,7 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     # Without ranges the verification alone must find the overflow.
     from narrowpass.calibration import Samples
     from narrowpass.metrics import Tolerance
-    from narrowpass_fp16.verification import Verification
+    from narrowpass.verification import Verification
 
     source = ir.from_proto(proto)
     judged = Verification(source, Samples("here", lambda: SAMPLES), Tolerance("rel", 1e-2))

@@ -21,12 +21,12 @@ from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
 from narrowpass.subgraphs import model_nodes
+from narrowpass.verification import Verification
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.placement import Placement
 from narrowpass_fp16.ranges import observe
-from narrowpass_fp16.verification import Verification
 
 if TYPE_CHECKING:
     from narrowpass import Context

@@ -9,13 +9,11 @@ import onnx_ir as ir
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError
+from narrowpass.verification import AT_ONCE
 
 if TYPE_CHECKING:
     from narrowpass import Backend
     from narrowpass.calibration import Samples
-
-AT_ONCE = 256
-"""Values that are kept in one run: more of them would fill the memory."""
 
 
 def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""How far a narrow model is from the wide one on data, and which nodes are to blame."""
+"""How far a rewritten model is from what it was on data, and which nodes are to blame.
+
+For passes that make models narrow.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass import Bundle, CompileOptions
+from narrowpass.backend import CompileOptions
+from narrowpass.bundle import Bundle
 from narrowpass.errors import PassError
 from narrowpass.metrics import Tolerance, difference
 from narrowpass.reference import ReferenceBackend
-from narrowpass_fp16.ranges import AT_ONCE
 
 if TYPE_CHECKING:
+    from narrowpass.backend import Backend
     from narrowpass.calibration import Samples
+
+AT_ONCE = 256
+"""Values that are kept in one run: more of them would fill the memory."""
 
 MOST = 64
 """How many nodes are made wide before the pass gives up."""
@@ -25,18 +32,25 @@ Rewrite = Callable[[frozenset[int]], ir.Model]
 
 
 class Verification:
-    """Compares rewritten models with the model as it was, by onnx's own evaluator.
-
-    Other runtimes compute narrow nodes in float32, and hide what overflows.
+    """Compares rewritten models with the model as it was.
 
     Args:
         model: as it was; not changed.
         samples: what it is run on.
         tolerance: how far its outputs may be from those of the model as it was.
+        backend: what runs the models; None for onnx's own evaluator, which computes narrow nodes
+            as the standard says. Other runtimes compute them in float32, and hide what overflows.
     """
 
-    def __init__(self, model: ir.Model, samples: Samples, tolerance: Tolerance) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        samples: Samples,
+        tolerance: Tolerance,
+        backend: Backend | None = None,
+    ) -> None:
         self._model, self._samples, self._tolerance = model, samples, tolerance
+        self._backend = ReferenceBackend() if backend is None else backend
         self._right = self._run(model)
 
     def problem(self, model: ir.Model) -> str:
@@ -80,6 +94,38 @@ class Verification:
             start = low + 1
         return frozenset(wide)
 
+    def sensitivity(self, model: ir.Model) -> float:
+        """Give the least signal-to-noise ratio of a model's outputs, in dB; infinite if equal."""
+        least = np.inf
+        for got, right in zip(self._run(model), self._right, strict=True):
+            for name, array in right.items():
+                least = min(least, difference(got[name], array).sqnr)
+        return float(least)
+
+    def fewest(self, rewrite: Rewrite, nodes: Sequence[int]) -> frozenset[int]:
+        """Find how many nodes, the first of these, must stay wide for the tolerance to be met.
+
+        Args:
+            rewrite: makes the narrow model.
+            nodes: the numbers of the nodes that are narrow, those that harm most first.
+
+        Raises:
+            PassError: it is not met with all of them wide.
+        """
+        if not self.problem(rewrite(frozenset())):
+            return frozenset()
+        # With nodes[:low] wide it is not met, with nodes[:high] it is.
+        low, high = 0, len(nodes)
+        if problem := self.problem(rewrite(frozenset(nodes))):
+            raise PassError(f"tolerance={self._tolerance} cannot be met: {problem}")
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.problem(rewrite(frozenset(nodes[:middle]))):
+                low = middle
+            else:
+                high = middle
+        return frozenset(nodes[:high])
+
     def errors(self, model: ir.Model, names: Sequence[str]) -> dict[str, float]:
         """Give how far values are from those of the same names in the model as it was.
 
@@ -108,7 +154,7 @@ class Verification:
         bundle = Bundle({"main": model})
         outputs = {value.name for value in model.graph.outputs}
         keep = tuple(name for name in names if name not in outputs)
-        compiled = ReferenceBackend().compile(bundle, CompileOptions(keep=keep))
+        compiled = self._backend.compile(bundle, CompileOptions(keep=keep, cache=False))
         with np.errstate(all="ignore"), compiled as program:
             return [dict(program.run(feeds, outputs=names or None)) for feeds in self._samples]
 
