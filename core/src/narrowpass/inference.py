@@ -191,8 +191,7 @@ class _Inference:
             proto = found.get(value.name)
             if proto is not None and proto.WhichOneof("value") is not None:
                 _apply(value, proto)
-            if value.shape is None:
-                self._apply_rank(node, value)
+            self._apply_rank(node, value)
             self._know(value)
             if node.op_type == "Constant" and not node.domain:
                 tensor = constant_tensor(value)
@@ -230,7 +229,10 @@ class _Inference:
         return {}
 
     def _apply_rank(self, node: ir.Node, value: ir.Value) -> None:
-        """Give a value its rank, where that follows from the length of a computed shape."""
+        """Give a value its rank, where that follows from the length of a computed shape.
+
+        A declaration of another rank is wrong: exporters write such of outputs.
+        """
         at = None if node.domain else _TARGET.get(node.op_type)
         target = node.inputs[at] if at is not None and at < len(node.inputs) else None
         if target is None or target.shape is None or len(target.shape) != 1:
@@ -241,7 +243,7 @@ class _Inference:
             if given is None or given.shape is None:
                 return
             rank = max(rank, len(given.shape))
-        if isinstance(rank, int):
+        if isinstance(rank, int) and (value.shape is None or len(value.shape) != rank):
             value.shape = ir.Shape([None] * rank)
 
     def _know(self, value: ir.Value) -> None:

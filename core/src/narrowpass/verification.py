@@ -5,6 +5,7 @@ For passes that make models narrow.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import onnx_ir as ir
 
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
-from narrowpass.errors import PassError
+from narrowpass.errors import BackendError, PassError
 from narrowpass.metrics import Tolerance, difference
 from narrowpass.reference import ReferenceBackend
 
@@ -24,22 +25,28 @@ if TYPE_CHECKING:
 AT_ONCE = 256
 """Values that are kept in one run: more of them would fill the memory."""
 
-MOST = 64
-"""How many nodes are made wide before the pass gives up."""
+FEW = 4
+"""How many nodes are found one by one."""
 
 Rewrite = Callable[[frozenset[int]], ir.Model]
 """Gives the model rewritten, with the nodes of these numbers kept wide."""
 
 
 class Verification:
-    """Compares rewritten models with the model as it was.
+    """Compares rewritten models with the model as it was, on several backends.
 
     Args:
         model: as it was; not changed.
         samples: what it is run on.
         tolerance: how far its outputs may be from those of the model as it was.
-        backend: what runs the models; None for onnx's own evaluator, which computes narrow nodes
-            as the standard says. Other runtimes compute them in float32, and hide what overflows.
+        backends: what runs the models, and each has to find them near enough. The reference
+            evaluator computes narrow nodes as the standard says; other runtimes compute them in
+            float32 and hide what overflows, but round elsewhere. One that cannot run the model is
+            left out, with a warning.
+        log: for warnings, and notes of what takes long.
+
+    Raises:
+        BackendError: none of the backends runs the model.
     """
 
     def __init__(
@@ -47,41 +54,61 @@ class Verification:
         model: ir.Model,
         samples: Samples,
         tolerance: Tolerance,
-        backend: Backend | None = None,
+        backends: Sequence[Backend],
+        log: logging.Logger,
     ) -> None:
         self._model, self._samples, self._tolerance = model, samples, tolerance
-        self._backend = ReferenceBackend() if backend is None else backend
-        self._right = self._run(model)
+        self._log = log
+        self._right: list[tuple[Backend, list[dict[str, Any]]]] = []
+        failure: Exception | None = None
+        for backend in backends:
+            try:
+                self._right.append((backend, self._run(backend, model)))
+            except (BackendError, MemoryError) as error:
+                log.warning("%s cannot judge the result: %s", backend.name, error)
+                failure = error
+        if failure is not None and not self._right:
+            raise failure
+        self._runs = 0
 
     def problem(self, model: ir.Model) -> str:
         """Give a sentence on an output that is too far from the model as it was; empty for none."""
-        for number, (got, right) in enumerate(zip(self._run(model), self._right, strict=True), 1):
-            differences = {name: difference(got[name], array) for name, array in right.items()}
-            for text in self._tolerance.check(differences):
-                return f"on sample {number} of {self._samples.source}, {text}"
+        self._runs += 1
+        self._log.info("verification: run %d", self._runs)
+        for backend, wanted in self._right:
+            found = zip(self._run(backend, model), wanted, strict=True)
+            for number, (got, right) in enumerate(found, 1):
+                differences = {name: difference(got[name], array) for name, array in right.items()}
+                for text in self._tolerance.check(differences):
+                    where = f"on sample {number} of {self._samples.source}, on {backend.name}"
+                    return f"{where}, {text}"
         return ""
 
-    def blame(self, rewrite: Rewrite, nodes: Sequence[int]) -> frozenset[int]:
+    def blame(
+        self,
+        rewrite: Rewrite,
+        nodes: Sequence[int],
+        harm: Callable[[], Sequence[int]],
+    ) -> frozenset[int]:
         """Find nodes that must stay wide for the outputs to be within the tolerance.
 
         The first node in order whose lowering takes them out of it is found by bisection, with all
-        nodes after it wide, and is kept wide; then the next.
+        nodes after it wide, and is kept wide; then the next. Where it is not a few nodes, as many
+        of those that harm most as it takes are kept wide.
 
         Args:
             rewrite: makes the narrow model.
             nodes: the numbers of the nodes that are narrow, in order.
+            harm: gives them with those that harm most first; asked if it is needed.
 
         Raises:
-            PassError: too many nodes would have to be wide.
+            PassError: the tolerance cannot be met.
         """
         wide: set[int] = set()
         start = 0
-        while problem := self.problem(rewrite(frozenset(wide))):
-            if len(wide) == MOST or start >= len(nodes):
-                raise PassError(
-                    f"tolerance={self._tolerance} cannot be met with {len(wide)} nodes kept wide: "
-                    f"{problem}; choose a larger one, or bfloat16, or name nodes in red"
-                )
+        while self.problem(rewrite(frozenset(wide))):
+            if len(wide) == FEW or start >= len(nodes):
+                return self.fewest(rewrite, harm())
             # With nodes[:low] narrow it is met, with nodes[:high] it is not.
             low, high = start, len(nodes)
             while high - low > 1:
@@ -97,7 +124,8 @@ class Verification:
     def sensitivity(self, model: ir.Model) -> float:
         """Give the least signal-to-noise ratio of a model's outputs, in dB; infinite if equal."""
         least = np.inf
-        for got, right in zip(self._run(model), self._right, strict=True):
+        backend, wanted = self._right[-1]
+        for got, right in zip(self._run(backend, model), wanted, strict=True):
             for name, array in right.items():
                 least = min(least, difference(got[name], array).sqnr)
         return float(least)
@@ -141,7 +169,12 @@ class Verification:
         found: dict[str, float] = {}
         for start in range(0, len(common), AT_ONCE):
             chosen = tuple(common[start : start + AT_ONCE])
-            pairs = zip(self._run(self._model, chosen), self._run(model, chosen), strict=True)
+            backend, _ = self._right[0]
+            pairs = zip(
+                self._run(backend, self._model, chosen),
+                self._run(backend, model, chosen),
+                strict=True,
+            )
             for right, got in pairs:
                 for name in chosen:
                     error = _relative(got[name], right[name])
@@ -149,14 +182,24 @@ class Verification:
                         found[name] = max(found.get(name, 0.0), error)
         return found
 
-    def _run(self, model: ir.Model, names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    def _run(
+        self, backend: Backend, model: ir.Model, names: tuple[str, ...] = ()
+    ) -> list[dict[str, Any]]:
         """Run a model on all samples; give the values of these names, or its outputs."""
         bundle = Bundle({"main": model})
         outputs = {value.name for value in model.graph.outputs}
         keep = tuple(name for name in names if name not in outputs)
-        compiled = self._backend.compile(bundle, CompileOptions(keep=keep, cache=False))
+        compiled = backend.compile(bundle, CompileOptions(keep=keep, cache=False))
         with np.errstate(all="ignore"), compiled as program:
             return [dict(program.run(feeds, outputs=names or None)) for feeds in self._samples]
+
+
+def judges(target: Backend | None) -> list[Backend]:
+    """Give the backends that judge a rewrite: the reference evaluator, and the target."""
+    found: list[Backend] = [ReferenceBackend()]
+    if target is not None and target.name != ReferenceBackend.name and target.available() is None:
+        found.append(target)
+    return found
 
 
 def _relative(got: Any, right: Any) -> float | None:

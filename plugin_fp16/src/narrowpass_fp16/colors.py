@@ -108,6 +108,16 @@ class Coloring:
         """Give the colour of a node."""
         return self._verdicts[node].color
 
+    def too_large(self, value: ir.Value) -> bool:
+        """Tell whether a value is known to leave the range of the narrow type."""
+        seen = self._ranges.get(value.name or "", 0.0)
+        return max(seen, self._magnitudes.get(value, 0.0)) > self._largest
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether values were seen on data: those of the main graph."""
+        return bool(self._ranges)
+
     def accumulate(self, node: ir.Node) -> str:
         """Give what the sums of a node are to be kept in; empty where nobody says."""
         answer = self._chain.dtypes(node)

@@ -20,8 +20,8 @@ from narrowpass.classify import (
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
-from narrowpass.subgraphs import model_nodes
-from narrowpass.verification import Verification
+from narrowpass.subgraphs import model_nodes, subgraphs
+from narrowpass.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.emission import Emission
@@ -103,7 +103,9 @@ class MixedPrecision(Pass):
             modified, _ = self._rewrite(model, ctx, ranges, frozenset())
             return PassResult(model, modified)
         original = model.clone()
-        verification = Verification(original, ctx.samples, self.tolerance)
+        verification = Verification(
+            original, ctx.samples, self.tolerance, judges(ctx.target), ctx.log
+        )
         held = self._held(original, ctx, verification, ranges)
         modified, _ = self._rewrite(model, ctx, ranges, held)
         if modified:
@@ -130,7 +132,22 @@ class MixedPrecision(Pass):
         rewrite(frozenset())
         if not narrow:
             return frozenset()
-        return verification.blame(rewrite, tuple(narrow))
+
+        def harm() -> list[int]:
+            """Order nodes by the error that they add to those of what they read."""
+            nodes = model_nodes(original)
+            values = {node: node.outputs[0].name or "" for node in nodes if node.outputs}
+            names = [name for name in values.values() if name]
+            errors = verification.errors(rewrite(frozenset()), names)
+
+            def added(number: int) -> float:
+                node = nodes[number]
+                read = [errors.get(v.name or "", 0.0) for v in node.inputs if v is not None]
+                return errors.get(values.get(node, ""), 0.0) - max(read, default=0.0)
+
+            return sorted(narrow, key=lambda number: (-added(number), number))
+
+        return verification.blame(rewrite, tuple(narrow), harm)
 
     def _rewrite(
         self, model: ir.Model, ctx: Context, ranges: Mapping[str, float], held: frozenset[int]
@@ -148,7 +165,12 @@ class MixedPrecision(Pass):
                 coloring.publish(ctx, None)
                 return False, []
             placement = Placement(
-                model, dtype, coloring.color, self._kept(model), by_bytes=self.cost == "bytes"
+                model,
+                dtype,
+                coloring.color,
+                self._kept(model),
+                wide=_unsafe(model, coloring),
+                by_bytes=self.cost == "bytes",
             )
             placement.solve()
             narrow = [number for number, node in enumerate(nodes) if placement.is_narrow(node)]
@@ -213,6 +235,24 @@ class MixedPrecision(Pass):
             if name not in known:
                 raise PassError(f"keep-io: the model has no input or output {name!r}")
         return self.keep_io
+
+
+def _unsafe(model: ir.Model, coloring: Coloring) -> Callable[[ir.Value], bool]:
+    """Tell of values at the borders of subgraphs that must stay wide.
+
+    With data, those that were not seen: what a loop carries may be larger within.
+    """
+    if not coloring.has_ranges:
+        return coloring.too_large
+    seen = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
+    seen.update(
+        value
+        for node in model.graph.all_nodes()
+        if node.op_type == "If" and not node.domain
+        for graph in subgraphs(node)
+        for value in graph.outputs
+    )
+    return lambda value: value not in seen or coloring.too_large(value)
 
 
 def _tell_errors(

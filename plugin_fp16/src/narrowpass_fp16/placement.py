@@ -68,6 +68,7 @@ class Placement:
         dtype: the narrow type.
         color: gives the colour of a node.
         keeps: names of graph inputs and outputs whose type stays; None for all.
+        wide: tells of values that must not be narrow where a subgraph or function begins or ends.
         by_bytes: whether a cast counts as many bytes as it moves, or one.
     """
 
@@ -78,11 +79,13 @@ class Placement:
         color: Callable[[ir.Node], Color],
         keeps: Iterable[str] | None,
         *,
+        wide: Callable[[ir.Value], bool] = lambda _: False,
         by_bytes: bool = True,
     ) -> None:
         self._model, self._dtype, self._color = model, dtype, color
         self._keeps = None if keeps is None else set(keeps)
         self._by_bytes = by_bytes
+        self._wide = wide
         self._network = Network()
         self._fixed: dict[int, Color] = {}
         self.uses: dict[ir.Value, Uses] = {}
@@ -271,21 +274,25 @@ class Placement:
         self._entered.add(key)
         if first:
             for index, formal in enumerate(function.inputs):
-                if is_float(formal):
-                    self._make(formal, variable(f"input {index}"), depth)
+                tied = self._ties(formal)
+                self._make(formal, variable(f"input {index}") if tied else WIDE, depth)
             self._add_graph(function.graph, depth)
             for index, result in enumerate(function.outputs):
                 if is_float(result):
-                    self._read(result, variable(f"output {index}"), function.graph, index)
+                    reader = variable(f"output {index}") if self._ties(result) else WIDE
+                    self._read(result, reader, function.graph, index)
         # A formal without a type is of several types in several calls: it changes in none.
         for index, value in enumerate(node.inputs):
             if value is not None and is_float(value):
-                same = index < len(function.inputs) and is_float(function.inputs[index])
+                same = index < len(function.inputs) and self._ties(function.inputs[index])
                 self._read(value, variable(f"input {index}") if same else WIDE, node, index)
         for index, value in enumerate(node.outputs):
             if is_float(value):
-                same = index < len(function.outputs) and is_float(function.outputs[index])
+                same = index < len(function.outputs) and self._ties(function.outputs[index])
                 self._make(value, variable(f"output {index}") if same else WIDE, depth)
+
+    def _ties(self, value: ir.Value) -> bool:
+        return is_float(value) and not self._wide(value)
 
     def _tie(self, node: ir.Node, name: str, tied: Tied, depth: int) -> None:
         """Let what goes into a subgraph and comes out of it have one type."""
@@ -294,7 +301,7 @@ class Placement:
         values = [value for _, value in given] + [value for _, _, value in results]
         values += tied.made + tied.formals
         # Where one of them is no float tensor, or of unknown type, none changes.
-        same = all(value is not None and is_float(value) for value in values)
+        same = all(v is not None and is_float(v) and not self._wide(v) for v in values)
         variable = self._variable(node, name) if same else WIDE
         for index, value in given:
             if value is not None and is_float(value):
