@@ -25,6 +25,9 @@ _SCALES = 16
 _INTEGERS = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.BOOL}
 _UNKNOWN = onnx.TypeProto()
 
+_FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
+"""Which output of the body is the first result of the node."""
+
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
@@ -170,13 +173,28 @@ class _Inference:
     def visit_graph(self, graph: ir.Graph, *, subgraphs: bool) -> None:
         """Infer the types of a graph's nodes, in order."""
         for node in graph:
-            self.visit(node)
-            for inner in find_subgraphs(node) if subgraphs else ():
-                for value in inner.inputs:
+            inner = list(find_subgraphs(node)) if subgraphs else []
+            for body in inner:
+                for value in body.inputs:
                     self._know(value)
-                for value in inner.initializers.values():
+                for value in body.initializers.values():
                     self._know_constant(value)
-                self.visit_graph(inner, subgraphs=True)
+                self.visit_graph(body, subgraphs=True)
+            self.visit(node)
+            if inner and not node.domain and node.op_type in _FIRST_RESULT:
+                self._take_from_bodies(node, inner)
+
+    def _take_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
+        """Give results of control flow the element types that they have in the bodies.
+
+        ONNX's inference does not see what functions give there.
+        """
+        first = _FIRST_RESULT[node.op_type]
+        for index, value in enumerate(node.outputs):
+            kinds = [body.outputs[first + index].type for body in bodies]
+            if value.type is None and value.name and kinds and kinds.count(kinds[0]) == len(kinds):
+                value.type = kinds[0]
+                self._know(value)
 
     def visit(self, node: ir.Node) -> None:
         """Infer the types of a node's outputs."""
@@ -252,6 +270,10 @@ class _Inference:
             if value.shape is not None and isinstance(value.type, ir.TensorType):
                 ir.serde.serialize_shape_into(proto, value.shape)
             self._types[value.name] = proto
+        elif value.name:
+            # Nothing of another value of that name, as in the other branch.
+            self._types.pop(value.name, None)
+            self._data.pop(value.name, None)
 
     def _know_constant(self, value: ir.Value) -> None:
         tensor = value.const_value

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from narrowpass import Color
 from narrowpass.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
-from narrowpass_fp16.schemas import is_float, slots
+from narrowpass_fp16.schemas import can_hold, is_float, slots
 
 WIDE = SINK
 _LOOP = 16
@@ -218,7 +218,11 @@ class Placement:
                 if is_float(value):
                     self._make(value, WIDE, depth)
             for inner in graph:
-                self._add_opaque(inner, subgraphs(inner), depth)
+                called = self._model.functions.get(inner.op_identifier())
+                if called is not None and self._opsets.enters(called):
+                    self._add_call(inner, called, depth)
+                else:
+                    self._add_opaque(inner, subgraphs(inner), depth)
             for index, value in enumerate(graph.outputs):
                 if is_float(value):
                     self._read(value, WIDE, graph, index)
@@ -285,11 +289,16 @@ class Placement:
         for index, value in enumerate(node.inputs):
             if value is not None and is_float(value):
                 same = index < len(function.inputs) and self._ties(function.inputs[index])
-                self._read(value, variable(f"input {index}") if same else WIDE, node, index)
+                reader = variable(f"input {index}") if same else WIDE
+                self._read(value, reader, node, index)
+                if same and self._wide(value):
+                    self._fixed[reader] = Color.RED
         for index, value in enumerate(node.outputs):
             if is_float(value):
                 same = index < len(function.outputs) and self._ties(function.outputs[index])
                 self._make(value, variable(f"output {index}") if same else WIDE, depth)
+        if self._color(node) is Color.RED:
+            self._fixed.update(dict.fromkeys(own, Color.RED))
 
     def _ties(self, value: ir.Value) -> bool:
         return is_float(value) and not self._wide(value)
@@ -302,6 +311,8 @@ class Placement:
         values += tied.made + tied.formals
         # Where one of them is no float tensor, or of unknown type, none changes.
         same = all(v is not None and is_float(v) and not self._wide(v) for v in values)
+        same = same and can_hold(node, self._opsets.version(node), self._dtype)
+        same = same and self._color(node) is not Color.RED
         variable = self._variable(node, name) if same else WIDE
         for index, value in given:
             if value is not None and is_float(value):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[str, float]:
     """Run a model on samples, and give the largest finite magnitude of each float32 value.
 
-    Those of the main graph: values within branches, loops and functions cannot be had.
+    Those of the main graph and its inputs: values within branches, loops and functions cannot be
+    had.
 
     Args:
         model: as it was before anything is narrow; not changed.
@@ -47,6 +48,9 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
         ) as program:
             for number, feeds in enumerate(samples, start=1):
                 _check(feeds, number, samples)
+                for name, array in feeds.items():
+                    if np.asarray(array).dtype == np.float32:
+                        largest[name] = max(largest.get(name, 0.0), _largest(array))
                 for name, array in program.run(feeds, outputs=chosen).items():
                     largest[name] = max(largest.get(name, 0.0), _largest(array))
     return largest

@@ -116,7 +116,9 @@ def _put_back(
     graph.inputs.extend(sorted(kept, key=lambda value: order.get(value.name or "", len(order))))
     for name, (tensor, _) in weights.items():
         value = known.get(name)
-        if value is not None and (value.uses() or value.is_graph_input()):
+        if value is not None and (
+            value.uses() or value.is_graph_input() or value.is_graph_output()
+        ):
             value.const_value = tensor
             graph.initializers[name] = value
     for value in others:
