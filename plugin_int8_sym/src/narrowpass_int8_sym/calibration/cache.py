@@ -158,7 +158,9 @@ class Entry:
         header: dict[str, object] = {
             "format": FORMAT,
             "key": self._key,
-            "ranges": {name: [kept.low, kept.high] for name, kept in self.ranges.items()},
+            "ranges": {
+                name: [float(kept.low), float(kept.high)] for name, kept in self.ranges.items()
+            },
         }
         arrays: dict[str, Array] = {}
         if self.partial is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,9 +69,10 @@ class Histogram:
         if folded:
             low, high = 0.0, max(-low, high)
         low, high = min(low, 0.0), max(high, 0.0)
-        # As near to equal widths on both sides of zero as whole bins allow.
-        share = round(bins * (-low / (high - low)))
-        self.below = min(max(share, int(low < 0)), bins - int(high > 0))
+        # The smaller side gets the bin that zero would divide: then bins are hardly wider.
+        share = bins * (-low / (high - low))
+        share = math.ceil(share) if share <= bins / 2 else math.floor(share)
+        self.below = min(max(int(share), int(low < 0)), bins - int(high > 0))
         above = bins - self.below
         self.width = max(-low / max(self.below, 1), high / max(above, 1))
         self.counts: Array = np.zeros(bins, np.int64)
