@@ -71,8 +71,8 @@ class Histogram:
         low, high = min(low, 0.0), max(high, 0.0)
         # The smaller side gets the bin that zero would divide: then bins are hardly wider.
         share = bins * (-low / (high - low))
-        share = math.ceil(share) if share <= bins / 2 else math.floor(share)
-        self.below = min(max(int(share), int(low < 0)), bins - int(high > 0))
+        below = math.ceil(share) if share <= bins / 2 else math.floor(share)
+        self.below = min(max(below, int(low < 0)), bins - int(high > 0))
         above = bins - self.below
         self.width = max(-low / max(self.below, 1), high / max(above, 1))
         self.counts: Array = np.zeros(bins, np.int64)
@@ -112,6 +112,8 @@ class Histogram:
             places = np.multiply(
                 np.abs(part) if self._folded else part, 1.0 / self.width, dtype=np.float64
             )
+            # Before zero is moved, else what is just below it would be rounded into its bin.
+            np.floor(places, out=places)
             places += self.below
             np.clip(places, 0, last, out=places)
             self.counts += np.bincount(places.astype(np.intp), minlength=last + 1)

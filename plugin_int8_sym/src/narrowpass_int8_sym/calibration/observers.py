@@ -311,7 +311,7 @@ class Percentile(Binned):
 
     An affine range leaves out half of the rest at each end, a symmetric one the largest
     magnitudes. Each end is the outer edge of the bin with the element of that rank (numpy's
-    ``inverted_cdf``), so it is at most one bin too far out, and, but for rounding, never too far in.
+    ``inverted_cdf``), so it is at most one bin too far out and, but for rounding, never too far in.
     """
 
     options: ClassVar[tuple[str, ...]] = ("percentile", "bins")
