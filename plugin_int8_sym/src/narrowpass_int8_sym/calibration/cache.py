@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -162,7 +163,7 @@ class Entry:
                 name: [float(kept.low), float(kept.high)] for name, kept in self.ranges.items()
             },
         }
-        arrays: dict[str, Array] = {}
+        arrays: dict[str, Any] = {}
         if self.partial is not None:
             header["partial"] = {
                 "names": self.partial.names,
@@ -173,7 +174,7 @@ class Entry:
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         with replacing_file(self.path) as file:
             # Mostly zeros, but packing them would take longer than writing.
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)
 
     def _read(self) -> tuple[dict[str, Range], Partial | None]:
         try:
