@@ -26,6 +26,8 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
       return xnn_setup_deconvolution2d_nhwc_f32(step->op, a, out);
     case NP_FULLY_CONNECTED:
       return xnn_setup_fully_connected_nc_f32(step->op, a, out);
+    case NP_FULLY_CONNECTED_INT8:
+      return xnn_setup_fully_connected_nc_f32_qc8w(step->op, a, out);
     case NP_BATCH_MATMUL:
       return xnn_setup_batch_matrix_multiply_nc_f32(step->op, workspace, a,
                                                     buffers[step->inputs[1]], out);

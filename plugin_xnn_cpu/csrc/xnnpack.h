@@ -260,6 +260,17 @@ enum xnn_status xnn_reshape_fully_connected_nc_bf16_f32(xnn_operator_t fully_con
 enum xnn_status xnn_setup_fully_connected_nc_bf16_f32(xnn_operator_t fully_connected_op,
                                                       const void *input, float *output);
 
+enum xnn_status xnn_create_fully_connected_nc_f32_qc8w(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const float *kernel_scale, const int8_t *kernel, const float *bias, float output_min,
+    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
+    xnn_operator_t *fully_connected_op_out);
+enum xnn_status xnn_reshape_fully_connected_nc_f32_qc8w(xnn_operator_t fully_connected_op,
+                                                        size_t batch_size,
+                                                        pthreadpool_t threadpool);
+enum xnn_status xnn_setup_fully_connected_nc_f32_qc8w(xnn_operator_t fully_connected_op,
+                                                      const float *input, float *output);
+
 enum xnn_status xnn_create_batch_matrix_multiply_nc_f32(uint32_t flags,
                                                         xnn_operator_t *batch_matrix_multiply_op);
 enum xnn_status xnn_reshape_batch_matrix_multiply_nc_f32(

@@ -7,7 +7,12 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.operators import FullyConnected, Range
+from narrowpass_xnn_cpu.native.operators import (
+    FullyConnected,
+    FullyConnectedInt8,
+    Range,
+    UnfitError,
+)
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -59,7 +64,10 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected] = {}
+        self._operators: dict[np.dtype[np.generic], FullyConnected | FullyConnectedInt8] = {}
+        self._source: Weight | None = None
+        if self._makes_int8(kernel, session):
+            return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
         self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
         if kernel.dtype == _BFLOAT16:
@@ -78,6 +86,28 @@ class Product:
         self._source = source if self._half and rows is None else None
         self._bias = bias if self._source is not None else None
 
+    def _makes_int8(self, kernel: Weight, session: Session | None) -> bool:
+        """Make the operator of a matrix that is stored as int8, if it fits."""
+        matrix = kernel.quantized
+        if matrix is None:
+            return False
+        transposed = matrix.integers.moved is None
+        try:
+            made = FullyConnectedInt8(
+                matrix if transposed else matrix.transpose((1, 0)),
+                self._bias,
+                self._limits,
+                transposed=transposed,
+                session=session,
+            )
+        except UnfitError as error:
+            self.precision = f"float32: {error}"
+            return False
+        self._operators[np.dtype(np.int8)] = made
+        self.precision = "int8 (weights)"
+        self._bias = None
+        return True
+
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS
         return np.dtype(np.float16) if half else _WIDE
@@ -94,7 +124,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected:
+    def operator(self, rows: int) -> FullyConnected | FullyConnectedInt8:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()
