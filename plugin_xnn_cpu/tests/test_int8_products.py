@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import mmap
 
 import numpy as np
@@ -19,6 +20,7 @@ from xnn_kit import check, compile_model
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
+from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.session import WeightsCache
@@ -26,6 +28,7 @@ from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 RNG = np.random.default_rng(31)
 WEIGHTS = "xnn fully connected in int8 (weights)"
+ROWS = "xnn fully connected in int8 (rows too)"
 
 
 def product(
@@ -38,6 +41,7 @@ def product(
     after: str = "",
     seed: int = 0,
     alpha: float = 1.0,
+    dynamic: bool = False,
     **constants: np.ndarray | None,
 ) -> onnx.ModelProto:
     """Make DequantizeLinear -> product [-> Add] [-> Relu or Clip] over x [N, inputs].
@@ -84,6 +88,9 @@ def product(
         found |= {"low": np.array(-0.5, np.float32), "high": np.array(0.75, np.float32)}
         nodes.append(helper.make_node("Clip", [nodes[-1].output[0], "low", "high"], ["c"]))
     nodes[-1].output[0] = "y"
+    if dynamic:
+        (node,) = [node for node in nodes if node.name == "product"]
+        node.metadata_props.add(key="narrowpass.activations", value="dynamic")
     graph = helper.make_graph(
         nodes,
         "g",
@@ -236,6 +243,156 @@ def reference(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return ReferenceBackend().compile(bundle, CompileOptions()).run({"x": x})["y"]
 
 
+# Rows that are quantized too
+
+
+def check_rows(model: onnx.ModelProto, x: np.ndarray, program=None, **options) -> None:
+    """Compare with the evaluator, as far as the steps of rows allow.
+
+    A row is rounded to steps of (max - min) / 255, where 0 is one of the numbers: each element is
+    off by half a step at most, and a result by that times the sum of its weights' magnitudes. To
+    that come rounded sums and scales, as for floats. Clamping makes no difference larger.
+    """
+    program = program or compile_model(model, **options)
+    assert kernel_of(program) == ROWS
+    got, right = program.run({"x": x})["y"], reference(model, x)
+    assert (got.dtype, got.shape) == (right.dtype, right.shape)
+    magnitudes = magnitudes_of(model)
+    steps = (np.maximum(x.max(1), 0) - np.minimum(x.min(1), 0)).astype(np.float64) / 255
+    limit = np.outer(steps / 2, magnitudes)
+    largest = np.abs(x).max(1, initial=0)[:, None] * magnitudes
+    assert (np.abs(got.astype(np.float64) - right) <= 1.001 * limit + 1e-5 * (largest + 1)).all()
+
+
+def magnitudes_of(model: onnx.ModelProto) -> np.ndarray:
+    """Give the sum of the magnitudes of the weights of each output: of rows of ones."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    for node in plain.graph.node:
+        if node.name == "product":
+            del node.input[2:]
+            node.output[0] = "y"
+            last = list(plain.graph.node).index(node)
+    del plain.graph.node[last + 1 :]
+    for tensor in plain.graph.initializer:
+        if tensor.name == "w":
+            array = np.abs(numpy_helper.to_array(tensor))
+            tensor.CopyFrom(numpy_helper.from_array(array, "w"))
+    inputs = plain.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    return np.abs(reference(plain, np.ones((1, inputs), np.float32))[0].astype(np.float64))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
+@pytest.mark.parametrize("after", ["", "Relu", "Clip"])
+def test_rows_of_int8(way, per_channel, after):
+    model = product(per_channel=per_channel, way=way, bias=True, after=after, dynamic=True)
+    program = compile_model(model)
+    for count in (5, 1, 8, 3, 31):
+        check_rows(model, rows(count), program)
+    assert program.run({"x": rows(0)})["y"].shape == (0, 19)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    inputs=SIZES,
+    outputs=SIZES,
+    count=st.sampled_from([1, 2, 3, 7, 11, 16]),
+    way=st.sampled_from(WAYS),
+    bias=st.booleans(),
+    after=st.sampled_from(["", "Relu", "Clip"]),
+    shift=st.sampled_from([-30.0, -1.0, 0.0, 1.0, 30.0]),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_shapes_of_rows(inputs, outputs, count, way, bias, after, shift, threads, seed):
+    """Also of one sign, and with rows of very different ranges."""
+    model = product(inputs, outputs, way=way, bias=bias, after=after, seed=seed, dynamic=True)
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal((count, inputs)) + shift).astype(np.float32)
+    x *= np.float32(10) ** rng.integers(-6, 6, (count, 1)).astype(np.float32)
+    check_rows(model, x, threads=threads)
+
+
+def test_many_rows_on_threads():
+    model = product(640, 96, bias=True, dynamic=True)
+    for threads in (1, 2, 3):
+        check_rows(model, rows(300, 640), threads=threads)
+
+
+def test_rows_that_are_exact():
+    """Integers from -128 to 127 are steps of 1, and sums of them are exact."""
+    matrix = RNG.integers(-127, 128, (300, 19)).astype(np.int8)
+    model = product(300, w=matrix, s=np.float32(0.5), dynamic=True)
+    x = RNG.integers(-128, 128, (7, 300)).astype(np.float32)
+    x[:, 0], x[:, 1] = -128, 127
+    program = compile_model(model)
+    assert kernel_of(program) == ROWS
+    exact = x.astype(np.int64) @ matrix.astype(np.int64) * 0.5
+    np.testing.assert_array_equal(program.run({"x": x})["y"], exact.astype(np.float32))
+
+
+def test_rows_of_nothing_and_next_to_nothing():
+    model = product(bias=True, dynamic=True)
+    x = rows(4)
+    x[0], x[1], x[2] = 0, 1e-38, x[2] * np.float32(1e-37)
+    x[3] = np.abs(x[3]) * np.float32(1e32)
+    check_rows(model, x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
+def test_sums_that_overflow_before_they_are_scaled_are_infinite(dynamic):
+    model = product(dynamic=dynamic)
+    x = np.abs(rows(2))
+    x[0] *= np.float32(1e37)
+    got = compile_model(model).run({"x": x})["y"]
+    assert np.isinf(got[0]).any()
+    assert np.isfinite(got[1]).all()
+
+
+def test_rows_with_infinities_and_nan_are_nan():
+    """Their range says nothing: the whole row is NaN, whatever it is clamped to; others are not."""
+    for after in ("", "Relu", "Clip"):
+        model = product(bias=True, after=after, dynamic=True)
+        program = compile_model(model)
+        for odd in (np.nan, -np.nan, np.inf, -np.inf, 2e38, -3e38):
+            for place in (0, 17, 36):
+                x = rows(6)
+                x[2, place] = x[5, place] = odd
+                got = program.run({"x": x})["y"]
+                assert np.isnan(got[[2, 5]]).all()
+                fine = x[[0, 1, 3, 4]]
+                np.testing.assert_array_equal(got[[0, 1, 3, 4]], program.run({"x": fine})["y"])
+        assert np.isnan(program.run({"x": np.full((3, 37), np.nan, np.float32)})["y"]).all()
+
+
+def test_sums_at_the_limit_of_32_bits():
+    """With one channel more rows stay float."""
+    for inputs in (MOST_CHANNELS, MOST_CHANNELS + 1):
+        matrix = np.full((inputs, 2), 127, np.int8)
+        matrix[:, 1] = -127
+        model = product(inputs, 2, w=matrix, s=np.float32(1e-3), dynamic=True)
+        x = np.stack([np.ones(inputs, np.float32), -np.ones(inputs, np.float32)])
+        program = compile_model(model)
+        if inputs == MOST_CHANNELS:
+            assert kernel_of(program) == ROWS
+        else:
+            assert kernel_of(program) == f"{WEIGHTS}: sums over 66312 channels may not fit 32 bits"
+        exact = 0.127 * inputs
+        right = [[exact, -exact], [-exact, exact]]
+        np.testing.assert_allclose(program.run({"x": x})["y"], right, rtol=1e-4)
+
+
+def test_rows_with_what_does_not_fit():
+    unfit = compile_model(product(w=with_one(-128), dynamic=True))
+    assert kernel_of(unfit) == "xnn fully connected in float32: a weight is -128"
+    floats = product(w=np.ones((37, 19), np.float32), dynamic=True)
+    del floats.graph.node[0]
+    floats.graph.node[0].input[1] = "w"
+    kernel = kernel_of(check(floats, {"x": rows(2)}))
+    assert kernel == "xnn fully connected in float32: its matrix is not int8"
+
+
 # The operator alone
 
 
@@ -282,16 +439,20 @@ def test_nothing_is_read_beyond_the_constants(inputs):
         place[...] = array.reshape(-1)
         return place.reshape(array.shape)
 
-    for transposed in (False, True):
+    for transposed, rows_too in itertools.product((False, True), repeat=2):
         shape = (inputs, outputs) if transposed else (outputs, inputs)
         matrix = at_the_end(RNG.integers(-127, 128, shape).astype(np.int8))
         scale = at_the_end(PER_CHANNEL)
         made = FullyConnectedInt8(
-            quantized(matrix, scale, axis=int(transposed)), None, transposed=transposed
+            quantized(matrix, scale, axis=int(transposed)),
+            Weight.of(at_the_end(np.ones(outputs, np.float32))),
+            transposed=transposed,
+            rows_too=rows_too,
         )
         wide = matrix.astype(np.float64) * (scale if transposed else scale[:, None])
-        exact = x @ (wide if transposed else wide.T)
-        np.testing.assert_allclose(run(made, x, outputs), exact, rtol=1e-5, atol=1e-5)
+        exact = x @ (wide if transposed else wide.T) + 1
+        tolerance = (2e-2 if rows_too else 1e-5) * np.abs(exact).max()
+        np.testing.assert_allclose(run(made, x, outputs), exact, rtol=1e-5, atol=tolerance)
     for _, start in held:
         libc.mprotect(ctypes.c_void_p(start + 3 * page), page, 3)
 
@@ -312,8 +473,9 @@ def test_what_the_operator_refuses():
 # The weights cache
 
 
-def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path):
-    """XNNPACK's key has no scales: only our names tell these apart."""
+@pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
+def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path, dynamic):
+    """XNNPACK's key has no scales, nor the bias if rows are int8: our names tell these apart."""
     base = {"s": PER_CHANNEL, "b": np.linspace(-1, 1, 19, dtype=np.float32)}
     changes = [
         {},
@@ -322,7 +484,10 @@ def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path
         {"s": PER_CHANNEL[:1].copy()},
         {"w": with_one(1)},
     ]
-    methods = {f"m{i}": product(bias=True, **{**base, **c}) for i, c in enumerate(changes)}
+    methods = {
+        f"m{i}": product(bias=True, dynamic=dynamic, **{**base, **change})
+        for i, change in enumerate(changes)
+    }
     bundle = saved(tmp_path / "b.narrow", **methods)
     x = rows(3)
     for packs in (len(changes), 0):
@@ -333,17 +498,36 @@ def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path
         for name, model in methods.items():
             right = reference(model, x)
             got = program.run({"x": x}, name)["y"]
-            np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5 * np.abs(right).max())
+            tolerance = (2e-2 if dynamic else 1e-5) * np.abs(right).max()
+            np.testing.assert_allclose(got, right, rtol=1e-5, atol=tolerance)
             (plan,) = [p for p in program.explain() if (p.method, p.node) == (name, "product")]
-            assert plan.kernel == WEIGHTS
+            assert plan.kernel == (ROWS if dynamic else WEIGHTS)
         program.close()
         del program
         gc.collect()
 
 
-def test_integers_are_packed_and_not_what_they_stand_for(tmp_path):
+def test_both_forms_of_one_matrix_are_two_blocks(tmp_path):
+    methods = {name: product(bias=True, dynamic=name == "rows") for name in ("weights", "rows")}
+    bundle = saved(tmp_path / "b.narrow", **methods)
+    x = rows(3)
+    for packs in (2, 0):
+        program = compiled(bundle, tmp_path / "cache")
+        assert weights(program)["packs"] == packs
+        for name, model in methods.items():
+            right = reference(model, x)
+            got = program.run({"x": x}, name)["y"]
+            tolerance = 1e-5 if name == "weights" else 2e-2
+            np.testing.assert_allclose(got, right, atol=tolerance * np.abs(right).max())
+        program.close()
+        del program
+        gc.collect()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
+def test_integers_are_packed_and_not_what_they_stand_for(tmp_path, dynamic):
     """The packed form has a byte for each weight, and comes from the file at the second load."""
-    bundle = saved(tmp_path / "b.narrow", main=product(512, 256, bias=True))
+    bundle = saved(tmp_path / "b.narrow", main=product(512, 256, bias=True, dynamic=dynamic))
     for packs, place in ((1, "heap_bytes"), (0, "mapped_bytes")):
         program = compiled(bundle, tmp_path / "cache")
         found = weights(program)
@@ -372,11 +556,14 @@ def test_what_does_not_fit_is_kept_too(tmp_path):
         gc.collect()
 
 
-def test_a_hit_reads_nothing():
+@pytest.mark.parametrize("rows_too", [False, True], ids=["weights", "rows too"])
+def test_a_hit_reads_nothing(rows_too):
     cache = WeightsCache()
+    options = {"rows_too": rows_too}
     matrix, bias = with_one(7, (19, 37)), Weight.of(np.ones(19, np.float32), "b")
     with cache.begin() as first:
-        one = FullyConnectedInt8(quantized(matrix, PER_CHANNEL, name="a"), bias, session=first)
+        fresh = quantized(matrix, PER_CHANNEL, name="a")
+        one = FullyConnectedInt8(fresh, bias, session=first, **options)
 
     def unreadable():
         raise AssertionError("the weight was read")
@@ -389,7 +576,7 @@ def test_a_hit_reads_nothing():
     )
     with cache.begin() as second:
         hidden = Weight((19,), np.dtype(np.float32), "b", unreadable)
-        two = FullyConnectedInt8(kept, hidden, session=second)
+        two = FullyConnectedInt8(kept, hidden, session=second, **options)
     assert (first.counts.packs, second.counts.packs, second.counts.hits) == (1, 0, 1)
     x = rows(2)
     np.testing.assert_array_equal(run(one, x, 19), run(two, x, 19))

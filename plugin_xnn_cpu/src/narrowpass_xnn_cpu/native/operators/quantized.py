@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -30,16 +31,23 @@ class UnfitError(BackendError):
     """Constants that XNNPACK would compute wrongly with, and does not refuse."""
 
 
+MOST_CHANNELS = (2**31 - 1) // (255 * 127)
+"""Input channels up to which sums of quantized rows stay below 2³¹: 66,311."""
+
+
 class FullyConnectedInt8(Operator):
     """Rows of float32 times a constant matrix of int8 with scales, plus a bias.
 
-    The sums are float32, of rows and integers; they are scaled at the end.
+    With float rows, the sums are float32, of rows and integers; they are scaled at the end. With
+    rows of int8, each row is quantized by its own range, 0 included, and the sums are exact; a row
+    with an element that is NaN, infinite, or of 2¹²⁷ and more gives NaN.
 
     Args:
         matrix: [O, C], or [C, O] where `transposed`; its scales are of the outputs.
         bias: float32 [O], or None.
         limits: what the output is clamped to.
         transposed: whether the matrix has its input channels first.
+        rows_too: whether rows are quantized.
         session: of the weights cache; None to pack for this operator alone.
 
     Raises:
@@ -48,8 +56,6 @@ class FullyConnectedInt8(Operator):
         BackendError: what is not valid otherwise.
     """
 
-    call = "NP_FULLY_CONNECTED_INT8"
-
     def __init__(
         self,
         matrix: Quantized,
@@ -57,6 +63,7 @@ class FullyConnectedInt8(Operator):
         limits: Range = UNBOUNDED,
         *,
         transposed: bool = False,
+        rows_too: bool = False,
         session: Session | None = None,
     ) -> None:
         super().__init__()
@@ -65,28 +72,77 @@ class FullyConnectedInt8(Operator):
         if transposed:
             outputs, inputs = inputs, outputs
         self.channels, self.outputs = inputs, outputs
+        self.call = "NP_FULLY_CONNECTED_INT8_ROWS" if rows_too else "NP_FULLY_CONNECTED_INT8"
+        if rows_too and inputs > MOST_CHANNELS:
+            raise UnfitError(f"sums over {inputs} channels may not fit 32 bits")
         low, high = checked_range(limits)
         kernel, scales = _checked_integers(matrix.integers), _scales(matrix, outputs, transposed)
-        # The sum is scaled as a whole, with the bias in it.
-        bias = None if bias is None else _divided(bias, scales)
         checked_weights(kernel, bias, outputs, "int8", "float32")
         flags = lib.XNN_FLAG_TRANSPOSE_WEIGHTS if transposed else 0
         sizes = inputs, outputs, inputs, outputs
-        create = lib.xnn_create_fully_connected_nc_f32_qc8w
-        self._packed(
-            session,
-            flags,
-            kernel,
-            bias,
-            lambda k, b, cache, made, s: create(*sizes, s, k, b, low, high, flags, cache, made),
-            [scales],
-        )
+        self._rows = _RowsToInt8() if rows_too else None
+        others = [scales]
+        if rows_too:
+            create = lib.xnn_create_fully_connected_nc_qd8_f32_qc8w
+            if bias is not None:
+                others.append(bias)  # XNNPACK leaves it out of its key
+                bias = None
+        else:
+            create = lib.xnn_create_fully_connected_nc_f32_qc8w
+            # The sum is scaled as a whole, with the bias in it.
+            bias = None if bias is None else _divided(bias, scales)
 
-    def reshape(self, rows: int, pool: ThreadPool) -> None:
-        """Take `rows` rows."""
+        def call(k: Any, b: Any, cache: Any, made: Any, s: Any, other: Any = None) -> int:
+            added = b if other is None else other
+            return int(create(*sizes, s, k, added, low, high, flags, cache, made))
+
+        self._packed(session, flags, kernel, bias, call, others)
+
+    def reshape(self, rows: int, pool: ThreadPool) -> Any:
+        """Take `rows` rows; give the parameters of a product whose rows are quantized."""
         checked_shape((rows, max(self.channels, self.outputs)))
-        status = self._lib.xnn_reshape_fully_connected_nc_f32_qc8w(self.handle, rows, pool.handle)
-        self._reshaped(status, (rows, self.channels))
+        ffi, lib = self._ffi, self._lib
+        shape = rows, self.channels
+        if self._rows is None:
+            status = lib.xnn_reshape_fully_connected_nc_f32_qc8w(self.handle, rows, pool.handle)
+            self._reshaped(status, shape)
+            return None
+        scratch = ffi.new("size_t *")
+        status = lib.xnn_reshape_fully_connected_nc_qd8_f32_qc8w(
+            self.handle, rows, scratch, pool.handle
+        )
+        self._reshaped(status, shape)
+        self._rows.reshape(*shape, pool)
+        # Kernels read some bytes beyond the rows, and ranges of rows that are not there.
+        ranges = _aligned(rows * self.channels + lib.XNN_EXTRA_BYTES)
+        count = rows + lib.XNN_EXTRA_QUANTIZATION_PARAMS
+        odd = _aligned(ranges + count * ffi.sizeof("struct xnn_quantization_params"))
+        rest = _aligned(odd + rows)
+        self.workspace = rest + scratch[0]
+        fields = self._rows.handle, *shape, self.outputs, ranges, odd, rest
+        return ffi.new("struct np_int8_params *", fields)
+
+
+class _RowsToInt8(Operator):
+    """Quantizes rows of float32 to int8, each by its own range; not on a tape by itself."""
+
+    call = "NP_ROWS_TO_INT8"
+
+    def __init__(self) -> None:
+        super().__init__()
+        handle = self._ffi.new("xnn_operator_t *")
+        self._created(self._lib.xnn_create_convert_nc_f32_qd8(0, handle), handle)
+
+    def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
+        """Take `rows` dense rows of `channels`."""
+        status = self._lib.xnn_reshape_convert_nc_f32_qd8(
+            self.handle, rows, channels, channels, channels, pool.handle
+        )
+        self._reshaped(status, (rows, channels))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64
 
 
 def _checked_integers(weight: Weight) -> Weight:
