@@ -48,10 +48,16 @@ int np_product_int8(const np_step *step, const float *rows, float *out, void *wo
   const pthreadpool_t used = p->rows * row_bytes < NP_SMALL ? NULL : pool;
   pthreadpool_parallelize_1d_tile_1d(used, scan_rows, &task, p->rows, tile, 0);
 
-  int status = xnn_setup_convert_nc_f32_qd8(p->to_int8, rows, integers, NULL, ranges);
+  int status =
+      p->is_unsigned
+          ? xnn_setup_convert_nc_f32_qdu8(p->to_int8, rows, (uint8_t *)integers, NULL, ranges)
+          : xnn_setup_convert_nc_f32_qd8(p->to_int8, rows, integers, NULL, ranges);
   if (status == 0) status = xnn_run_operator(p->to_int8, used);
   if (status == 0) {
-    status = xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, integers, out, scratch, ranges);
+    status =
+        p->is_unsigned
+            ? xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, integers, out, scratch, ranges)
+            : xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, integers, out, scratch, ranges);
   }
   if (status == 0) status = xnn_run_operator(step->op, pool);
   if (status != 0) return status;

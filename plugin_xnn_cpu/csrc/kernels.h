@@ -101,6 +101,7 @@ struct np_narrow_params {
  * workspace, then what they stand for, and which rows cannot be quantized, a byte each. */
 struct np_int8_params {
   xnn_operator_t to_int8;
+  int32_t is_unsigned; /* integers from 0 to 255, which some processors multiply faster */
   size_t rows;
   size_t channels;
   size_t outputs;

@@ -20,7 +20,7 @@ from xnn_kit import check, compile_model
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
-from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS
+from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, takes_unsigned_rows
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.session import WeightsCache
@@ -455,6 +455,33 @@ def test_nothing_is_read_beyond_the_constants(inputs):
         np.testing.assert_allclose(run(made, x, outputs), exact, rtol=1e-5, atol=tolerance)
     for _, start in held:
         libc.mprotect(ctypes.c_void_p(start + 3 * page), page, 3)
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_rows_of_either_sign(unsigned):
+    """Which a program takes depends on the processor; blocks of one are not taken for the other."""
+    if unsigned and not takes_unsigned_rows():
+        pytest.skip("this processor has no instructions for unsigned rows")
+    matrix, bias = with_one(-127, (19, 37)), Weight.of(np.ones(19, np.float32), "b")
+    x = rows(23) - 1
+    x[4, 4] = np.inf
+    wide = matrix.astype(np.float64) * PER_CHANNEL[:, None]
+    exact = x @ wide.T + 1
+    steps = (np.maximum(x.max(1), 0) - np.minimum(x.min(1), 0)) / 255
+    limit = np.outer(steps / 2, np.abs(wide).sum(1)) + 1e-5
+    with WeightsCache().begin() as session:
+        stored = quantized(matrix, PER_CHANNEL, name="a")
+        options = {"rows_too": True, "session": session}
+        made = FullyConnectedInt8(stored, bias, unsigned=unsigned, **options)
+        other = FullyConnectedInt8(stored, bias, unsigned=False, **options)
+    assert session.counts.packs == 1 + unsigned
+    del other
+    got = run(made, x, 19)
+    assert np.isnan(got[4]).all()
+    known = np.arange(23) != 4
+    assert (np.abs(got - exact) <= 1.001 * limit)[known].all()
+    single = run(made, x[:1], 19)
+    np.testing.assert_array_equal(single, got[:1])
 
 
 def test_what_the_operator_refuses():
