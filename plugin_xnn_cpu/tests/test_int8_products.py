@@ -6,12 +6,13 @@ import ctypes
 import gc
 import itertools
 import mmap
+import multiprocessing
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cache_kit import compiled, saved, weights
+from cache_kit import INPUT, compiled, load_in_child, result, saved, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -563,6 +564,21 @@ def test_integers_are_packed_and_not_what_they_stand_for(tmp_path, dynamic):
         program.close()
         del program
         gc.collect()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
+def test_a_process_that_was_not_forked_finds_them(tmp_path, dynamic):
+    bundle = saved(tmp_path / "b.narrow", main=product(48, bias=True, dynamic=dynamic))
+    here = compiled(bundle, tmp_path / "cache")
+    assert weights(here)["packs"] == 1
+    context = multiprocessing.get_context("spawn")
+    ready, results = context.Event(), context.Queue()
+    ready.set()
+    arguments = str(tmp_path / "b.narrow"), str(tmp_path / "cache"), ready, results
+    process = context.Process(target=load_in_child, args=arguments)
+    process.start()
+    assert results.get(timeout=60) == (0, result(here, INPUT).tobytes())
+    process.join()
 
 
 def test_what_does_not_fit_is_kept_too(tmp_path):
