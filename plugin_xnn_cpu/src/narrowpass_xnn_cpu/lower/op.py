@@ -16,6 +16,10 @@ from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.lower.builder import Builder
 
+ACTIVATIONS = "narrowpass.activations"
+"""The key of a node's metadata that says how its activations are quantized: ``dynamic``, each row
+by its own range when it runs."""
+
 
 @dataclass
 class Op:
@@ -80,6 +84,11 @@ class Op:
     def accumulate(self) -> str:
         """What its sums are to be kept in, as the model says; empty where it does not."""
         return next((a for n in self.nodes if (a := n.metadata_props.get(ACCUMULATE))), "")
+
+    @property
+    def activations(self) -> str:
+        """How its activations are to be quantized, as the model says; empty where it does not."""
+        return next((a for n in self.nodes if (a := n.metadata_props.get(ACTIVATIONS))), "")
 
     @property
     def clamped(self) -> bool:
