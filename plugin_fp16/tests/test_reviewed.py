@@ -41,7 +41,9 @@ def same(model, made, feeds, tolerance=1e-2):
 
 
 MASKED = """<ir_version: 8, opset_import: ["": 18]>
-g (float[4,8] x, float[4,8] mk) => (float[4,8] y) { s = MatMul(x, w) %s p = Softmax(a) y = MatMul(p, w) }"""
+g (float[4,8] x, float[4,8] mk) => (float[4,8] y) {
+    s = MatMul(x, w) %s p = Softmax(a) y = MatMul(p, w)
+}"""
 MASKS = {
     "taken away": "b = Mul(mk, big) a = Sub(s, b)",
     "a triangle": "b = Trilu<upper = 1>(m) a = Add(s, b)",

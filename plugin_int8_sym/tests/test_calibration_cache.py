@@ -140,7 +140,7 @@ def test_a_state_of_other_values_is_not_used(tmp_path):
         {"calibrator": Calibrator("l2", bins=512)},
         {"calibrator": Calibrator("l2", outliers=0)},
     ],
-    ids=repr,
+    ids=["model", "data", "order", "limit", "symmetric", "calibrator", "bins", "outliers"],
 )
 def test_what_a_calibration_goes_by(tmp_path, changed):
     run(tmp_path)

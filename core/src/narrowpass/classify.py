@@ -38,6 +38,10 @@ ACCUMULATE = "narrowpass.accumulate"
 """The key of a node's metadata that says what its sums are to be kept in, such as ``float32``."""
 
 
+ACTIVATIONS = "narrowpass.activations"
+"""The key of a node's metadata that says how its activations are quantized: ``dynamic``, each row
+by its own range when it runs."""
+
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 

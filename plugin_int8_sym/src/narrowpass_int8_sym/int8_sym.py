@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
-from narrowpass.classify import matching_nodes
+from narrowpass.classify import ACTIVATIONS, matching_nodes
 from narrowpass.errors import PassError
 from narrowpass.metrics import Tolerance
 from narrowpass.subgraphs import nested_graphs
@@ -23,9 +23,6 @@ from narrowpass_int8_sym.storage import drop_unread, store
 if TYPE_CHECKING:
     from narrowpass import Context
     from narrowpass.calibration import Samples
-
-ACTIVATIONS = "narrowpass.activations"
-"""The key of a node's metadata that says how its activations are quantized: ``dynamic``."""
 
 _FIRST_OPSET = {"per-tensor": 10, "per-channel": 13}
 _DYNAMIC = ("MatMul", "Gemm")

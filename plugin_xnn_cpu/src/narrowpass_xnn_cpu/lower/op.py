@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from narrowpass.classify import ACCUMULATE
+from narrowpass.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.lower.builder import Builder
-
-ACTIVATIONS = "narrowpass.activations"
-"""The key of a node's metadata that says how its activations are quantized: ``dynamic``, each row
-by its own range when it runs."""
 
 
 @dataclass
