@@ -133,18 +133,13 @@ class Coloring:
             narrow = placement is not None and placement.is_narrow(node)
             if narrow:
                 ctx.counters["narrow"] += 1
-            name = node.name or next((value.name for value in node.outputs if value.name), "")
-            function = self._opsets.function(node)
-            if function is not None:
-                name = f"{function.name}/{name}"
+            name = self._opsets.label(node)
             decision = f"{verdict.color.value}, {'narrow' if narrow else 'wide'}"
             measured, limit = verdict.measured, verdict.limit
             if measured is None:
                 measured, limit = self._range(node)
             ctx.decisions.append(
-                Decision(
-                    name or "", node.op_type, decision, verdict.by, verdict.reason, measured, limit
-                )
+                Decision(name, node.op_type, decision, verdict.by, verdict.reason, measured, limit)
             )
 
     def _range(self, node: ir.Node) -> tuple[float | None, float | None]:

@@ -20,7 +20,7 @@ from narrowpass.classify import (
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
-from narrowpass.subgraphs import model_nodes, subgraphs
+from narrowpass.subgraphs import Opsets, model_nodes, subgraphs
 from narrowpass.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
@@ -210,7 +210,8 @@ class MixedPrecision(Pass):
         nodes = model_nodes(model)
         chosen: dict[ir.Node, tuple[Color, str]] = {}
         for option, color in (("green", Color.GREEN), ("red", Color.RED)):
-            for item, found in matching_nodes(getattr(self, option), nodes).items():
+            selected = matching_nodes(getattr(self, option), nodes, Opsets(model).label)
+            for item, found in selected.items():
                 if not found:
                     ctx.log.warning("fp16: %s item %r selects no node", option, item)
                 chosen.update((node, (color, f"option {option}")) for node in found)
