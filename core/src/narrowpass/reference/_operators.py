@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from narrowpass.reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
+from narrowpass.reference._recurrent import RecurrentOperator
 
 Array = np.ndarray[Any, Any]
 
@@ -149,13 +150,16 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "BatchNormalization": (BatchNormalization, 7, 14),
         "DequantizeLinear": (DequantizeLinear, 10, 19),
         "Dropout": (Dropout, 7, 10),
+        "GRU": (RecurrentOperator, 1, _NEWEST),
         "Hardmax": (CoercingSoftmax, 1, 13),
         "Identity": (Identity, 1, _NEWEST),
         "If": (If, 1, _NEWEST),
         "LRN": (LRN, 1, _NEWEST),
+        "LSTM": (RecurrentOperator, 1, _NEWEST),
         "LogSoftmax": (CoercingSoftmax, 1, 13),
         "Loop": (Loop, 1, _NEWEST),
         "Optional": (Optional, 1, _NEWEST),
+        "RNN": (RecurrentOperator, 1, _NEWEST),
         "Scan": (Scan, 1, _NEWEST),
         "Scatter": (Scatter, 1, _NEWEST),
         "SequenceMap": (SequenceMap, 1, _NEWEST),
