@@ -93,6 +93,15 @@ def test_attributes_and_lengths(case):
     tried(made)
 
 
+def test_outputs_without_a_name():
+    made = model("LSTM", bias=True, states=True)
+    made.graph.node[0].output[:] = ["", "y_h"]
+    for value in list(made.graph.output):
+        if value.name != "y_h":
+            made.graph.output.remove(value)
+    tried(made)
+
+
 def test_peepholes():
     made = model("LSTM", bias=True, states=True)
     made.graph.node[0].input.append("p")

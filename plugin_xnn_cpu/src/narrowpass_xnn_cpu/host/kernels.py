@@ -63,8 +63,8 @@ def make(op: Op, facts: Facts) -> Kernel | None:
     build, since, dtypes = found
     if op.version < since:
         return None
-    values = [value for value in (*op.inputs, *op.outputs) if value is not None]
-    known = [facts.dtype(value) for value in values]
+    values = [*op.inputs, *(value for value in op.outputs if value.name)]
+    known = [facts.dtype(value) for value in values if value is not None]
     if any(dtype not in _ALL and dtype not in dtypes for dtype in known):
         return None
     if facts.dtype(op.input(0)) not in dtypes and op.inputs:
