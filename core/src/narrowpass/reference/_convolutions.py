@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose: a product with a matrix for each element of the kernel."""
+"""Conv and ConvTranspose: products with matrices of some elements of the kernel at a time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from onnx.reference.op_run import OpRun
 from narrowpass.reference._windows import Window
 
 Array = np.ndarray[Any, Any]
+
+
+_AT_ONCE = 1 << 18
+"""So many elements are copied for a product, or as many as the images have."""
 
 
 class Conv(OpRun):
@@ -41,12 +45,26 @@ class Conv(OpRun):
         wide = _wide(x.dtype)
         padded = window.padded(x, 0)
         batch, outputs = x.shape[0], w.shape[0]
-        weights = w.astype(wide, copy=False).reshape(groups, outputs // groups, *w.shape[1:])
-        result = np.zeros((batch, groups, outputs // groups, math.prod(window.counts)), wide)
-        for tap in window.taps():
-            part = window.view(padded, tap).astype(wide)
-            rows = part.reshape(batch, groups, w.shape[1], result.shape[-1])
-            result += _at(weights, tap) @ rows
+        flat = w.astype(wide, copy=False).reshape(
+            groups, outputs // groups, w.shape[1], math.prod(w.shape[2:])
+        )
+        weights = np.ascontiguousarray(flat.swapaxes(2, 3))  # [G, M, taps, C]
+        places = math.prod(window.counts)
+        result = np.zeros((batch, groups, outputs // groups, places), wide)
+        taps = list(window.taps())
+        at_once = max(1, max(_AT_ONCE, x.size) // max(1, batch * x.shape[1] * places))
+        for start in range(0, len(taps), at_once):
+            some = taps[start : start + at_once]
+            shape = (batch, groups, len(some), w.shape[1], *window.counts)
+            rows = np.empty(shape, wide)
+            for index, tap in enumerate(some):
+                part = window.view(padded, tap)
+                rows[:, :, index] = part.reshape(batch, groups, w.shape[1], *window.counts)
+            matrices = weights[:, :, start : start + at_once]
+            depth = len(some) * w.shape[1]
+            result += matrices.reshape(groups, -1, depth) @ rows.reshape(
+                batch, groups, depth, places
+            )
         shaped = result.reshape(batch, outputs, *window.counts).astype(x.dtype, copy=False)
         return (shaped if b is None else shaped + _along_channels(b, x.ndim),)
 
@@ -87,14 +105,17 @@ class ConvTranspose(OpRun):
         )
         wide = _wide(x.dtype)
         channels = w.shape[1]
-        weights = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).astype(wide).swapaxes(1, 2)
+        split = w.astype(wide, copy=False).reshape(
+            groups, w.shape[0] // groups, channels, math.prod(w.shape[2:])
+        )
+        weights = np.ascontiguousarray(split.transpose(3, 0, 2, 1))  # [taps, G, M, C]
         flat = (x.shape[0], groups, w.shape[0] // groups, math.prod(x.shape[2:]))
         rows = x.reshape(flat).astype(wide, copy=False)
         # The window is the one of the convolution whose transpose this is.
         window = Window.of(full, w.shape[2:], strides, dilations)
         made = np.zeros((x.shape[0], groups * channels, *full), wide)
-        for tap in window.taps():
-            part = _at(weights, tap) @ rows
+        for matrices, tap in zip(weights, window.taps(), strict=True):
+            part = matrices @ rows
             target = window.view(made, tap)
             target += part.reshape(target.shape)
         result = np.zeros((*made.shape[:2], *sizes), x.dtype)
@@ -105,12 +126,6 @@ class ConvTranspose(OpRun):
             here.append(slice(max(0, start), max(0, min(end, start + size))))
         result[tuple(there)] = made[tuple(here)]
         return (result if b is None else result + _along_channels(b, x.ndim),)
-
-
-def _at(weights: Array, tap: tuple[int, ...]) -> Array:
-    """Give the matrices [G, M, K] of one element of the kernel, as a view."""
-    index: tuple[Any, ...] = (..., *tap)
-    return np.asarray(weights[index])
 
 
 def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
