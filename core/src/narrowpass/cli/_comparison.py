@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import CompileOptions, Feeds, Outputs, Program
@@ -177,7 +178,8 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         converted = {}
         for name, array in feeds.items():
             kind = types.get(name)
-            if isinstance(kind, ir.TensorType) and kind.dtype.is_floating_point():
+            floats = isinstance(kind, ir.TensorType) and kind.dtype.is_floating_point()
+            if kind is not None and floats and isinstance(array, np.ndarray):
                 converted[name] = array.astype(kind.dtype.numpy(), copy=False)
             else:
                 converted[name] = array
