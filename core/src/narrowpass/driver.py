@@ -241,16 +241,30 @@ def open_bundle(
     """Give a bundle from a folder, or built in memory from an ONNX file.
 
     Raises:
-        UsageError: a pipeline is given for what is a bundle already.
+        UsageError: a pipeline is given for what is a bundle already; nothing is at the path.
     """
     built = isinstance(source, Bundle) or is_bundle(source)
     if built and pipeline is not None:
         raise UsageError("a pipeline applies to an ONNX file; this bundle is already built")
     if isinstance(source, Bundle):
         return source
+    check_source(source)
     if built or Path(source).is_dir():
         return Bundle.load(source)
     return build(source, pipeline, target=target, plugins=plugins)
+
+
+def check_source(path: str | os.PathLike[str]) -> None:
+    """Say what is missing where neither a model nor a bundle is at `path`.
+
+    Raises:
+        UsageError: nothing is there.
+    """
+    if not os.path.lexists(path):
+        raise UsageError(
+            f"{os.fspath(path)}: no such file or bundle; give the path of an .onnx file or of a "
+            "bundle's folder"
+        )
 
 
 def _versions(pipeline: Pipeline, registry: Registry) -> dict[str, str]:
