@@ -116,6 +116,27 @@ def _write_bundles(folder):
     weights.write_bytes(data)
 
 
+BAD_DATA = """
+import numpy as np
+
+def raises():
+    raise ValueError("no data today")
+
+def number():
+    return 3
+
+def lists():
+    yield {"image": [[1.0, 2.0]]}
+
+def late():
+    yield {"image": np.zeros((1, 1, 8, 8), np.float32)}
+    raise ValueError("no more")
+
+def arrays():
+    yield {"image": [np.zeros((1, 1, 8, 8), np.float32)]}
+"""
+
+
 def _write_data(folder):
     image = np.zeros((1, 1, 8, 8), np.float32)
     np.save(folder / "image.npy", image)
@@ -128,6 +149,7 @@ def _write_data(folder):
     content = (folder / "image.npz").read_bytes()
     (folder / "cut.npz").write_bytes(content[: len(content) // 2])
     (folder / "empty.npy").write_bytes(b"")
+    (folder / "bad_data.py").write_text(BAD_DATA)
     (folder / "no_samples").mkdir()
     (folder / "occupied").mkdir()
     (folder / "occupied" / "precious.txt").write_text("not yours")
@@ -206,6 +228,8 @@ CASES = [
     _case("build gone.onnx -o out.narrow", 2, "gone.onnx", "no such file"),
     _case("run gone.narrow", 2, "gone.narrow", "no such file"),
     _case("inspect gone.onnx", 2, "gone.onnx", "no such file"),
+    _case("inspect gone.narrow", 2, "gone.narrow: no such file or bundle"),
+    _case("compare digits.onnx gone.narrow", 2, "gone.narrow: no such file or bundle", "folder"),
     _case("explain gone.onnx", 2, "gone.onnx", "no such file"),
     _case("build folder.onnx -o out.narrow", 2, "folder.onnx", "is a folder"),
     _case("inspect occupied", 1, "occupied", "manifest.json"),
@@ -249,9 +273,15 @@ CASES = [
     _case("build relu.onnx -o out.narrow --report gone/r.html", 2, "gone/r.html", "make it first"),
     _case("run good.narrow --input image=image.npy -o occupied", 2, "occupied", "is a folder"),
     _case("demo --keep taken", 2, "--keep taken", "another name"),
+    _case("build relu.onnx -o relu.onnx", 2, "relu.onnx", "not overwritten", "give another name"),
+    _case("build a=relu.onnx -o ./relu.onnx", 2, "not overwritten", "give another name"),
     # Inputs and data.
     _case("run two_inputs.onnx", 2, "x (float[batch, 3])", "z (float[batch, 3])", "--input"),
     _case("run good.narrow --input image.npy", 2, "--input image.npy", "NAME=FILE.npy"),
+    _case("run good.narrow --input imag=image.npy", 1, "'imag'", "did you mean 'image'?"),
+    _case("bench good.narrow --input imag=image.npy", 1, "'imag'", "did you mean 'image'?"),
+    _case("bench good.narrow --input image=flat.npy", 1, "'image'", "[1, 64]"),
+    _case("bench good.narrow --input image=image.npy --shape image=1x1x8x8", 2, "leave out"),
     _case("run good.narrow --input image=gone.npy", 2, "gone.npy", "no such file"),
     _case("run good.narrow --input image=no_samples", 2, "no_samples", "is a folder"),
     _case("run good.narrow --input picture=image.npy --input image=image.npy", 1, "'picture'"),
@@ -270,6 +300,11 @@ CASES = [
     _case("build digits.onnx -o out.narrow --calibration no_samples", 1, "no_samples", ".npz"),
     _case("build digits.onnx -o out.narrow --calibration gone", 2, "'gone'", "folder of .npz"),
     _case("build digits.onnx -o out.narrow --calibration nope:f", 2, "nope:f", "imported"),
+    _case("compare good.narrow good.narrow --data bad_data:raises", 1, "bad_data:raises failed"),
+    _case("compare good.narrow good.narrow --data bad_data:number", 1, "bad_data:number", "int"),
+    _case("compare good.narrow good.narrow --data bad_data:lists", 1, "'image' is list", "asarray"),
+    _case("compare good.narrow good.narrow --data bad_data:late", 1, "sample 2 of", "no more"),
+    _case("compare good.narrow good.narrow --data bad_data:arrays", 1, "'image'", "numpy array"),
     _case("compare good.narrow good.narrow --data other.npz", 1, "'picture'", "image (float32"),
     _case("compare good.narrow good.narrow --data cut.npz", 1, "cut.npz", "cannot be read"),
     _case("compare good.narrow relu.onnx", 2, "only A has input image", "only B has input x"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from narrowpass import errors, load_plugins, pipeline
+from narrowpass.docstrings import attribute_notes, ticks
 from narrowpass.options import describe_type, format_value, option_types
 
 if TYPE_CHECKING:
@@ -94,12 +95,7 @@ def _cell(text: str) -> str:
 def _prose(text: str | None) -> str:
     """Turn a docstring's text into Markdown."""
     plain = re.split(r"\n\n?(?:Args|Attributes|Raises|Returns):", inspect.cleandoc(text or ""))[0]
-    return _ticks(plain)
-
-
-def _ticks(text: str) -> str:
-    """Turn literals of reStructuredText into those of Markdown."""
-    return re.sub(r"(?<!`)``(?!`)(.+?)(?<!`)``(?!`)", r"`\1`", text)
+    return ticks(plain)
 
 
 def grammar() -> str:
@@ -147,11 +143,11 @@ def instruments() -> str:
 
 def _options(cls: type[Any]) -> str:
     """Give a table of a class's options."""
-    notes = _attribute_notes(cls.__doc__ or "")
+    notes = attribute_notes(cls)
     rows = []
     for field in dataclasses.fields(cls):
         option = field.name.replace("_", "-")
-        note = _cell_code(notes.get(field.name, ""))
+        note = notes.get(field.name, "")
         if option not in option_types(cls):
             if field.init:
                 rows.append(f"`{field.name}` (from Python)\n: {note or '—'}\n")
@@ -161,17 +157,6 @@ def _options(cls: type[Any]) -> str:
         kind = describe_type(option_types(cls)[option])
         rows.append(f"`{option}` (`{kind}`, default `{format_value(default)}`)\n: {note or '—'}\n")
     return "\n".join(rows) if rows else "No options.\n"
-
-
-def _cell_code(text: str) -> str:
-    return _ticks(" ".join(text.split()))
-
-
-def _attribute_notes(docstring: str) -> dict[str, str]:
-    """Give what the ``Attributes:`` section of a docstring says of each field."""
-    section = inspect.cleandoc(docstring).partition("Attributes:\n")[2].split("\n\n", 1)[0]
-    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return dict(found)
 
 
 def exceptions() -> list[type[errors.NarrowpassError]]:
@@ -196,7 +181,7 @@ def benchmarks() -> str:
     for script in sorted(BENCHMARKS.glob("*.py")):
         docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
         text = re.sub(r"::\n\n((?: {4}.*(?:\n|$)|\n)+)", _as_block, docstring)
-        parts.append(f"## `benchmarks/{script.name}`\n\n{_ticks(text)}\n")
+        parts.append(f"## `benchmarks/{script.name}`\n\n{ticks(text)}\n")
     return "\n".join(parts)
 
 

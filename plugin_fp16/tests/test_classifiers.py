@@ -47,6 +47,49 @@ def test_a_function_is_a_classifier():
     assert bundle.pipeline == "fp16{classifier=first_stays_wide}"
 
 
+def test_a_function_that_gives_no_color():
+    def odd(_):
+        return "red"
+
+    with pytest.raises(PassError, match="'odd' gave 'red' as color of node 'first'") as caught:
+        built(products(), classifier=odd)
+    assert "defect" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"margin": 0}, "'margin' of 'fp16' must be above 0, not 0"),
+        ({"margin": -2.0}, "'margin' of 'fp16' must be above 0"),
+        ({"margin": float("inf")}, "takes number, not inf"),
+        ({"dtype": "fp16"}, r"takes float16\|bfloat16, not 'fp16'"),
+        ({"red": "op:MatMul"}, "give a tuple"),
+        ({"cost": "nope"}, r"takes bytes\|count"),
+        ({"classifier": 3}, r"takes text\|OpClassifier\|function, not 3"),
+    ],
+)
+def test_wrong_options(options, said):
+    with pytest.raises(ValueError, match=said):
+        MixedPrecision(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fp16{cost=count,margin=0}", "above 0, not 0.0\n  fp16{cost=count,margin=0}\n" + " " * 18),
+        ("fp16{tolerance=1e-2}", "METRIC:LIMIT, such as rel:1e-2"),
+    ],
+)
+def test_wrong_options_in_text(text, said):
+    with pytest.raises(PipelineError) as caught:
+        Pipeline.parse(text, narrowpass.load_plugins().registry)
+    assert said in str(caught.value)
+
+
+def test_a_tolerance_as_text():
+    assert str(MixedPrecision(tolerance="rel:1e-2")) == "fp16{tolerance=rel:0.01}"
+
+
 def test_a_classifier_object():
     class Mine(OpClassifier):
         name: ClassVar[str] = "mine"

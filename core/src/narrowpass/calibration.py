@@ -6,12 +6,12 @@ import importlib
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from narrowpass.errors import DataError, UsageError
+from narrowpass.errors import DataError, NarrowpassError, UsageError
 
 if TYPE_CHECKING:
     from narrowpass.backend import Feeds
@@ -36,15 +36,53 @@ class Samples:
             DataError: there is none, or one that cannot be read.
         """
         count = 0
-        for count, feeds in enumerate(self.open(), start=1):
-            if not isinstance(feeds, dict):
-                raise DataError(
-                    f"sample {count} of {self.source} is {type(feeds).__name__}, "
-                    "not a dict of arrays by input name"
-                )
+        for count, feeds in enumerate(self._opened(), start=1):
+            self._check(feeds, count)
             yield feeds
         if count == 0:
             raise DataError(f"{self.source} holds no samples")
+
+    def _opened(self) -> Iterator[Feeds]:
+        """Go through what `open` gives: code of the user, which may do anything."""
+        count = 0
+        try:
+            given: object = self.open()
+            if not isinstance(given, Iterable):
+                raise DataError(
+                    f"{self.source} gave {type(given).__name__}, and not an iterable of samples, "
+                    "each a dict of arrays by input name"
+                )
+            samples = iter(given)
+        except NarrowpassError:
+            raise
+        except Exception as error:  # the boundary to the user's code
+            raise DataError(f"{self.source} failed: {type(error).__name__}: {error}") from error
+        while True:
+            count += 1
+            try:
+                feeds = next(samples)
+            except StopIteration:
+                return
+            except NarrowpassError:
+                raise
+            except Exception as error:  # the boundary to the user's code
+                raise DataError(
+                    f"sample {count} of {self.source} failed: {type(error).__name__}: {error}"
+                ) from error
+            yield feeds
+
+    def _check(self, feeds: object, count: int) -> None:
+        where = f"sample {count} of {self.source}"
+        if not isinstance(feeds, dict):
+            raise DataError(
+                f"{where} is {type(feeds).__name__}, not a dict of arrays by input name"
+            )
+        for name, value in feeds.items():
+            if not _is_fed(value):
+                raise DataError(
+                    f"{where}: {name!r} is {type(value).__name__}, not a numpy array; convert it "
+                    "with np.asarray, in the dtype of the input"
+                )
 
     @classmethod
     def parse(cls, text: str) -> Samples:
@@ -76,16 +114,40 @@ class Samples:
         return cls(text, _import(module, function))
 
     @classmethod
-    def of(
-        cls, samples: Samples | Iterable[Feeds] | str | os.PathLike[str] | None
-    ) -> Samples | None:
-        """Give samples from whatever the Python interface was given."""
+    def of(cls, samples: SamplesLike | None) -> Samples | None:
+        """Give samples from whatever the Python interface was given.
+
+        Raises:
+            UsageError: it is nothing that samples can be made of.
+        """
         if samples is None or isinstance(samples, Samples):
             return samples
         if isinstance(samples, (str, os.PathLike)):
             return cls.parse(os.fspath(samples))
+        if callable(samples):
+            return cls(getattr(samples, "__name__", "the function"), samples)
+        if isinstance(samples, Mapping) or not isinstance(samples, Iterable):
+            raise UsageError(
+                f"calibration cannot be {type(samples).__name__}: give a list of samples (each a "
+                "dict of arrays by input name), a function that gives one, or a path"
+            )
         kept = list(samples)
         return cls(f"{len(kept)} samples in memory", lambda: kept)
+
+
+SamplesLike: TypeAlias = (
+    "Samples | Iterable[Feeds] | Callable[[], Iterable[Feeds]] | str | os.PathLike[str]"
+)
+"""What samples may be given as; a function is called anew for each round."""
+
+
+def _is_fed(value: object) -> bool:
+    """Tell whether a value can be fed: an array, several for a sequence, None for an optional."""
+    import numpy as np
+
+    if isinstance(value, list | tuple):
+        return all(map(_is_fed, value))
+    return value is None or isinstance(value, np.ndarray)
 
 
 def _read(path: Path) -> Feeds:

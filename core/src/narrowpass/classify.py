@@ -10,9 +10,9 @@ import enum
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from narrowpass.errors import PluginError
+from narrowpass.errors import NarrowpassError, PassError, PluginError
 from narrowpass.options import suggest
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass.backend import Backend
+
+A = TypeVar("A")
 
 
 class Color(enum.Enum):
@@ -129,32 +131,65 @@ def classifier_of(
 
 @dataclass(frozen=True)
 class ClassifierChain:
-    """Classifiers asked in the order written; the first that answers wins."""
+    """Classifiers asked in the order written; the first that answers wins.
+
+    All methods raise `PassError` where a classifier fails, or answers with something else than it
+    should; the message names the classifier and the node.
+    """
 
     members: tuple[OpClassifier, ...]
 
     def color(self, node: ir.Node) -> tuple[Color, str] | None:
         """Give the colour and the name of the classifier that decided, or None."""
         for member in self.members:
-            color = member.color(node)
+            color = _asked(member, "color", node, Color)
             if color is not None:
-                return color, member.name
+                return color, _name(member)
         return None
 
     def reason(self, node: ir.Node) -> str:
         """Tell why the node has its colour, in the words of the classifier that decided."""
         for member in self.members:
-            if member.color(node) is not None:
-                return member.reason(node)
+            if _asked(member, "color", node, Color) is not None:
+                return _asked(member, "reason", node, str) or ""
         return ""
 
     def dtypes(self, node: ir.Node) -> tuple[OpDtypes, str] | None:
         """Give the types and the name of the classifier that decided, or None."""
         for member in self.members:
-            dtypes = member.dtypes(node)
+            dtypes = _asked(member, "dtypes", node, OpDtypes)
             if dtypes is not None:
-                return dtypes, member.name
+                return dtypes, _name(member)
         return None
+
+
+def _name(member: OpClassifier) -> str:
+    return str(getattr(member, "name", type(member).__name__))
+
+
+def _asked(member: OpClassifier, question: str, node: ir.Node, kind: type[A]) -> A | None:
+    """Ask a classifier about a node; it is the user's code, and may do anything."""
+    try:
+        answer = getattr(member, question)(node)
+    except NarrowpassError:
+        raise
+    except Exception as error:  # the boundary to the user's code
+        raise PassError(
+            f"classifier {_name(member)!r} failed in {question} of {_told(node)}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if answer is None or isinstance(answer, kind):
+        return answer
+    expected = "str" if kind is str else f"narrowpass.{kind.__name__}"
+    raise PassError(
+        f"classifier {_name(member)!r} gave {answer!r} as {question} of {_told(node)}; it must "
+        f"give a {expected}, or None for no opinion"
+    )
+
+
+def _told(node: ir.Node) -> str:
+    name = node.name or next((value.name for value in node.outputs if value.name), "")
+    return f"node {name!r} ({node.op_type})"
 
 
 TARGET = "target"

@@ -7,24 +7,28 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from narrowpass.backend import CompileOptions, Feeds, Program, compile_bundle
+import onnx
+import onnx_ir as ir
+
+from narrowpass.backend import CompileOptions, Program, compile_bundle
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
-from narrowpass.calibration import Samples
+from narrowpass.calibration import Samples, SamplesLike
 from narrowpass.config import registry_for
 from narrowpass.context import Context
 from narrowpass.errors import UsageError
 from narrowpass.instruments import Instrument
-from narrowpass.io import MappedTensor, load_model, save_model
-from narrowpass.pipeline import Pipeline
+from narrowpass.io import MappedTensor, load_model, load_proto, save_model
+from narrowpass.pipeline import Pipeline, PipelineLike
 from narrowpass.plugins import Plugins, Registry, installed_plugins
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from narrowpass.backend import Backend
     from narrowpass.passes import Pass, PassResult
+
+ModelLike: TypeAlias = str | os.PathLike[str] | ir.Model | onnx.ModelProto
+"""What a model may be given as."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are written and those that there are."""
@@ -46,12 +50,12 @@ class _Recorder(Instrument):
 
 
 def build(
-    models: Mapping[str, str | os.PathLike[str] | ir.Model] | str | os.PathLike[str] | ir.Model,
-    pipeline: str | Pipeline | None = None,
+    models: Mapping[str, ModelLike] | ModelLike,
+    pipeline: PipelineLike | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
     target: str | None = None,
-    calibration: Samples | Iterable[Feeds] | str | os.PathLike[str] | None = None,
+    calibration: SamplesLike | None = None,
     instruments: Sequence[Instrument] = (),
     verify: bool = True,
     plugins: Plugins | None = None,
@@ -60,14 +64,15 @@ def build(
     """Run a pipeline on models and make a bundle of them.
 
     Args:
-        models: an ONNX file or a model for each method, by the method's name; one alone is
-            method ``main``. Models given as objects are not changed.
-        pipeline: pipeline text; None for the target's default.
+        models: an ONNX file or a model (of onnx-ir or of onnx) for each method, by the method's
+            name; one alone is method ``main``. Models given as objects are not changed.
+        pipeline: pipeline text, a pass, or a list of both; None for the target's default.
         out: where the result goes: a name that ends in ``.onnx`` for one ordinary ONNX file (one
-            method only), anything else for a bundle folder; None to write nothing.
+            method only), anything else for a bundle folder; None to write nothing. It must not
+            be one of the files that are read.
         target: the backend that the bundle is for; None for the default one.
-        calibration: samples for passes that need data: an iterable of feeds, or what
-            `Samples.parse` reads.
+        calibration: samples for passes that need data: an iterable of feeds, a function that
+            gives one, or what `Samples.parse` reads.
         instruments: told of each pass.
         verify: whether the model's structure is checked after each pass that changed it.
         plugins: the plugins to use; None for the installed ones.
@@ -91,19 +96,20 @@ def build(
             f"{os.fspath(out or '')} can hold one method, not {len(named)} ({', '.join(named)}); "
             "name a folder such as model.narrow for a bundle"
         )
+    if out is not None:
+        check_not_source(out, named.values())
     samples = Samples.of(calibration)
     methods: dict[str, ir.Model] = {}
     recorders: dict[str, _Recorder] = {}
     for name, source in named.items():
         recorders[name] = _Recorder()
         ctx = Context(target=backend, classifiers=registry.classifiers, samples=samples)
-        from_file = isinstance(source, (str, os.PathLike))
         methods[name] = chosen.run(
             _open(source),
             ctx,
             instruments=[recorders[name], *instruments],
             verify=verify,
-            in_place=from_file,
+            in_place=not isinstance(source, ir.Model),
         ).model
     bundle = Bundle(
         methods,
@@ -118,19 +124,42 @@ def build(
     return bundle
 
 
-def _open(source: str | os.PathLike[str] | ir.Model) -> ir.Model:
-    return load_model(source) if isinstance(source, (str, os.PathLike)) else source
+def _open(source: ModelLike) -> ir.Model:
+    if isinstance(source, (str, os.PathLike)):
+        return load_model(source)
+    if isinstance(source, onnx.ModelProto):
+        return load_proto(source)
+    if not isinstance(source, ir.Model):
+        raise UsageError(
+            f"{type(source).__name__} is no model; give the path of an .onnx file, an "
+            "onnx.ModelProto, an onnx_ir.Model, or a mapping of method names to these"
+        )
+    return source
+
+
+def check_not_source(out: str | os.PathLike[str], sources: Iterable[object]) -> None:
+    """Refuse to write the result over what it is made of.
+
+    Raises:
+        UsageError: `out` is one of the files that are read.
+    """
+    for source in sources:
+        if not isinstance(source, (str, os.PathLike)) or not Path(out).exists():
+            continue
+        if Path(source).exists() and Path(source).samefile(out):
+            raise UsageError(
+                f"{os.fspath(out)}: is the model that is read, and is not overwritten; give "
+                "another name"
+            )
 
 
 def choose_pipeline(
-    pipeline: str | Pipeline | None, backend: Backend, registry: Registry
+    pipeline: PipelineLike | None, backend: Backend, registry: Registry
 ) -> Pipeline:
     """Give the pipeline that the caller means; None means the backend's default."""
-    if isinstance(pipeline, Pipeline):
-        return pipeline
     if pipeline is None:
         pipeline = backend.default_pipeline({*registry.passes, *registry.pipelines})
-    return Pipeline.parse(pipeline, registry)
+    return Pipeline.of(pipeline, registry)
 
 
 def load(
@@ -144,7 +173,7 @@ def load(
     cache: bool | Literal["memory"] = True,
     cache_dir: str | os.PathLike[str] | None = None,
     share_workspace: bool = False,
-    pipeline: str | Pipeline | None = None,
+    pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
     """Compile a bundle, or an ONNX file, for a backend.
@@ -159,7 +188,7 @@ def load(
         cache: whether packed weights are shared and kept on disk; see `CompileOptions.cache`.
         cache_dir: where they are kept; None for the user's cache directory.
         share_workspace: whether all methods compute in the same memory, and take turns.
-        pipeline: for an ONNX file: pipeline text; None for the backend's default.
+        pipeline: for an ONNX file: as in `build`; None for the backend's default.
         plugins: the plugins to use; None for the installed ones.
 
     Raises:
@@ -206,22 +235,36 @@ def open_bundle(
     source: str | os.PathLike[str] | Bundle,
     target: str | None = None,
     *,
-    pipeline: str | Pipeline | None = None,
+    pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
 ) -> Bundle:
     """Give a bundle from a folder, or built in memory from an ONNX file.
 
     Raises:
-        UsageError: a pipeline is given for what is a bundle already.
+        UsageError: a pipeline is given for what is a bundle already; nothing is at the path.
     """
     built = isinstance(source, Bundle) or is_bundle(source)
     if built and pipeline is not None:
         raise UsageError("a pipeline applies to an ONNX file; this bundle is already built")
     if isinstance(source, Bundle):
         return source
+    check_source(source)
     if built or Path(source).is_dir():
         return Bundle.load(source)
     return build(source, pipeline, target=target, plugins=plugins)
+
+
+def check_source(path: str | os.PathLike[str]) -> None:
+    """Say what is missing where neither a model nor a bundle is at `path`.
+
+    Raises:
+        UsageError: nothing is there.
+    """
+    if not os.path.lexists(path):
+        raise UsageError(
+            f"{os.fspath(path)}: no such file or bundle; give the path of an .onnx file or of a "
+            "bundle's folder"
+        )
 
 
 def _versions(pipeline: Pipeline, registry: Registry) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -75,13 +75,8 @@ class FeedChecker:
                 f"{self._method()} takes its inputs as a mapping of names to numpy arrays, not as "
                 f"{_kind(feeds)}; its inputs: {self._listing()}"
             )
+        self.check_names(feeds)
         known = {spec.name: spec for spec in self.inputs}
-        for name in feeds:
-            if name not in known:
-                raise DataError(
-                    f"{self._method()} has no input {name!r}{suggest(str(name), known)}; "
-                    f"its inputs: {self._listing()}"
-                )
         missing = [s.name for s in self.inputs if s.name not in feeds and not s.has_default]
         if missing:
             needs = ", ".join(_describe(known[name]) for name in missing)
@@ -91,6 +86,20 @@ class FeedChecker:
             spec = known[name]
             if spec.type is not None:
                 self._check_value(spec, f"input {name!r}", spec.type, value, sizes)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check that the method has all inputs of these names.
+
+        Raises:
+            DataError: one that it does not have, with the one that may be meant.
+        """
+        known = {spec.name for spec in self.inputs}
+        for name in names:
+            if name not in known:
+                raise DataError(
+                    f"{self._method()} has no input {name!r}{suggest(str(name), known)}; "
+                    f"its inputs: {self._listing()}"
+                )
 
     def _method(self) -> str:
         return f"method {self.method!r}"

@@ -34,7 +34,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -274,7 +274,10 @@ class Tolerance:
     Attributes:
         metric: ``rel``, ``sqnr``, ``cosine`` or ``top1``, see the module.
         limit: the largest relative error, or the least value of the others.
+        text_form: what the text of one looks like.
     """
+
+    text_form: ClassVar[str] = "METRIC:LIMIT"
 
     metric: str
     limit: float

@@ -8,7 +8,8 @@ An option is a field of a frozen dataclass; underscores of the field are hyphens
 Field types: `bool`, `int`, `float`, `str`, an `enum.Enum` of strings, `typing.Literal` of
 strings, `tuple[str, ...]`, any class with a ``parse(text)`` class method whose ``str()`` gives
 the text back, and unions of these (tried in the order written; `None` is written ``none``). A union
-may also have types that only Python can give, such as functions.
+may also have types that only Python can give, such as functions. A class with ``parse`` may say in
+``text_form`` what its text looks like.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""
 
-_UNIONS = (types.UnionType, typing.Union)
+UNIONS = (types.UnionType, typing.Union)
+"""What `typing.get_origin` gives for a union."""
+
 _NEEDS_QUOTES = re.compile(r'[\s,\[\]{}="]')
 
 
@@ -87,26 +90,26 @@ def describe_type(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return "|".join(str(choice) for choice in typing.get_args(hint))
-    if origin in _UNIONS:
-        return "|".join(describe_type(arm) for arm in typing.get_args(hint) if _has_text(arm))
+    if origin in UNIONS:
+        return "|".join(describe_type(arm) for arm in typing.get_args(hint) if has_text(arm))
     if origin is tuple:
         return "[text, ...]"
     if hint is type(None):
         return "none"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return "|".join(str(member.value) for member in hint)
-    return {bool: "true|false", int: "integer", float: "number", str: "text"}.get(
-        hint, getattr(hint, "__name__", str(hint)).lower()
-    )
+    name = getattr(hint, "__name__", str(hint)).lower()
+    plain = {bool: "true|false", int: "integer", float: "number", str: "text"}
+    return plain.get(hint) or str(getattr(hint, "text_form", name))
 
 
 def _is_option(hint: Any) -> bool:
     """Tell whether there is more to say in text than none; types that never are an error later."""
-    arms = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else ()
-    return not arms or any(_has_text(arm) and arm is not type(None) for arm in arms)
+    arms = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else ()
+    return not arms or any(has_text(arm) and arm is not type(None) for arm in arms)
 
 
-def _has_text(hint: Any) -> bool:
+def has_text(hint: Any) -> bool:
     """Tell whether values of a type can be written as text."""
     if typing.get_origin(hint) in (typing.Literal, tuple):
         return True
@@ -119,13 +122,14 @@ def _has_text(hint: Any) -> bool:
 def _parse_value(text: OptionText, hint: Any) -> Any:
     """Turn text into a value of type `hint`; `ValueError` where it does not fit."""
     origin = typing.get_origin(hint)
-    if origin in _UNIONS:
-        for arm in filter(_has_text, typing.get_args(hint)):
+    if origin in UNIONS:
+        detail = ""
+        for arm in filter(has_text, typing.get_args(hint)):
             try:
                 return _parse_value(text, arm)
-            except ValueError:
-                continue
-        raise ValueError
+            except ValueError as error:
+                detail = detail or str(error)
+        raise ValueError(detail)
     if origin is tuple:
         if isinstance(text, str):
             raise ValueError
@@ -142,11 +146,12 @@ def _parse_scalar(text: str, hint: Any) -> Any:
         return {"true": True, "false": False}[text] if text in ("true", "false") else _reject()
     if hint is type(None):
         return None if text == "none" else _reject()
-    if hint is float:
-        number = float(text)
-        return number if math.isfinite(number) else _reject()
-    if hint is int or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
-        return hint(text)
+    if hint is float or hint is int or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        try:
+            value: Any = hint(text)
+        except ValueError:
+            return _reject()  # what a type of Python says of it helps nobody
+        return value if hint is not float or math.isfinite(value) else _reject()
     if typing.get_origin(hint) is typing.Literal:
         return text if text in typing.get_args(hint) else _reject()
     if hasattr(hint, "parse"):
@@ -178,7 +183,7 @@ def construct(cls: type[T], given: Mapping[str, OptionText]) -> T:
             values[option.replace("-", "_")] = _parse_value(text, known[option])
         except ValueError as error:
             shown = text if isinstance(text, str) else f"[{','.join(text)}]"
-            detail = f" ({error})" if str(error) and hasattr(known[option], "parse") else ""
+            detail = f" ({error})" if str(error) else ""
             raise OptionError(
                 option,
                 f"option {option!r} of {cls.name!r} takes {describe_type(known[option])}, "
@@ -186,6 +191,8 @@ def construct(cls: type[T], given: Mapping[str, OptionText]) -> T:
             ) from None
     try:
         return cls(**values)
+    except OptionError:
+        raise
     except (TypeError, ValueError) as error:
         raise OptionError(next(iter(given), cls.name), f"{cls.name!r}: {error}") from error
 
@@ -200,7 +207,7 @@ def format_value(value: Any) -> str:
         return "none"
     if isinstance(value, enum.Enum):
         return quote(str(value.value))
-    if not _has_text(type(value)):  # given from Python: its name says what it was
+    if not has_text(type(value)):  # given from Python: its name says what it was
         kind = type(value).__name__
         return quote(str(getattr(value, "name", getattr(value, "__name__", kind))))
     return quote(str(value))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass.errors import PassError
+from narrowpass.option_values import check_values
 from narrowpass.options import format_options
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ class Pass(abc.ABC):
     """One rewrite of a model.
 
     A subclass is a frozen dataclass; its fields are the options of its text form, each with a
-    default. The model is valid before `run` and must be valid after it. A pass may change the
-    model that it is given: `Pipeline.run` works on a clone that shares tensors with the
-    caller's model. It must not write into tensors.
+    default. Values are checked against the types of the fields when a pass is made. The model is
+    valid before `run` and must be valid after it. A pass may change the model that it is given:
+    `Pipeline.run` works on a clone that shares tensors with the caller's model. It must not write
+    into tensors.
 
     Attributes:
         name: the pass's name in pipeline text, in lower case with hyphens.
@@ -51,6 +53,14 @@ class Pass(abc.ABC):
     name: ClassVar[str]
     requires: ClassVar[tuple[str, ...]] = ()
     forbids: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Check the options; a subclass with more to check calls this first.
+
+        Raises:
+            OptionError: a value that does not fit its field's type. It is a `ValueError`.
+        """
+        check_values(self)
 
     @property
     def may_change_signature(self) -> bool:

@@ -17,9 +17,15 @@ import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from narrowpass.errors import NarrowpassError, PassError, PipelineError, VerificationError
+from narrowpass.errors import (
+    NarrowpassError,
+    PassError,
+    PipelineError,
+    UsageError,
+    VerificationError,
+)
 from narrowpass.options import HasOptions, OptionError, construct
 from narrowpass.passes import Pass, PassResult, run_checked
 from narrowpass.pipeline_text import Item, Parser
@@ -73,6 +79,31 @@ class Pipeline:
                 with a caret under the place.
         """
         return _parse(text, registry, name="", within=())
+
+    @classmethod
+    def of(cls, given: PipelineLike, registry: Registry) -> Pipeline:
+        """Give the pipeline of text, of a pass, or of several of these in order.
+
+        Raises:
+            UsageError: something else is given.
+            PipelineError: as `parse`.
+        """
+        if isinstance(given, Pipeline):
+            return given
+        if isinstance(given, str):
+            return cls.parse(given, registry)
+        items: list[Pass | Pipeline] = []
+        for item in given if isinstance(given, Sequence) else (given,):
+            if isinstance(item, str):
+                items += _items(item, registry, within=())
+            elif isinstance(item, Pass | Pipeline):
+                items.append(item)
+            else:
+                raise UsageError(
+                    f"{item!r} is no pipeline; give text such as 'fold,fp16', a narrowpass.Pipeline"
+                    ", a pass (an instance), or a list of passes and text"
+                )
+        return cls(tuple(items))
 
     def __str__(self) -> str:
         """The pipeline's text: `parse` gives an equal pipeline back."""
@@ -198,6 +229,10 @@ def _check(pass_: Pass, model: ir.Model, before: Signature) -> None:
         )
 
 
+PipelineLike: TypeAlias = str | Pass | Pipeline | Sequence[str | Pass | Pipeline]
+"""What a pipeline may be given as: text, a pass, a pipeline, or several of these in order."""
+
+
 def parse_instrument(text: str, registry: Registry) -> Instrument:
     """Make an instrument from ``name{option=value,...}``.
 
@@ -212,6 +247,10 @@ def parse_instrument(text: str, registry: Registry) -> Instrument:
 
 def _parse(text: str, registry: Registry, name: str, within: tuple[str, ...]) -> Pipeline:
     """Read the text of a pipeline; `within` are the named pipelines that it stands in."""
+    return Pipeline(tuple(_items(text, registry, within)), name)
+
+
+def _items(text: str, registry: Registry, within: tuple[str, ...]) -> list[Pass | Pipeline]:
     items: list[Pass | Pipeline] = []
     for item in Parser(text).items():
         if item.name not in registry.pipelines:
@@ -223,7 +262,7 @@ def _parse(text: str, registry: Registry, name: str, within: tuple[str, ...]) ->
             raise item.error(text, item.start, f"the pipeline {item.name!r} contains itself")
         inner = registry.pipelines[item.name]
         items.append(_parse(inner, registry, item.name, (*within, item.name)))
-    return Pipeline(tuple(items), name)
+    return items
 
 
 def _construct(

@@ -55,6 +55,10 @@ class Negate(Pass):
     """Appends a node to each output that changes its sign twice.
 
     More than one line.
+
+    Attributes:
+        times: how often, of ``int``,
+            of one.
     """
 
     name = "negate"

@@ -222,6 +222,35 @@ def test_log_messages(call, commands):
         assert "details" in call("-vv", "speak").err
 
 
+def test_options_of_the_group_may_stand_after_the_command(call, commands):
+    log = logging.getLogger("narrowpass")
+
+    def speak():
+        log.debug("details")
+        log.info("a note")
+        log.warning("careful")
+
+    commands(speak=speak)
+    assert call("speak", "-q").err == ""
+    assert "a note" in call("speak", "-v").err
+    assert "details" in call("speak", "-vv").err
+    assert "details" in call("-v", "speak", "--verbose").err
+    assert "careful" in call("speak").err  # nothing stays
+    call("plugins", "--quiet", "--traceback")
+
+
+def _say(query):
+    click.echo(query)
+
+
+def test_options_of_a_command_go_before_those_of_the_group(call, install):
+    option = click.Option(["-q", "query"])
+    command = click.Command("ask", params=[option], callback=_say)
+    install(narrowpass_commands=[command])
+    assert call("ask", "-q", "what").out == "what\n"
+    assert call("ask", "-q", "what", "--quiet").out == "what\n"
+
+
 def test_logging_is_as_before(call):
     log = logging.getLogger("narrowpass")
     before = (list(log.handlers), log.level, log.propagate, warnings.showwarning)

@@ -210,3 +210,35 @@ def test_random_inputs_of_each_type(dtype):
         assert set(x.astype(int).tolist()) == {0, 1}
     again, _ = random_inputs(graph, {}, 0)
     np.testing.assert_array_equal(x, again["x"])
+
+
+def test_nan_in_both_is_told(call, model, tmp_path):
+    x = np.zeros((4, 4), np.float32)
+    x[0] = np.nan
+    np.savez(tmp_path / "nan.npz", x=x)
+    document = call("compare", model, model, "--data", "nan.npz", "--json").json
+    found = document["methods"]["main"]["outputs"]["y"]
+    assert found["equal"]
+    assert (found["nan_a"], found["nan_b"]) == (0.25, 0.25)
+    told = call("compare", model, model, "--data", "nan.npz").out
+    assert "method main, output y: 25.00% of A and 25.00% of B is NaN" in told
+    assert "NaN" not in call("compare", model, model).out
+
+
+def test_bench_with_inputs(call, save, tmp_path):
+    nodes = [helper.make_node("Add", ["x", "z"], ["y"], name="add")]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in "xzy"]
+    save("add.onnx", nodes, values[:2], values[2:])
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
+    np.save(tmp_path / "z.npy", np.zeros((2, 4), np.float32))
+    result = call("bench", "add.onnx", "--input", "x=x.npy", "--runs", "2", "--json")
+    assert result.json["inputs"] == {"x": [3, 4], "z": [3, 4]}  # n is 3, as in the file
+    assert "taken as 1" not in result.err
+    for given, code, said in (
+        (["--input", "xx=x.npy"], 1, "did you mean 'x'?"),
+        (["--input", "x=x.npy", "--input", "z=z.npy"], 1, "dimension 'n' is 2"),
+        (["--input", "x=x.npy", "--shape", "x=3x4"], 2, "leave out --shape"),
+        (["--input", "x=x.npy", "--shape", "z=2x4"], 2, "'n' is 2 here and 3 elsewhere"),
+        (["--input", "x=gone.npy"], 2, "no such file"),
+    ):
+        assert said in call("bench", "add.onnx", *given, code=code).err

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+from narrowpass import Decision, Pass, PassResult
 from narrowpass.cli._app import app
 
 
@@ -39,13 +44,23 @@ def test_passes(call, passes):
     [negate] = [row for row in document["passes"] if row["name"] == "negate"]
     assert negate["owner"] == "dist-fake 1.0"
     assert negate["options"] == [
-        {"name": "times", "type": "integer", "default": "2"},
-        {"name": "only", "type": "[text, ...]", "default": "[]"},
+        {
+            "name": "times",
+            "type": "integer",
+            "default": "2",
+            "about": "how often, of `int`, of one.",
+        },
+        {"name": "only", "type": "[text, ...]", "default": "[]", "about": ""},
     ]
     assert document["pipelines"] == [
         {"name": "twice", "owner": "dist-fake 1.0", "text": "negate,negate"}
     ]
     assert {"dump", "timing", "reproducer"} <= {row["name"] for row in document["instruments"]}
+
+
+def test_options_are_explained_where_a_pass_is_named(call, passes):
+    assert "how often, of `int`, of one." in call("passes", "negate").out
+    assert "how often" not in call("passes").out
 
 
 def test_passes_by_name(call, passes):
@@ -100,6 +115,22 @@ def test_inspect_onnx(call, model):
     assert main["inputs"] == [{"name": "x", "dtype": "float", "shape": ["batch", 4]}]
 
 
+def test_inspect_counts_tensors_of_constant_nodes(call, save):
+    weights = numpy_helper.from_array(np.ones((4, 4), np.float32))
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=weights),
+        helper.make_node("Constant", [], ["n"], value_int=3),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    save("constant.onnx", nodes, [x], [y])
+    told = call("inspect", "constant.onnx").out
+    assert "initializers 0 (0 B), tensors in Constant nodes 1 (64 B)" in told
+    method = call("inspect", "constant.onnx", "--json").json["methods"]["main"]
+    assert (method["constants"], method["constant_bytes"]) == (1, 64)
+    _check_keys("inspect", method)
+
+
 def test_inspect_bundle(call, bundle):
     told = call("inspect", bundle, "--verify").out
     assert "built with pipeline 'negate' by dist-fake 1.0" in told
@@ -140,6 +171,42 @@ def test_explain(call, bundle):
 def test_explain_builds_an_onnx_file(call, passes, model):
     assert "negate: kept" in call("explain", model, "-p", "negate").out
     assert "negate" not in call("explain", model).out
+
+
+@dataclass(frozen=True)
+class NoteFunctions(Pass):
+    """Decides something about each node of functions."""
+
+    name = "note-functions"
+
+    def run(self, model, ctx):
+        for function in model.functions.values():
+            for node in function:
+                name = f"{function.name}/{node.name}"
+                ctx.decisions.append(Decision(name, node.op_type, "seen", "rule"))
+        return PassResult(model, False)
+
+
+FUNCTIONS = """
+<ir_version: 8, opset_import: ["" : 17, "f": 1]>
+g (float[N, 4] x) => (float[N, 4] y) { a = f.Twice(x)  y = f.Twice(a) }
+<domain: "f", opset_import: ["": 17]>
+Twice (x) => (y) { t = Add(x, x)  y = Relu(t) }
+"""
+
+
+def test_explain_finds_nodes_of_functions(call, install, save):
+    install(narrowpass_passes=[NoteFunctions])
+    proto = onnx.parser.parse_model(FUNCTIONS)
+    for node in proto.functions[0].node:
+        node.name = node.op_type.lower()
+    save("f.onnx", proto=proto)
+    document = call("explain", "f.onnx", "-p", "note-functions", "--json").json
+    assert document["removed"] == []
+    decided = {row["node"]: row["decisions"] for row in document["nodes"] if row["decisions"]}
+    assert list(decided) == ["Twice/add", "Twice/relu"]  # the reference runs functions as they are
+    assert decided["Twice/add"][0]["decision"] == "seen"
+    assert "no longer there" not in call("explain", "f.onnx", "-p", "note-functions").out
 
 
 def test_explain_one_method(call, passes, model):

@@ -52,6 +52,27 @@ def test_json(call, model, x):
         assert key in app.get_command(None, "run").help
 
 
+def test_nan_and_infinities_are_counted(call, model, tmp_path):
+    x = np.float32([[np.nan, 0, 0, 0], [3e38, 3e38, 3e38, 3e38], [0, 0, 0, 0]])
+    np.save(tmp_path / "bad.npy", x)
+    with np.errstate(all="ignore"):
+        y = onnx.reference.ReferenceEvaluator(onnx.load(model)).run(None, {"x": x})[0]
+    [row] = call("run", model, "--input", "x=bad.npy", "--json").json["outputs"]
+    assert (row["nan"], row["inf"]) == (np.isnan(y).sum(), np.isinf(y).sum())
+    assert row["nan"] >= 3
+    assert row["inf"] >= 1
+    assert "NaN" in call("run", model, "--input", "x=bad.npy").out
+
+
+def test_no_nan_no_column(call, model, x):
+    assert "NaN" not in call("run", model, "--input", "x.npz").out
+
+
+def test_a_wrong_name_is_said_before_what_is_missing(call, model, x):
+    error = call("run", model, "--input", "xx=x.npy", code=1).err
+    assert "has no input 'xx' (did you mean 'x'?)" in error
+
+
 def test_failed_write_leaves_the_old_file(call, model, x, tmp_path, monkeypatch):
     (tmp_path / "y.npz").write_text("old")
 

@@ -3,8 +3,16 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from narrowpass import Color, OpClassifier, OpDtypes, choose_classifiers, matching_nodes
-from narrowpass.errors import PluginError
+from narrowpass import (
+    ClassifierChain,
+    Color,
+    OpClassifier,
+    OpDtypes,
+    choose_classifiers,
+    classifier_of,
+    matching_nodes,
+)
+from narrowpass.errors import PassError, PluginError
 
 
 class ByType(OpClassifier):
@@ -45,6 +53,36 @@ def test_the_first_that_answers_wins_in_the_order_written(text, op_type, answer)
     dtypes = chain.dtypes(node(op_type, "n"))
     expected = None if answer is None else "mine" if answer[1] == "mine" else "default"
     assert (dtypes and dtypes[1]) == expected
+
+
+def fails(_):
+    raise KeyError("nothing")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"color": lambda _: "red"}, "'mine' gave 'red' as color of node 'n' .Relu.; it must give"),
+        ({"color": lambda _: 3}, "gave 3 as color .* a narrowpass.Color, or None"),
+        ({"color": lambda: None}, "'mine' failed in color of node 'n' .Relu.: TypeError"),
+        ({"color": fails}, "'mine' failed in color of node 'n' .*KeyError: 'nothing'"),
+        ({"dtypes": lambda _: "float32"}, "gave 'float32' as dtypes .* a narrowpass.OpDtypes"),
+        ({"dtypes": fails}, "'mine' failed in dtypes of node 'n'"),
+    ],
+)
+def test_a_wrong_answer_names_the_classifier_and_the_node(given, said):
+    chain = ClassifierChain((classifier_of(**given, name="mine"),))
+    question = chain.color if "color" in given else chain.dtypes
+    with pytest.raises(PassError, match=said):
+        question(node("Relu", "n"))
+
+
+def test_a_classifier_without_a_name_is_called_by_its_type():
+    class Anonymous(OpClassifier):
+        def color(self, _):
+            return Color.RED
+
+    assert ClassifierChain((Anonymous(),)).color(node("Relu", "n")) == (Color.RED, "Anonymous")
 
 
 def test_an_unknown_classifier_is_an_error():

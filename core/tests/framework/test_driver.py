@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 import narrowpass
 from narrowpass import Context, Decision, Pass, PassResult, load_plugins
-from narrowpass.errors import DataError, PluginError, UsageError
+from narrowpass.errors import DataError, ModelError, PluginError, UsageError
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -68,6 +68,50 @@ def test_build_in_memory_from_an_object_leaves_it_alone(plugins):
         np.testing.assert_array_equal(program.run(FEEDS)["y"], expected())
 
 
+def test_build_from_a_model_of_onnx_leaves_it_alone(plugins):
+    proto = onnx.parser.parse_model(MODEL)
+    before = proto.SerializeToString(deterministic=True)
+    bundle = narrowpass.build(proto, "touch", plugins=plugins)
+    assert proto.SerializeToString(deterministic=True) == before
+    with narrowpass.load(bundle, plugins=plugins) as program:
+        np.testing.assert_array_equal(program.run(FEEDS)["y"], expected())
+
+
+def test_a_model_of_onnx_whose_weights_lie_elsewhere_is_refused(model_file, tmp_path):
+    proto = onnx.load(model_file)
+    [weight] = proto.graph.initializer
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    path = tmp_path / "external.onnx"
+    onnx.save(proto, path, save_as_external_data=True, size_threshold=0)
+    with pytest.raises(ModelError, match="'w' lies in another file; give the path"):
+        narrowpass.build(onnx.load(path, load_external_data=False), "")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda touch: touch(),
+        lambda touch: [touch()],
+        lambda touch: (touch(), "report", narrowpass.Pipeline((touch("b"),))),
+        lambda touch: ["touch", "report,touch"],
+    ],
+)
+def test_passes_and_text_are_a_pipeline(given, plugins, touch):
+    bundle = narrowpass.build(ir.from_onnx_text(MODEL), given(touch), plugins=plugins)
+    assert bundle.methods["main"].graph.doc_string.startswith("touched;")
+    assert bundle.plugins == {"dist-fake": "1.0"}
+
+
+def test_a_function_gives_calibration_data(plugins):
+    bundle = narrowpass.build(
+        ir.from_onnx_text(MODEL),
+        "report",
+        calibration=lambda: iter([FEEDS, FEEDS]),
+        plugins=plugins,
+    )
+    assert bundle.reports[0].methods["main"].counters["samples"] == 2
+
+
 def test_load_builds_an_onnx_file_in_memory(model_file, plugins):
     with narrowpass.load(model_file, "reference", keep=["t"], plugins=plugins) as program:
         result = program.run(FEEDS, outputs=["t", "y"])
@@ -82,6 +126,16 @@ def test_a_plain_onnx_file_holds_one_method(model_file, tmp_path, plugins):
     assert onnx.load(out).graph.doc_string == "touched;"
     with pytest.raises(UsageError, match=r"out\.onnx can hold one method, not 2 \(a, b\)"):
         narrowpass.build({"a": model_file, "b": model_file}, "", out, plugins=plugins)
+
+
+@pytest.mark.parametrize("other", ["model.onnx", "sub/../model.onnx", "link.onnx"])
+def test_the_source_is_not_overwritten(model_file, tmp_path, plugins, other):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link.onnx").symlink_to(model_file)
+    before = model_file.read_bytes()
+    with pytest.raises(UsageError, match="is the model that is read, and is not overwritten"):
+        narrowpass.build(model_file, "touch", tmp_path / other, plugins=plugins)
+    assert model_file.read_bytes() == before
 
 
 def test_reports_keep_what_each_pass_decided_in_each_method(model_file, plugins):
@@ -114,6 +168,12 @@ def test_reports_keep_what_each_pass_decided_in_each_method(model_file, plugins)
         ({"calibration": "no-such-data"}, UsageError, "no data at 'no-such-data'"),
         ({"pipeline": "report", "calibration": []}, DataError, "holds no samples"),
         ({"models": {}}, UsageError, "at least one method"),
+        ({"pipeline": [Report]}, UsageError, "an instance"),
+        ({"pipeline": Report}, UsageError, "is no pipeline; give text such as 'fold,fp16'"),
+        ({"pipeline": ["touch", "tuoch"]}, UsageError, "did you mean 'touch'"),
+        ({"calibration": 3}, UsageError, "calibration cannot be int"),
+        ({"models": b"model"}, UsageError, "bytes is no model; give the path"),
+        ({"models": {"a": None}}, UsageError, "NoneType is no model"),
         ({"models": {"a/b": "missing.onnx"}}, UsageError, "method name 'a/b'"),
     ],
 )

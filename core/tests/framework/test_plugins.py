@@ -162,6 +162,21 @@ def test_a_disabled_plugin_is_not_imported(entry_point, monkeypatch):
     assert status(load_plugins(entry_points=[point])) == {"p": "disabled"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "home"),
+    [
+        ("pass", "fp16", "narrowpass-fp16"),
+        ("pass", "fold", "narrowpass-constant-folding"),
+        ("pass", "store-weights", "narrowpass-xnn-cpu"),
+        ("backend", "xnn-cpu", "narrowpass-xnn-cpu"),
+    ],
+)
+def test_our_own_plugins_are_named_where_they_are_missing(entry_point, touch, kind, name, home):
+    registry = load_plugins(entry_points=[entry_point("fake", narrowpass_passes=[touch])]).registry
+    text = registry.unknown(kind, name, {"touch": touch})
+    assert text == f"no {kind} {name!r} is installed; the plugin {home} has it; installed: touch"
+
+
 def test_an_unknown_name_tells_what_is_installed_and_what_failed(entry_point, touch):
     points = [
         entry_point("broken", ImportError("gone")),

@@ -23,7 +23,8 @@ def test_one_file_is_one_sample(tmp_path):
 
 def test_a_function_is_called_for_each_round(tmp_path, monkeypatch):
     (tmp_path / "my_feeds.py").write_text(
-        "def feeds():\n    for i in range(2):\n        yield {'x': i}\n"
+        "import numpy as np\n"
+        "def feeds():\n    for i in range(2):\n        yield {'x': np.array(i)}\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/nowhere"])
@@ -62,7 +63,7 @@ def test_unusable_files_are_named(tmp_path):
 
 def test_samples_from_python():
     assert Samples.of(None) is None
-    samples = Samples.of({"x": index} for index in range(2))
+    samples = Samples.of({"x": np.array(index)} for index in range(2))
     assert samples is not None
     assert list(samples) == list(samples) == [{"x": 0}, {"x": 1}]
     assert Samples.of(samples) is samples
@@ -70,3 +71,43 @@ def test_samples_from_python():
         list(Samples.of([]))
     with pytest.raises(DataError, match=r"sample 1 .* is list"):
         list(Samples.of([[1]]))
+
+
+def _raises():
+    raise RuntimeError("no camera")
+
+
+def _raises_late():
+    yield {"x": np.zeros(2)}
+    raise RuntimeError("no film")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_raises, "^_raises failed: RuntimeError: no camera"),
+        (_raises_late, "^sample 2 of _raises_late failed: RuntimeError: no film"),
+        (lambda: 3, "lambda> gave int, and not an iterable of samples"),
+        (lambda: None, "lambda> gave NoneType"),
+        (lambda needed: [], "lambda> failed: TypeError"),
+        (lambda: [{"x": [1.0, 2.0]}], "sample 1 of <lambda>: 'x' is list, not a numpy array"),
+        (lambda: [{"x": np.zeros(1)}, {"x": 1.0}], "sample 2 of <lambda>: 'x' is float"),
+        (lambda: [[np.zeros(1)]], "sample 1 of <lambda> is list, not a dict"),
+        (list, "list holds no samples"),
+    ],
+)
+def test_a_function_that_does_not_do_what_it_should_is_named(function, message):
+    samples = Samples.of(function)
+    with pytest.raises(DataError, match=message):
+        list(samples)
+
+
+def test_sequences_and_empty_optionals_are_samples():
+    feeds = {"x": [np.zeros(1), np.ones(2)], "y": None, "z": []}
+    assert list(Samples.of([feeds])) == [feeds]
+
+
+@pytest.mark.parametrize("given", [3, {"x": np.zeros(2)}])
+def test_what_cannot_be_samples(given):
+    with pytest.raises(UsageError, match="give a list of samples"):
+        Samples.of(given)

@@ -20,6 +20,7 @@ from narrowpass.classify import (
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
+from narrowpass.options import OptionError
 from narrowpass.subgraphs import Opsets, model_nodes, subgraphs
 from narrowpass.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
@@ -69,6 +70,18 @@ class MixedPrecision(Pass):
     margin: float = 1.0
     tolerance: Tolerance | None = None
     cost: Literal["bytes", "count"] = "bytes"
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            OptionError: a `margin` that is not above 0.
+        """
+        super().__post_init__()
+        if self.margin <= 0:
+            raise OptionError(
+                "margin", f"option 'margin' of 'fp16' must be above 0, not {self.margin}"
+            )
 
     @property
     def may_change_signature(self) -> bool:

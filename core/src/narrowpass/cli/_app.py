@@ -63,8 +63,9 @@ class CommandLine(click.Group):
         if name in COMMANDS:
             module, _, attribute = COMMANDS[name].partition(":")
             command: click.Command = getattr(importlib.import_module(module), attribute)
-            return command
-        return self._plugin_commands(ctx).get(name)
+            return _with_group_options(command)
+        found = self._plugin_commands(ctx).get(name)
+        return None if found is None else _with_group_options(found)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -125,6 +126,47 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
     click.echo(f"narrowpass {version('narrowpass')}")
     ctx.exit()
+
+
+_AFTER = "of_group_"
+"""How the names of parameters begin that `_with_group_options` adds."""
+
+
+def _with_group_options(command: click.Command) -> click.Command:
+    """Let a command take ``-q``, ``-v`` and ``--traceback`` of the group, too; help is silent."""
+    taken = {flag for parameter in command.params for flag in parameter.opts}
+    added: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+        (("-v", "--verbose"), {"count": True}),
+        (("-q", "--quiet"), {"is_flag": True}),
+        (("--traceback",), {"is_flag": True}),
+    )
+    for flags, settings in added:
+        free = [flag for flag in flags if flag not in taken]
+        if free:
+            name = _AFTER + flags[-1].removeprefix("--")
+            command.params.append(
+                click.Option(
+                    [name, *free],
+                    hidden=True,
+                    expose_value=False,
+                    is_eager=True,
+                    callback=_take_group_option,
+                    **settings,
+                )
+            )
+    return command
+
+
+def _take_group_option(ctx: click.Context, parameter: click.Parameter, value: int) -> None:
+    """Do what the option before the command does."""
+    name = (parameter.name or "").removeprefix(_AFTER)
+    if not value or ctx.resilient_parsing or name == "traceback":  # asked of the arguments
+        return
+    given = ctx.find_root().params
+    given[name] = given.get(name, 0) + value
+    state = State.of(ctx)
+    state.quiet = bool(given.get("quiet"))
+    set_level(int(given.get("verbose", 0)), quiet=state.quiet)
 
 
 @click.group(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import CompileOptions, Feeds, Outputs, Program
@@ -14,6 +15,7 @@ from narrowpass.bundle import Bundle, is_bundle
 from narrowpass.calibration import Samples
 from narrowpass.cli._feeds import describe_input, random_inputs
 from narrowpass.cli._measure import Latency, measure
+from narrowpass.cli._nonfinite import Share
 from narrowpass.cli._summary import disk_bytes
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
@@ -32,10 +34,12 @@ class MethodRow:
     Attributes:
         latencies: of A and of B.
         differences: the worst over the samples, by output.
+        nan: the share of NaN in A and in B, by output.
     """
 
     latencies: list[Latency] = field(default_factory=list)
     differences: dict[str, Difference] = field(default_factory=dict)
+    nan: dict[str, tuple[Share, Share]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Give the fields for JSON."""
@@ -43,7 +47,13 @@ class MethodRow:
         return {
             "a": a.to_json(),
             "b": b.to_json(),
-            "outputs": {name: value.to_json() for name, value in self.differences.items()},
+            "outputs": {
+                name: {
+                    **value.to_json(),
+                    **{f"nan_{s}": n.value for s, n in zip("ab", self.nan[name], strict=True)},
+                }
+                for name, value in self.differences.items()
+            },
         }
 
 
@@ -156,7 +166,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
                 first = first or both
                 a = self.programs[0].run(both[0], one)
                 b = self.programs[1].run(both[1], other)
-                _add(row.differences, a, b, f"method {one!r}, sample {number}")
+                _add(row, a, b, f"method {one!r}, sample {number}")
                 self.count = max(self.count, number)
             if first is None:
                 raise DataError(f"method {one!r}: there is no sample to run on")
@@ -177,7 +187,8 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         converted = {}
         for name, array in feeds.items():
             kind = types.get(name)
-            if isinstance(kind, ir.TensorType) and kind.dtype.is_floating_point():
+            floats = isinstance(kind, ir.TensorType) and kind.dtype.is_floating_point()
+            if kind is not None and floats and isinstance(array, np.ndarray):
                 converted[name] = array.astype(kind.dtype.numpy(), copy=False)
             else:
                 converted[name] = array
@@ -192,13 +203,18 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         return {**sides, "samples": self.count}
 
 
-def _add(rows: dict[str, Difference], a: Outputs, b: Outputs, where: str) -> None:
+def _add(row: MethodRow, a: Outputs, b: Outputs, where: str) -> None:
+    rows = row.differences
     for name, reference in a.items():
         try:
             found = difference(b[name], reference)
         except DataError as error:
             raise DataError(f"{where}: output {name!r} of B and A: {error}") from error
         rows[name] = rows[name].worst(found) if name in rows else found
+        for share, value in zip(
+            row.nan.setdefault(name, (Share(), Share())), (reference, b[name]), strict=True
+        ):
+            share.add(value)
 
 
 def _pairs(a: Bundle, b: Bundle, method: str | None) -> tuple[tuple[str, str], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from narrowpass.backend import Outputs
 from narrowpass.cli._options import split_pair
 from narrowpass.errors import DataError, UsageError
+from narrowpass.feeds import FeedChecker
 from narrowpass.options import suggest
 
 Array = np.ndarray[Any, Any]
@@ -48,8 +50,10 @@ def check_given(feeds: Mapping[str, Any], graph: ir.Graph, method: str) -> None:
     """Check that nothing is missing.
 
     Raises:
+        DataError: an input that the method does not have: more likely a wrong name than one more.
         UsageError: with the name, dtype and shape of each input that needs an array.
     """
+    FeedChecker.of(graph, method).check_names(feeds)
     missing = [v for v in graph.inputs if v.name not in feeds and not v.is_initializer()]
     if missing:
         raise UsageError(
@@ -138,10 +142,40 @@ def widened(array: Array) -> Array:
     return array.astype(_wide(array.dtype))
 
 
-def random_inputs(
-    graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], seed: int
+def complete_inputs(
+    given: Outputs,
+    graph: ir.Graph,
+    method: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    seed: int,
 ) -> tuple[Outputs, list[str]]:
-    """Make an array for each input that has no default.
+    """Add random arrays for the inputs that `given` lacks; see `random_inputs`.
+
+    Symbolic dimensions have the sizes that the arrays given have.
+
+    Raises:
+        DataError: an array that does not fit its input.
+        UsageError: a shape for an input whose array is given; or as in `random_inputs`.
+    """
+    checker = FeedChecker.of(graph, method)
+    checker.check_names(given)
+    for name in given:
+        if name in shapes:
+            raise UsageError(f"--shape and --input are both given for {name!r}; leave out --shape")
+    made, notes = random_inputs(graph, shapes, seed, given)
+    feeds = {**made, **given}
+    if given:
+        checker.check(feeds)
+    return feeds, notes
+
+
+def random_inputs(
+    graph: ir.Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    seed: int,
+    given: Mapping[str, Array] = MappingProxyType({}),
+) -> tuple[Outputs, list[str]]:
+    """Make an array for each input that has no default and is not `given`.
 
     Floating-point values are from a normal distribution; integers are 0 or 1, so that they are
     valid as masks and as indices into every table; those of 8 bits have their whole range.
@@ -151,6 +185,7 @@ def random_inputs(
         shapes: by input name, for inputs with dynamic dimensions. A symbolic dimension that one
             of them sets has that size in all inputs.
         seed: the same seed gives the same arrays.
+        given: arrays of other inputs; they set the sizes of symbolic dimensions, too.
 
     Returns:
         The arrays, and a note for each dimension that was taken as 1 for want of anything better.
@@ -160,13 +195,16 @@ def random_inputs(
             is unknown, or that is no tensor.
     """
     inputs = {v.name or "": v for v in graph.inputs if v.name not in graph.initializers}
+    sizes: dict[str, int] = {}
+    for value in graph.inputs:
+        _note_sizes(value, given.get(value.name or ""), sizes)
+    inputs = {name: value for name, value in inputs.items() if name not in given}
     for name in shapes:
         if name not in inputs:
             raise UsageError(
                 f"--shape: there is no input {name!r}{suggest(name, inputs)}; "
                 f"inputs: {', '.join(map(describe_input, inputs.values())) or 'none'}"
             )
-    sizes: dict[str, int] = {}
     for name, shape in shapes.items():
         _match(inputs[name], shape, sizes)
     rng = np.random.default_rng(seed)
@@ -177,6 +215,15 @@ def random_inputs(
         shape = shapes.get(name) or _default_shape(value, sizes, notes)
         feeds[name] = _random_array(rng, dtype, shape)
     return feeds, notes
+
+
+def _note_sizes(value: ir.Value, array: Array | None, sizes: dict[str, int]) -> None:
+    """Note the sizes of symbolic dimensions that a given array has."""
+    shape = getattr(array, "shape", ())
+    if value.shape is not None and len(shape) == len(value.shape):
+        for dim, size in zip(value.shape, shape, strict=True):
+            if not isinstance(dim, int) and dim.value is not None:
+                sizes.setdefault(dim.value, size)
 
 
 def _tensor_dtype(value: ir.Value) -> ir.DataType:

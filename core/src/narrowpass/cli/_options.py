@@ -128,6 +128,15 @@ shape_option = click.option(
 )
 
 
+input_option = click.option(
+    "--input",
+    "inputs",
+    metavar="NAME=FILE.npy",
+    multiple=True,
+    help="The array of an input, or FILE.npz with an array for each; may be given several times.",
+)
+
+
 def split_pair(option: str, text: str, form: str) -> tuple[str, str]:
     """Split ``NAME=VALUE`` at the first equals sign after the name.
 

@@ -14,6 +14,7 @@ from narrowpass.cli._options import (
     cache_dir_option,
     cache_option,
     choose_method,
+    input_option,
     json_option,
     method_option,
     native_option,
@@ -39,6 +40,7 @@ _PROFILE_RUNS = 5
 @click.command()
 @click.argument("model", metavar="BUNDLE|MODEL.onnx")
 @method_option
+@input_option
 @shape_option
 @backend_option
 @pipeline_option
@@ -66,6 +68,7 @@ def bench(
     state: State,
     model: str,
     method: str | None,
+    inputs: tuple[str, ...],
     shapes: tuple[str, ...],
     backend: str | None,
     pipeline: str | None,
@@ -80,17 +83,17 @@ def bench(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Time a method on random inputs of its signature.
+    """Time a method on random inputs, or on those from files.
 
-    Dynamic dimensions that --shape does not give are taken as 1 and named on standard error. A few
-    runs to warm up are not timed.
+    Dynamic dimensions that neither --input nor --shape gives are taken as 1 and named on standard
+    error. A few runs to warm up are not timed.
 
     The JSON document has the keys model, method, backend, threads, inputs (shapes by name),
     latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
     from narrowpass.backend import CompileOptions, compile_bundle
-    from narrowpass.cli._feeds import random_inputs
+    from narrowpass.cli._feeds import complete_inputs, read_inputs
     from narrowpass.cli._measure import measure
     from narrowpass.driver import open_bundle
 
@@ -98,7 +101,8 @@ def bench(
     chosen = state.registry.backend(backend)
     bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
     method = choose_method(method, list(bundle.methods))
-    feeds, notes = random_inputs(bundle.methods[method].graph, given, seed)
+    graph = bundle.methods[method].graph
+    feeds, notes = complete_inputs(read_inputs(inputs, graph), graph, method, given, seed)
     for note in notes:
         state.note(note)
     if backend is None:

@@ -187,7 +187,7 @@ def build(
     from narrowpass.driver import build as run_build
 
     named = parse_models(models)
-    check_output(output)
+    check_output(output, named.values())
     chosen, text = choose(state, target, pipeline)
     watching = Watch(watch.pop("time_"), **watch)
     summary = Summary(list(named))
@@ -249,13 +249,15 @@ def parse_models(texts: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def check_output(output: str) -> None:
+def check_output(output: str, sources: Iterable[str] = ()) -> None:
     """Refuse early what must not be replaced: a long build must not end in that.
 
     Raises:
-        UsageError: a folder that is no bundle, or a folder around it that does not exist.
+        UsageError: a folder that is no bundle, a folder around it that does not exist, or one of
+            the models that are read.
     """
     from narrowpass.bundle import is_bundle
+    from narrowpass.driver import check_not_source
 
     path = Path(output)
     if not output:
@@ -267,6 +269,7 @@ def check_output(output: str) -> None:
             f"{output}: is a folder with other things in it, not a bundle, and is not replaced; "
             "give another name"
         )
+    check_not_source(output, sources)
 
 
 def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from narrowpass.cli._output import (
     print_json,
     print_table,
     progress,
+    visible,
 )
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import ToleranceError, UsageError
@@ -88,12 +89,12 @@ def compare(
     For each output the worst over the data is given of: the largest absolute difference; the same
     as a share of the largest value of A ("relative"); signal to noise in dB; the cosine; and the
     share of rows with the largest value at the same place ("top-1"). Integers and strings are
-    equal or not.
+    equal or not. NaN equals NaN: where there is any, its share in A and B is told.
 
     The JSON document has the keys a and b (each path, bytes, backend), samples, tolerance, met
     (null without a tolerance) and methods: by name, a and b (latency in seconds, as in bench) and
-    outputs (by name: equal, max_abs, relative, sqnr, cosine, top1). Infinity is the largest number
-    of float64.
+    outputs (by name: equal, max_abs, relative, sqnr, cosine, top1, and nan_a and nan_b: the
+    share of NaN). Infinity is the largest number of float64.
     """
     from narrowpass.cli._comparison import Comparison
     from narrowpass.metrics import Tolerance
@@ -170,3 +171,10 @@ def _print(document: Mapping[str, Any]) -> None:
         title=f"B against A, the worst of {samples} sample{'s' * (samples != 1)}",
         right=range(2, 7),
     )
+    for name, row in methods.items():
+        for output, values in row["outputs"].items():
+            if values["nan_a"] or values["nan_b"]:
+                click.echo(
+                    f"method {name}, output {visible(output)}: {values['nan_a']:.2%} of A and "
+                    f"{values['nan_b']:.2%} of B is NaN; NaN in both counts as equal"
+                )

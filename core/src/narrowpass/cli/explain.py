@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,11 @@ from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from narrowpass.bundle import Bundle
+
+_ORIGIN = "narrowpass.origin"
 
 
 @click.command()
@@ -71,19 +76,22 @@ def explain(
     with compile_bundle(chosen, bundle, options) as program:
         plans = [plan for plan in program.explain() if method in (None, plan.method)]
     decided = _decisions(bundle, method)
+    origins = _origins(bundle)
     dtypes = {} if all(plan.dtype for plan in plans) else _dtypes(bundle)
-    nodes = [
-        {
-            **plan.to_json(),
-            "dtype": plan.dtype or dtypes.get((plan.method, plan.node), ""),
-            "decisions": decided.pop((plan.method, plan.node), []),
-        }
-        for plan in plans
-    ]
+    nodes = []
+    found = set()
+    for plan in plans:
+        key = plan.method, plan.node
+        about = (plan.method, origins.get(key, plan.node))
+        found.add(about)
+        dtype = plan.dtype or dtypes.get(key, "")
+        nodes.append({**plan.to_json(), "dtype": dtype, "decisions": decided.get(about, [])})
+    nodes += _bodies(bundle, decided, found)
     removed = [
         {"method": name, "node": node, **decision}
         for (name, node), decisions in decided.items()
         for decision in decisions
+        if (name, node) not in found
     ]
     if report is not None:
         write_report(bundle, report, title=model)
@@ -101,6 +109,64 @@ def explain(
     _print(nodes, removed, several=len(bundle.methods) > 1 and method is None)
     if report is not None:
         click.echo(f"wrote {report}")
+
+
+def _function_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node, str]]:
+    """Give the nodes of functions, with the name that decisions have, and the function's."""
+    for function in model.functions.values():
+        for node in function.all_nodes():
+            yield f"{function.name}/{_label(node)}", node, function.name
+
+
+def _label(node: ir.Node) -> str:
+    return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
+def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
+    """Give the names that nodes of functions have in decisions, by method and name when inlined.
+
+    A backend that puts functions in the place of their calls does it as here, and the nodes get
+    the same names.
+    """
+    from onnx_ir.passes.common import InlinePass
+
+    found: dict[tuple[str, str], str] = {}
+    for method, model in bundle.methods.items():
+        if not model.functions:
+            continue
+        clone = model.clone()
+        for name, node, _ in _function_nodes(clone):
+            node.metadata_props[_ORIGIN] = name
+        for node in InlinePass()(clone).model.graph.all_nodes():
+            if _ORIGIN in node.metadata_props:
+                found[method, _label(node)] = node.metadata_props[_ORIGIN]
+    return found
+
+
+def _bodies(
+    bundle: Bundle,
+    decided: Mapping[tuple[str, str], list[dict[str, Any]]],
+    found: set[tuple[str, str]],
+) -> list[dict[str, Any]]:
+    """Give rows for decided nodes of functions that the backend runs as they are.
+
+    They are added to `found`.
+    """
+    from narrowpass.backend import NodePlan
+
+    rows = []
+    for method, model in bundle.methods.items():
+        for name, node, function in _function_nodes(model):
+            key = method, name
+            if key in found or key not in decided:
+                continue
+            found.add(key)
+            operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            dtype = node.outputs[0].dtype if node.outputs else None
+            named = "" if dtype is None else dtype.name.lower()
+            plan = NodePlan(method, name, operator, named, None, f"within {function}")
+            rows.append({**plan.to_json(), "decisions": decided[key]})
+    return rows
 
 
 def _dtypes(bundle: Bundle) -> dict[tuple[str, str], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +33,14 @@ def inspect(state: State, path: str, verify: bool, as_json: bool) -> None:
 
     The JSON document has the keys path, kind (bundle or onnx), bytes (on disk), methods (by name:
     ir_version, opsets, inputs, outputs, nodes, operators, functions, initializers, weight_bytes,
-    dtypes), for a bundle also pipeline, plugins and tensors (by data key: dtype, shape, bytes,
-    sha256); and problems (null without --verify).
+    dtypes, constants and constant_bytes: of tensors in Constant nodes), for a bundle also pipeline,
+    plugins and tensors (by data key: dtype, shape, bytes, sha256); and problems (null without
+    --verify).
     """
     from narrowpass.bundle import is_bundle
+    from narrowpass.driver import check_source
 
+    check_source(path)
     if verify:
         with progress(enabled=not (state.quiet or as_json)) as show:
             problems = _problems(path, show)
@@ -116,7 +120,10 @@ def _onnx(path: str) -> dict[str, Any]:
 
 
 def _method(model: ir.Model) -> dict[str, Any]:
+    import onnx_ir as ir
+
     from narrowpass.instruments.statistics import count_bytes, count_nodes
+    from narrowpass.subgraphs import model_nodes
     from narrowpass.verify import Signature
 
     tensors = [
@@ -129,6 +136,13 @@ def _method(model: ir.Model) -> dict[str, Any]:
         f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         for node in model.graph.all_nodes()
     )
+    constants = [
+        attribute.as_tensor()
+        for node in model_nodes(model)
+        if node.op_type == "Constant" and not node.domain
+        for attribute in node.attributes.values()
+        if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR
+    ]
     return {
         "ir_version": model.ir_version,
         "opsets": {domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
@@ -138,8 +152,14 @@ def _method(model: ir.Model) -> dict[str, Any]:
         "functions": len(model.functions),
         "initializers": len(tensors),
         "weight_bytes": count_bytes(model),
-        "dtypes": dict(Counter(tensor.dtype.name.lower() for tensor in tensors).most_common()),
+        "dtypes": _dtypes(tensors),
+        "constants": len(constants),
+        "constant_bytes": sum(tensor.nbytes for tensor in constants),
     }
+
+
+def _dtypes(tensors: Iterable[ir.TensorProtocol]) -> dict[str, int]:
+    return dict(Counter(tensor.dtype.name.lower() for tensor in tensors).most_common())
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -150,9 +170,13 @@ def _print(document: dict[str, Any]) -> None:
         opsets = ", ".join(f"{domain} {version}" for domain, version in method["opsets"].items())
         click.echo(f"IR version {method['ir_version']}, opsets {opsets}")
         dtypes = ", ".join(f"{dtype} {count}" for dtype, count in method["dtypes"].items())
+        constants = ""
+        if method["constants"]:
+            size = format_bytes(method["constant_bytes"])
+            constants = f", tensors in Constant nodes {method['constants']} ({size})"
         click.echo(
             f"nodes {method['nodes']}, initializers {method['initializers']} "
-            f"({format_bytes(method['weight_bytes'])}{': ' * bool(dtypes)}{dtypes})\n"
+            f"({format_bytes(method['weight_bytes'])}{': ' * bool(dtypes)}{dtypes}){constants}\n"
         )
         rows = [
             (

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def passes(state: State, names: tuple[str, ...], as_json: bool) -> None:
     """List passes, pipelines, instruments and classifiers.
 
-    Only those that are named, if any are.
+    Only those that are named, if any are, and then with what each option does.
 
     The JSON document has the keys passes and instruments (name, owner, about, options: name, type,
-    default of each; passes also requires, forbids and parts), pipelines (name, owner, text) and
-    classifiers (name, owner).
+    default and about of each; passes also requires, forbids and parts), pipelines (name, owner,
+    text) and classifiers (name, owner).
     """
     registry = state.registry
     document: dict[str, list[dict[str, Any]]] = {
@@ -95,10 +95,12 @@ def _parts(cls: type[Pass]) -> list[str]:
 
 
 def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
-    """Give name, type and default of each option, as they stand in pipeline text."""
+    """Give name, type, default and note of each option, as they stand in pipeline text."""
+    from narrowpass.docstrings import attribute_notes
     from narrowpass.options import describe_type, format_value, option_types
 
     types = option_types(cls)
+    notes = attribute_notes(cls)
     rows = []
     for field in dataclasses.fields(cls):
         name = field.name.replace("_", "-")
@@ -113,6 +115,7 @@ def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
                 "name": name,
                 "type": describe_type(types[name]),
                 "default": format_value(default) if given else "",
+                "about": notes.get(field.name, ""),
             }
         )
     return rows
@@ -131,8 +134,10 @@ def _print(document: Mapping[str, list[dict[str, Any]]], *, everything: bool) ->
         rows = document[kind]
         blocks += _table((title, "owner", "what it does"), rows, ("name", "owner", "about"))
         options = [{**option, "of": row["name"]} for row in rows for option in row["options"]]
-        columns = ("of", "name", "type", "default")
-        blocks += _table((title, "option", "takes", "default"), options, columns)
+        # Notes are long, and the more so those of all passes.
+        columns = ("of", "name", "type", "default", "about")[: 4 if everything else 5]
+        titles = (title, "option", "takes", "default", "what it does")[: len(columns)]
+        blocks += _table(titles, options, columns)
         notes = [note for row in rows for note in _notes(row)]
         if notes:
             blocks.append(partial(click.echo, "\n".join(notes)))

@@ -14,6 +14,7 @@ from narrowpass.cli._options import (
     cache_dir_option,
     cache_option,
     choose_method,
+    input_option,
     json_option,
     method_option,
     native_option,
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", metavar="BUNDLE|MODEL.onnx")
 @method_option
-@click.option(
-    "--input",
-    "inputs",
-    metavar="NAME=FILE.npy",
-    multiple=True,
-    help="The array of an input, or FILE.npz with an array for each; may be given several times.",
-)
+@input_option
 @click.option("-o", "--output", metavar="OUT.npz", help="Write the outputs as arrays.")
 @backend_option
 @pipeline_option
@@ -67,7 +62,7 @@ def run(
     of fewer bits. Outputs are stored in the same way. A sequence is stored as NAME[0], NAME[1]...
 
     The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
-    max and mean (null where they do not apply) of each.
+    max and mean (null where they do not apply), nan and inf (how many elements are) of each.
     """
     from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._feeds import check_given, read_inputs
@@ -135,7 +130,9 @@ def _describe(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
     import numpy as np
 
     from narrowpass.cli._feeds import widened
+    from narrowpass.cli._nonfinite import count
 
+    nan, inf = count(array)
     row: dict[str, Any] = {
         "name": name,
         "dtype": "string" if array.dtype.kind in "OU" else str(array.dtype),
@@ -143,23 +140,23 @@ def _describe(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
     }
     numbers = widened(array)
     if numbers.dtype.kind not in "biuf" or numbers.size == 0:
-        return {**row, "min": None, "max": None, "mean": None}
+        return {**row, "min": None, "max": None, "mean": None, "nan": nan, "inf": inf}
     with np.errstate(all="ignore"):
         mean = float(np.mean(numbers, dtype=np.float64))
-    return {**row, "min": numbers.min().item(), "max": numbers.max().item(), "mean": mean}
+    least, most = numbers.min().item(), numbers.max().item()
+    return {**row, "min": least, "max": most, "mean": mean, "nan": nan, "inf": inf}
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
     def text(number: float | None) -> str:
         return "" if number is None else f"{number:.6g}"
 
+    # Most outputs have none: their columns would say nothing.
+    numbers = ["min", "max", "mean", *(key for key in ("nan", "inf") if any(r[key] for r in rows))]
     cells = [
-        (
-            row["name"],
-            row["dtype"],
-            str(row["shape"]),
-            *(text(row[key]) for key in ("min", "max", "mean")),
-        )
+        (row["name"], row["dtype"], str(row["shape"]), *(text(row[key]) for key in numbers))
         for row in rows
     ]
-    print_table(("output", "dtype", "shape", "min", "max", "mean"), cells, right=(3, 4, 5))
+    titles = {"nan": "NaN", "inf": "Inf"}
+    columns = ("output", "dtype", "shape", *(titles.get(key, key) for key in numbers))
+    print_table(columns, cells, right=range(3, len(columns)))

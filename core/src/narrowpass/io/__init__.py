@@ -12,7 +12,7 @@ from narrowpass.io.converted import (
     rounding,
     rounding_at_most,
 )
-from narrowpass.io.load import load_model
+from narrowpass.io.load import load_model, load_proto
 from narrowpass.io.mapped import MappedFile, MappedTensor
 from narrowpass.io.save import save_model
 
@@ -25,6 +25,7 @@ __all__ = [
     "elements",
     "external_reference",
     "load_model",
+    "load_proto",
     "rounding",
     "rounding_at_most",
     "save_model",

@@ -61,10 +61,34 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         return _load(os.fspath(path))
 
 
+def load_proto(proto: onnx.ModelProto) -> ir.Model:
+    """Give the IR of a model that was parsed already; `proto` stays as it is.
+
+    Raises:
+        ModelError: it holds what is not supported, or its weights lie in other files: only a path
+            tells where.
+        VerificationError: the structure of the model breaks a rule of ONNX.
+    """
+    name = "the ModelProto"
+    for owner, tensor in proto_tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ModelError(
+                f"{name}: {owner} lies in another file; give the path of the .onnx file, or load "
+                "its data with onnx.load_external_data_for_model"
+            )
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    with without_collection():
+        return _of_proto(copy, name)
+
+
 def _load(name: str) -> ir.Model:
+    return _of_proto(parse_model(_read(name), name), name)
+
+
+def _of_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     from narrowpass.verify import verify
 
-    proto = parse_model(_read(name), name)
     refuse(proto, name)
     for owner, tensor in proto_tensors(proto):
         element_type(tensor, f"{name}: {owner}")

@@ -14,6 +14,7 @@ from narrowpass.errors import PluginError
 from narrowpass.instruments import Instrument
 from narrowpass.options import suggest
 from narrowpass.passes import Pass
+from narrowpass.plugins.ours import BACKENDS, PASSES
 
 if TYPE_CHECKING:
     import click
@@ -142,7 +143,9 @@ class Registry:
     def unknown(self, kind: str, name: str, known: Mapping[str, object]) -> str:
         """Give the sentence that says that `name` is not installed, and what is."""
         listing = ", ".join(sorted(known)) or "none"
-        text = f"no {kind} {name!r} is installed{suggest(name, known)}; installed: {listing}"
+        home = {"pass": PASSES, "backend": BACKENDS}.get(kind, {}).get(name)
+        hint = f"; the plugin {home} has it" if home else suggest(name, known)
+        text = f"no {kind} {name!r} is installed{hint}; installed: {listing}"
         if self.failed:
             broken = "; ".join(f"{info.name}: {info.error}" for info in self.failed.values())
             text += f" (plugins that failed to load: {broken})"

@@ -54,6 +54,7 @@ class Fold(FixedPoint):
         Raises:
             ValueError: a negative `max_growth`.
         """
+        super().__post_init__()
         self.parts()
 
     def parts(self) -> tuple[Pass, ...]:

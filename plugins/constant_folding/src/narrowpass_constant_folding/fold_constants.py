@@ -49,6 +49,7 @@ class FoldConstants(Rewrite):
         Raises:
             ValueError: a negative `max_growth`.
         """
+        super().__post_init__()
         if self.max_growth < 0:
             raise ValueError(f"max-growth must be 0 or more, not {self.max_growth}")
 
