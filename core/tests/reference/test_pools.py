@@ -105,6 +105,13 @@ def test_max_pool_of_any_window(case):
     as_onnxruntime("MaxPool", [floats(2, 2, *sizes)], 12, 2, **attributes)
 
 
+@settings(deadline=None, max_examples=100)
+@given(windows(), st.integers(1, 3))
+def test_lp_pool_of_any_window(case, p):
+    sizes, attributes = case
+    as_onnxruntime("LpPool", [floats(2, 2, *sizes)], 18, p=p, **attributes)
+
+
 def test_max_pool_that_leaves_elements_out():
     x = np.arange(8, dtype=np.float32).reshape(1, 1, 8)
     (got,) = evaluate("MaxPool", [x], kernel_shape=[1], strides=[3], auto_pad="SAME_LOWER")

@@ -16,7 +16,13 @@ from onnx.reference.ops import load_op
 
 from narrowpass.reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
 from narrowpass.reference._convolutions import Conv, ConvTranspose
-from narrowpass.reference._pools import GlobalLpPool, GlobalMaxPool, LpNormalization, MaxPool
+from narrowpass.reference._pools import (
+    GlobalLpPool,
+    GlobalMaxPool,
+    LpNormalization,
+    LpPool,
+    MaxPool,
+)
 from narrowpass.reference._recurrent import RecurrentOperator
 from narrowpass.reference._sampling import GridSample, Upsample
 
@@ -201,6 +207,7 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "LogSoftmax": (CoercingSoftmax, 1, 13),
         "Loop": (Loop, 1, _NEWEST),
         "LpNormalization": (LpNormalization, 1, _NEWEST),
+        "LpPool": (LpPool, 1, _NEWEST),
         "MaxPool": (MaxPool, 1, _NEWEST),
         "Optional": (Optional, 1, _NEWEST),
         "Pad": (Pad, 1, _NEWEST),

@@ -1,4 +1,4 @@
-"""MaxPool and the pools of whole images, at any rank."""
+"""MaxPool, LpPool and the pools of whole images, at any rank."""
 
 from __future__ import annotations
 
@@ -72,6 +72,31 @@ class GlobalLpPool(OpRun):
     def _run(self, x: Array, p: float = 2) -> tuple[Any, ...]:
         axes = tuple(range(2, x.ndim))
         return (norm(x, p, axes).astype(x.dtype),)
+
+
+class LpPool(OpRun):
+    """Begins with the first element where `ceil_mode` is given; onnx's moves the window."""
+
+    def _run(
+        self,
+        x: Array,
+        auto_pad: str | None = None,
+        ceil_mode: int | None = None,
+        dilations: Sequence[int] | None = None,
+        kernel_shape: Sequence[int] = (),
+        p: float = 2,
+        pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Any, ...]:
+        window = Window.of(
+            x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil=bool(ceil_mode)
+        )
+        padded = window.padded(x, 0)
+        wide = np.float64 if x.dtype == np.float64 else np.float32
+        total = np.zeros((*x.shape[:2], *window.counts), wide)
+        for tap in window.taps():
+            total += np.abs(window.view(padded, tap).astype(wide)) ** p
+        return ((total ** (1 / p)).astype(x.dtype),)
 
 
 class LpNormalization(OpRun):
