@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from fp16_kit import floats, model, verdicts
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import narrowpass
@@ -84,9 +86,82 @@ def test_infinities_of_a_mask_are_no_range():
     assert found["n1"]["decision"] == "gray, narrow"
 
 
+def growing(kind):
+    """Make a model whose Loop, or branch, grows a value beyond float16 and shrinks it again."""
+
+    def info(name, kind=TensorProto.FLOAT, shape=(1, 16)):
+        return helper.make_tensor_value_info(name, kind, list(shape))
+
+    weights = {
+        "w": np.eye(16, dtype=np.float32),
+        "n": np.array(4, np.int64),
+        "yes": np.array(True),
+    }
+    if kind == "loop":
+        body = helper.make_graph(
+            [
+                helper.make_node("Identity", ["go"], ["on"]),
+                helper.make_node("Mul", ["s", "s"], ["t"]),
+            ],
+            "body",
+            [info("i", TensorProto.INT64, ()), info("go", TensorProto.BOOL, ()), info("s")],
+            [info("on", TensorProto.BOOL, ()), info("t")],
+        )
+        inner = helper.make_node("Loop", ["n", "yes", "h"], ["l"], body=body)
+    else:
+        branches = [
+            helper.make_graph(
+                [
+                    helper.make_node("Mul", ["h", "h"], ["a" + name]),
+                    helper.make_node("Mul", ["a" + name, "a" + name], ["b" + name]),
+                    helper.make_node("Mul", ["b" + name, "b" + name], ["c" + name]),
+                ],
+                name,
+                [],
+                [info("c" + name)],
+            )
+            for name in ("then", "else")
+        ]
+        inner = helper.make_node(
+            "If", ["yes"], ["l"], then_branch=branches[0], else_branch=branches[1]
+        )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        inner,
+        helper.make_node("Sqrt", ["l"], ["m"]),
+        helper.make_node("Sqrt", ["m"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["y"]),
+    ]
+    return model(nodes, {"x": [1, 16]}, {"y": [1, 16]}, weights)
+
+
+@pytest.mark.parametrize("kind", ["loop", "branch"])
+def test_values_within_loops_and_branches_are_not_trusted(kind):
+    """They cannot be seen on the data, so that they stay wide where there is any."""
+    proto, feeds = growing(kind), {"x": np.full((1, 16), 6, np.float32)}
+    (right,) = ReferenceEvaluator(proto).run(None, feeds)
+    assert np.isfinite(right).all()
+    assert not np.isfinite(result(build(proto, "fp16", None), feeds)).all()
+    got = result(build(proto, "fp16", [feeds]), feeds)
+    np.testing.assert_allclose(got, right, rtol=2e-3)
+
+
+def test_numbers_that_are_no_numbers_on_purpose():
+    """A model may give NaN where nothing is known; data is at fault where an input is NaN."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Greater", ["h", "zero"], ["c"]),
+        helper.make_node("Where", ["c", "h", "nothing"], ["y"]),
+    ]
+    weights = {"w": floats(16, 16), "zero": np.float32(0), "nothing": np.float32(np.nan)}
+    proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, weights)
+    bundle = build(proto, "fp16{tolerance=rel:1e-2}", [{"x": np.ones((3, 16), np.float32)}])
+    assert verdicts(bundle)["n0"]["decision"] == "green, narrow"
+
+
 def test_data_that_cannot_be_used():
     proto = chain([1.0])
-    with pytest.raises(NarrowpassError, match="is NaN on sample 1"):
+    with pytest.raises(NarrowpassError, match="input 'x' is NaN on sample 1"):
         build(proto, "fp16", [{"x": np.full((1, 16), np.nan, np.float32)}])
     with pytest.raises(NarrowpassError, match="input 'x'"):
         build(proto, "fp16", [{"x": np.zeros((1, 17), np.float32)}])
@@ -159,10 +234,11 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     # Without ranges the verification alone must find the overflow.
     from narrowpass.calibration import Samples
     from narrowpass.metrics import Tolerance
-    from narrowpass_fp16.verification import Verification
+    from narrowpass.verification import Verification, judges
 
     source = ir.from_proto(proto)
-    judged = Verification(source, Samples("here", lambda: SAMPLES), Tolerance("rel", 1e-2))
+    samples, log = Samples("here", lambda: SAMPLES), logging.getLogger(__name__)
+    judged = Verification(source, samples, Tolerance("rel", 1e-2), judges(None), log)
     assert judged.problem(source.clone()) == ""
     narrow = build(proto, "fp16", None).methods["main"]
     assert "output 'y'" in judged.problem(narrow)

@@ -84,6 +84,13 @@ def test_the_report_names_nodes_of_functions():
     }
 
 
+def test_nodes_of_functions_are_selected_as_they_are_reported():
+    nodes = [call("Dense", ["x", "w"], ["y"])]
+    proto = with_functions(model(nodes, *SHAPES, {"w": floats(16, 16)}), DENSE)
+    found = verdicts(run(proto, "fp16{red=[Dense/product]}"))
+    assert found["Dense/product"]["by"] == "option red"
+
+
 def test_casts_stand_within_where_something_is_red():
     body = [
         helper.make_node("MatMul", ["a", "w"], ["p"]),

@@ -97,6 +97,19 @@ struct np_narrow_params {
   size_t output_offset;
 };
 
+/* Of a product whose rows are quantized: integers of `rows` × `channels` lie at the start of the
+ * workspace, then what they stand for, and which rows cannot be quantized, a byte each. */
+struct np_int8_params {
+  xnn_operator_t to_int8;
+  int32_t is_unsigned; /* integers from 0 to 255, which some processors multiply faster */
+  size_t rows;
+  size_t channels;
+  size_t outputs;
+  size_t ranges_offset;
+  size_t odd_offset;
+  size_t scratch_offset; /* of XNNPACK's */
+};
+
 /* Which code runs: the best that the CPU has, or at most the one that is named. */
 #define NP_TARGET_BEST 0
 #define NP_TARGET_PLAIN 1

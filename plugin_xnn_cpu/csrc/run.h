@@ -41,4 +41,8 @@ np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float
 int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
                  pthreadpool_t pool);
 
+/* NP_FULLY_CONNECTED_INT8_ROWS. */
+int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
+                    pthreadpool_t pool);
+
 #endif

@@ -26,6 +26,8 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
       return xnn_setup_deconvolution2d_nhwc_f32(step->op, a, out);
     case NP_FULLY_CONNECTED:
       return xnn_setup_fully_connected_nc_f32(step->op, a, out);
+    case NP_FULLY_CONNECTED_INT8:
+      return xnn_setup_fully_connected_nc_f32_qc8w(step->op, a, out);
     case NP_BATCH_MATMUL:
       return xnn_setup_batch_matrix_multiply_nc_f32(step->op, workspace, a,
                                                     buffers[step->inputs[1]], out);
@@ -61,6 +63,9 @@ static int run_narrow(const np_step *step, void *const *buffers, void *workspace
   const struct np_narrow_params *p = step->params;
   const void *rows = buffers[step->inputs[0]];
   void *out = buffers[step->output];
+  if (step->call == NP_FULLY_CONNECTED_INT8_ROWS) {
+    return np_product_int8(step, rows, out, workspace, pool);
+  }
   int status;
   if (step->call == NP_FULLY_CONNECTED_BF16) {
     status = convert(NP_CONVERT_F32_TO_BF16, p->inputs, rows, workspace, pool);

@@ -27,6 +27,8 @@ enum np_call {
   NP_RESIZE_BILINEAR = 12,
   NP_FULLY_CONNECTED_F16 = 13,
   NP_FULLY_CONNECTED_BF16 = 14,
+  NP_FULLY_CONNECTED_INT8 = 15, /* of the matrix; its rows are float32 */
+  NP_FULLY_CONNECTED_INT8_ROWS = 16,
 
   NP_COPY = 32,
   NP_WHERE = 33,
@@ -51,7 +53,7 @@ typedef struct {
   int32_t inputs[4];  /* buffer numbers */
   int32_t output;     /* buffer number */
   xnn_operator_t op;  /* NULL for kernels of ours */
-  const void *params; /* for kernels of ours, and for NP_FULLY_CONNECTED_F16 and _BF16 */
+  const void *params; /* for kernels of ours, and for NP_FULLY_CONNECTED_F16, _BF16, _INT8_ROWS */
 } np_step;
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'

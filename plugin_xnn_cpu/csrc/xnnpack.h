@@ -40,6 +40,7 @@ void pthreadpool_destroy(pthreadpool_t threadpool);
 
 #define XNN_MAX_TENSOR_DIMS 6
 #define XNN_EXTRA_BYTES 16
+#define XNN_EXTRA_QUANTIZATION_PARAMS 15
 #define XNN_FLAG_DEPTHWISE_CONVOLUTION 0x00000001
 #define XNN_FLAG_TRANSPOSE_WEIGHTS 0x00000001
 #define XNN_FLAG_TRANSPOSE_B 0x00000001
@@ -259,6 +260,59 @@ enum xnn_status xnn_reshape_fully_connected_nc_bf16_f32(xnn_operator_t fully_con
                                                         pthreadpool_t threadpool);
 enum xnn_status xnn_setup_fully_connected_nc_bf16_f32(xnn_operator_t fully_connected_op,
                                                       const void *input, float *output);
+
+enum xnn_status xnn_create_fully_connected_nc_f32_qc8w(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const float *kernel_scale, const int8_t *kernel, const float *bias, float output_min,
+    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
+    xnn_operator_t *fully_connected_op_out);
+enum xnn_status xnn_reshape_fully_connected_nc_f32_qc8w(xnn_operator_t fully_connected_op,
+                                                        size_t batch_size,
+                                                        pthreadpool_t threadpool);
+enum xnn_status xnn_setup_fully_connected_nc_f32_qc8w(xnn_operator_t fully_connected_op,
+                                                      const float *input, float *output);
+
+enum xnn_status xnn_create_fully_connected_nc_qd8_f32_qc8w(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const float *kernel_scale, const int8_t *kernel, const float *bias, float output_min,
+    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
+    xnn_operator_t *fully_connected_op_out);
+enum xnn_status xnn_reshape_fully_connected_nc_qd8_f32_qc8w(xnn_operator_t fully_connected_op,
+                                                            size_t batch_size,
+                                                            size_t *workspace_size,
+                                                            pthreadpool_t threadpool);
+enum xnn_status xnn_setup_fully_connected_nc_qd8_f32_qc8w(
+    xnn_operator_t fully_connected_op, const int8_t *input, float *output, void *workspace,
+    const struct xnn_quantization_params *quantization_params);
+
+enum xnn_status xnn_create_fully_connected_nc_qdu8_f32_qc8w(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const float *kernel_scale, const int8_t *kernel, const float *bias, float output_min,
+    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
+    xnn_operator_t *fully_connected_op_out);
+enum xnn_status xnn_reshape_fully_connected_nc_qdu8_f32_qc8w(xnn_operator_t fully_connected_op,
+                                                             size_t batch_size,
+                                                             size_t *workspace_size,
+                                                             pthreadpool_t threadpool);
+enum xnn_status xnn_setup_fully_connected_nc_qdu8_f32_qc8w(
+    xnn_operator_t fully_connected_op, const int8_t *input, float *output, void *workspace,
+    const struct xnn_quantization_params *quantization_params);
+
+enum xnn_status xnn_create_convert_nc_f32_qd8(uint32_t flags, xnn_operator_t *convert_op_out);
+enum xnn_status xnn_reshape_convert_nc_f32_qd8(xnn_operator_t convert_op, size_t batch_size,
+                                               size_t channels, size_t input_stride,
+                                               size_t output_stride, pthreadpool_t threadpool);
+enum xnn_status xnn_setup_convert_nc_f32_qd8(xnn_operator_t convert_op, const float *input,
+                                             int8_t *output, float *row_sum,
+                                             struct xnn_quantization_params *quantization_params);
+
+enum xnn_status xnn_create_convert_nc_f32_qdu8(uint32_t flags, xnn_operator_t *convert_op_out);
+enum xnn_status xnn_reshape_convert_nc_f32_qdu8(xnn_operator_t convert_op, size_t batch_size,
+                                                size_t channels, size_t input_stride,
+                                                size_t output_stride, pthreadpool_t threadpool);
+enum xnn_status xnn_setup_convert_nc_f32_qdu8(xnn_operator_t convert_op, const float *input,
+                                              uint8_t *output, float *row_sum,
+                                              struct xnn_quantization_params *quantization_params);
 
 enum xnn_status xnn_create_batch_matrix_multiply_nc_f32(uint32_t flags,
                                                         xnn_operator_t *batch_matrix_multiply_op);

@@ -211,6 +211,21 @@ def test_casts_between_floats_are_looked_through():
     assert kernels == {"attention", "attention in float32"}
 
 
+def test_the_axis_of_softmax_before_operator_set_13():
+    """Without one it is 1, and all axes from there on count as one: no attention."""
+    text = """<ir_version: 7, opset_import: ["": 12]>
+    g (float[2, 3, 4] q, float[2, 4, 5] k, float[2, 5, 6] v) => (float[2, 3, 6] y)
+    { s = MatMul(q, k) p = Softmax(s) y = MatMul(p, v) }"""
+    rng = np.random.default_rng(10)
+    shapes = {"q": (2, 3, 4), "k": (2, 4, 5), "v": (2, 5, 6)}
+    given = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    scores = np.exp((given["q"] @ given["k"]).reshape(2, 15))
+    weights = (scores / scores.sum(axis=1, keepdims=True)).reshape(2, 3, 5)
+    program = compile_model(onnx.shape_inference.infer_shapes(parser.parse_model(text)))
+    close(program.run(given)["y"], weights @ given["v"])
+    assert "attention" not in kernels_of(program)
+
+
 NOT_ONE = {
     "scores are an output": ("s = MatMul(q, k) p = Softmax(s) y = MatMul(p, v)", ", float[m, n] s"),
     "weights are read twice": (

@@ -67,6 +67,27 @@ def test_its_classifier_keeps_wide_what_numpy_computes():
     assert chain.reason(mod) == "Mod has no native kernel"
 
 
+def test_its_classifier_knows_what_runs_natively_in_a_pattern():
+    """Erf alone has no kernel; within GELU it is no node of its own."""
+    numbers = {"r": 2**0.5, "one": 1.0, "half": 0.5}
+    nodes = [
+        helper.make_node("Div", ["x", "r"], ["a"]),
+        helper.make_node("Erf", ["a"], ["b"], name="within"),
+        helper.make_node("Add", ["b", "one"], ["c"]),
+        helper.make_node("Mul", ["x", "c"], ["d"]),
+        helper.make_node("Mul", ["d", "half"], ["e"]),
+        helper.make_node("Erf", ["e"], ["y"], name="alone"),
+    ]
+    constants = [onnx.numpy_helper.from_array(np.float32(v), k) for k, v in numbers.items()]
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", value[:1], value[1:], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    source = ir.from_proto(onnx.shape_inference.infer_shapes(made))
+    chain = choose_classifiers("target", {}, BACKEND)
+    colors = {node.name: chain.color(node) for node in source.graph if node.name}
+    assert colors == {"within": None, "alone": (Color.RED, "xnn-cpu")}
+
+
 def half_product(rows, accumulate=None):
     weight = np.zeros((1024, 1024), np.float16)
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="node")

@@ -154,6 +154,22 @@ def test_attention_moves_nothing():
     assert profile(model) == [product, product, product, "attention", product]
 
 
+@pytest.mark.parametrize("declared", ["[2, M]", "[a, b, c, d]"])
+def test_a_rank_that_is_declared_wrong(declared):
+    """Some exporters write such of outputs: what follows from the graph counts."""
+    text = f"""g (float[2, 12] x) => (float{declared} y) <int64[2] rest = {{3, 4}}> {{
+        a = Relu(x) s = Shape(x) n = Slice(s, zero1, one1) target = Concat<axis = 0>(n, rest)
+        y = Reshape(a, target)
+    }}"""
+    numbers = {"zero1": np.array([0]), "one1": np.array([1])}
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}')
+    for name, array in numbers.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    x = floats(2, 12)
+    got = compile_model(model).run({"x": x})["y"]
+    np.testing.assert_array_equal(got, np.maximum(x, 0).reshape(2, 3, 4))
+
+
 def test_what_no_host_operation_awaits_runs_with_its_reader():
     """Between them is no border of partitions, where values lie in ONNX's order."""
     text = """g (float[3, 40] x) => (float[3, 5] y) {

@@ -394,3 +394,15 @@ def test_a_forked_child_can_run(threads):
     assert child.exitcode == 0
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(program.run(feed)["y"], expected)
+
+
+def test_a_body_in_a_function_whose_input_is_called_as_a_value_outside():
+    """Inlining brings both into one model."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 18, "d": 1]>
+    g (float[2,2] x) => (float[2,2] y) { v4 = Relu(x) h = d.H(v4) y = Add(h, v4) }
+    <domain: "d", opset_import: ["": 18]> H (s) => (o) {
+        t = Constant<value = bool {1}>() k = Constant<value = int64 {2}>()
+        o = Loop(k, t, s) <body = fb (int64 v4, bool c, float[2,2] r) => (bool c2, float[2,2] r2)
+        { c2 = Identity(c) r2 = Add(r, s) }> }""")
+    got = compile_model(model).run({"x": np.ones((2, 2), np.float32)})["y"]
+    np.testing.assert_array_equal(got, np.full((2, 2), 4, np.float32))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from xnn_kit import check
+from xnn_kit import check, compile_model
+
+from narrowpass.errors import BackendError
+from narrowpass.reference import Recurrent
 
 RNG = np.random.default_rng(5)
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -65,9 +69,72 @@ def test_gru_that_resets_after_the_product(direction):
     tried(model("GRU", bias=True, states=True, direction=direction, linear_before_reset=1))
 
 
-def test_what_is_not_covered_falls_back():
-    made = model("LSTM", bias=True, states=False, clip=1.0)
-    feeds = {"x": RNG.standard_normal((7, 2, 3)).astype(np.float32)}
-    program = check(made, feeds, native=None)
+CELLS = {
+    "lengths": ("LSTM", {"direction": "bidirectional"}, [7, 3]),
+    "lengths, backwards": ("GRU", {"direction": "reverse"}, [0, 5]),
+    "clip": ("LSTM", {"clip": 0.5}, None),
+    "coupled": ("LSTM", {"input_forget": 1}, None),
+    "Relu": ("RNN", {"activations": ["Relu"]}, [2, 7]),
+    "HardSigmoid": (
+        "GRU",
+        {"activations": ["HardSigmoid", "Softsign"], "activation_alpha": [0.3]},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CELLS)
+def test_attributes_and_lengths(case):
+    op_type, attributes, lengths = CELLS[case]
+    made = model(op_type, bias=True, states=True, **attributes)
+    if lengths:
+        made.graph.node[0].input[4] = "n"
+        made.graph.initializer.append(numpy_helper.from_array(np.array(lengths, np.int32), "n"))
+    tried(made)
+
+
+def test_outputs_without_a_name():
+    made = model("LSTM", bias=True, states=True)
+    made.graph.node[0].output[:] = ["", "y_h"]
+    for value in list(made.graph.output):
+        if value.name != "y_h":
+            made.graph.output.remove(value)
+    tried(made)
+
+
+def test_peepholes():
+    made = model("LSTM", bias=True, states=True)
+    made.graph.node[0].input.append("p")
+    p = RNG.standard_normal((1, 15)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(p, "p"))
+    tried(made)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op_type", GATES)
+def test_narrow_floats_are_rounded_at_the_outputs(op_type, dtype):
+    """They run in numpy, computed in float32."""
+    wide = model(op_type, bias=True, states=False)
+    narrow = ir.from_proto(wide)
+    kind = ir.DataType[dtype.upper()]
+    for tensor in narrow.graph.initializers.values():
+        array = tensor.const_value.numpy().astype(kind.numpy())
+        tensor.const_value = ir.tensor(array, name=tensor.name)
+        tensor.dtype = kind
+    for value in (*narrow.graph.inputs, *narrow.graph.outputs):
+        value.dtype = kind
+    narrow.graph.opset_imports[""] = 22
+    x = RNG.standard_normal((7, 2, 3)).astype(kind.numpy())
+    program = compile_model(narrow)
     (plan,) = program.explain()
-    assert plan.kernel == "onnx.reference"
+    assert plan.kernel == f"numpy {op_type}"
+    w, r, b = (narrow.graph.initializers[name].const_value.numpy() for name in "wrb")
+    expected = Recurrent(op_type, {})(*(item.astype(np.float32) for item in (x, w, r, b)))
+    for one, other in zip(program.run({"x": x}).values(), expected, strict=True):
+        np.testing.assert_array_equal(one, other.astype(kind.numpy()), strict=True)
+
+
+def test_an_activation_that_there_is_not():
+    made = model("RNN", bias=True, states=False, activations=["Sine"])
+    with pytest.raises(BackendError, match="no activation 'Sine'"):
+        compile_model(made)

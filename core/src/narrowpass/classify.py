@@ -40,6 +40,10 @@ ACCUMULATE = "narrowpass.accumulate"
 """The key of a node's metadata that says what its sums are to be kept in, such as ``float32``."""
 
 
+ACTIVATIONS = "narrowpass.activations"
+"""The key of a node's metadata that says how its activations are quantized: ``dynamic``, each row
+by its own range when it runs."""
+
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -225,20 +229,29 @@ def choose_classifiers(
     return ClassifierChain(tuple(chosen))
 
 
-def matching_nodes(items: Sequence[str], nodes: Iterable[ir.Node]) -> dict[str, list[ir.Node]]:
+def matching_nodes(
+    items: Sequence[str],
+    nodes: Iterable[ir.Node],
+    label: Callable[[ir.Node], str] | None = None,
+) -> dict[str, list[ir.Node]]:
     """Give, for each list item of pipeline text, the nodes that it selects.
 
     An item is a node-name glob (`fnmatch`: ``*`` crosses ``/``; a whole name always matches
     itself) or ``op:TYPE``. An item that selects nothing has an empty list; whoever asked warns.
+
+    Args:
+        items: of the list.
+        nodes: to select from.
+        label: gives another name that a node may be selected by, as reports show it.
     """
     selected: dict[str, list[ir.Node]] = {item: [] for item in items}
     for node in nodes:
-        name = node.name or ""
+        names = {node.name or ""} | ({label(node)} if label is not None else set())
         for item, found in selected.items():
             if item.startswith("op:"):
                 hit = node.op_type == item.removeprefix("op:")
             else:
-                hit = name == item or fnmatch.fnmatchcase(name, item)
+                hit = item in names or any(fnmatch.fnmatchcase(name, item) for name in names)
             if hit:
                 found.append(node)
     return selected

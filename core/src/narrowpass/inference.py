@@ -25,6 +25,9 @@ _SCALES = 16
 _INTEGERS = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.BOOL}
 _UNKNOWN = onnx.TypeProto()
 
+_FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
+"""Which output of the body is the first result of the node."""
+
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
@@ -170,13 +173,28 @@ class _Inference:
     def visit_graph(self, graph: ir.Graph, *, subgraphs: bool) -> None:
         """Infer the types of a graph's nodes, in order."""
         for node in graph:
-            self.visit(node)
-            for inner in find_subgraphs(node) if subgraphs else ():
-                for value in inner.inputs:
+            inner = list(find_subgraphs(node)) if subgraphs else []
+            for body in inner:
+                for value in body.inputs:
                     self._know(value)
-                for value in inner.initializers.values():
+                for value in body.initializers.values():
                     self._know_constant(value)
-                self.visit_graph(inner, subgraphs=True)
+                self.visit_graph(body, subgraphs=True)
+            self.visit(node)
+            if inner and not node.domain and node.op_type in _FIRST_RESULT:
+                self._take_from_bodies(node, inner)
+
+    def _take_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
+        """Give results of control flow the element types that they have in the bodies.
+
+        ONNX's inference does not see what functions give there.
+        """
+        first = _FIRST_RESULT[node.op_type]
+        for index, value in enumerate(node.outputs):
+            kinds = [body.outputs[first + index].type for body in bodies]
+            if value.type is None and value.name and kinds and kinds.count(kinds[0]) == len(kinds):
+                value.type = kinds[0]
+                self._know(value)
 
     def visit(self, node: ir.Node) -> None:
         """Infer the types of a node's outputs."""
@@ -191,8 +209,7 @@ class _Inference:
             proto = found.get(value.name)
             if proto is not None and proto.WhichOneof("value") is not None:
                 _apply(value, proto)
-            if value.shape is None:
-                self._apply_rank(node, value)
+            self._apply_rank(node, value)
             self._know(value)
             if node.op_type == "Constant" and not node.domain:
                 tensor = constant_tensor(value)
@@ -230,7 +247,10 @@ class _Inference:
         return {}
 
     def _apply_rank(self, node: ir.Node, value: ir.Value) -> None:
-        """Give a value its rank, where that follows from the length of a computed shape."""
+        """Give a value its rank, where that follows from the length of a computed shape.
+
+        A declaration of another rank is wrong: exporters write such of outputs.
+        """
         at = None if node.domain else _TARGET.get(node.op_type)
         target = node.inputs[at] if at is not None and at < len(node.inputs) else None
         if target is None or target.shape is None or len(target.shape) != 1:
@@ -241,7 +261,7 @@ class _Inference:
             if given is None or given.shape is None:
                 return
             rank = max(rank, len(given.shape))
-        if isinstance(rank, int):
+        if isinstance(rank, int) and (value.shape is None or len(value.shape) != rank):
             value.shape = ir.Shape([None] * rank)
 
     def _know(self, value: ir.Value) -> None:
@@ -250,6 +270,10 @@ class _Inference:
             if value.shape is not None and isinstance(value.type, ir.TensorType):
                 ir.serde.serialize_shape_into(proto, value.shape)
             self._types[value.name] = proto
+        elif value.name:
+            # Nothing of another value of that name, as in the other branch.
+            self._types.pop(value.name, None)
+            self._data.pop(value.name, None)
 
     def _know_constant(self, value: ir.Value) -> None:
         tensor = value.const_value

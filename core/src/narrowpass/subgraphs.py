@@ -73,3 +73,9 @@ class Opsets:
     def function(self, node: ir.Node) -> ir.Function | None:
         """Give the function that a node stands in; None for the graph of the model."""
         return self._functions.get(node)
+
+    def label(self, node: ir.Node) -> str:
+        """Name a node for reports: by its function too, and by what it makes if it has no name."""
+        name = node.name or next((value.name for value in node.outputs if value.name), "") or ""
+        function = self._functions.get(node)
+        return name if function is None else f"{function.name}/{name}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -9,6 +12,8 @@ import pytest
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
 from narrowpass.reference import ReferenceBackend
+
+sys.path.insert(0, str(Path(__file__).parent))  # for runtime_kit
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ _GREEN = {
 _RED = {
     "BatchNormalization": "its variances and their sums need range",
     "Bernoulli": "random numbers would be others",
+    "Cos": "large angles lose what it depends on",
     "CumProd": "long products leave the range",
     "CumSum": "long sums lose what they add",
     "Det": "long products leave the range",
@@ -51,6 +52,7 @@ _RED = {
     "ReduceLogSumExp": "sums of exponentials leave the range",
     "ReduceProd": "long products leave the range",
     "ReduceSumSquare": "sums of squares leave the range",
+    "Sin": "large angles lose what it depends on",
     "SoftmaxCrossEntropyLoss": "losses are summed over all elements",
     "Softplus": "it is the logarithm of an exponential",
     "Tan": "near its poles it leaves the range",

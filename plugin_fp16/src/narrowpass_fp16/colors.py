@@ -93,7 +93,7 @@ class Coloring:
         )
         # A model's output keeps its name when a cast makes it, and what made it gets another.
         self._results = {node: [v.name for v in node.outputs if v.name] for node in nodes}
-        self._magnitudes = magnitudes(nodes, self._constants.largest)
+        self._magnitudes = magnitudes(model, nodes, self._constants.largest)
         self._verdicts = {node: self._of(node) for node in nodes}
         for node in exact_nodes(model, nodes, self.color):
             reason = "an index or a size follows from it"
@@ -108,6 +108,19 @@ class Coloring:
         """Give the colour of a node."""
         return self._verdicts[node].color
 
+    def too_large(self, value: ir.Value) -> bool:
+        """Tell whether a value is known not to fit into the narrow type."""
+        tensor = constant_tensor(value)
+        if tensor is not None and tensor.dtype == FLOAT and self._constants.against(tensor)[0]:
+            return True
+        seen = self._ranges.get(value.name or "", 0.0)
+        return max(seen, self._magnitudes.get(value, 0.0)) > self._largest
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether values were seen on data: those of the main graph."""
+        return bool(self._ranges)
+
     def accumulate(self, node: ir.Node) -> str:
         """Give what the sums of a node are to be kept in; empty where nobody says."""
         answer = self._chain.dtypes(node)
@@ -120,18 +133,13 @@ class Coloring:
             narrow = placement is not None and placement.is_narrow(node)
             if narrow:
                 ctx.counters["narrow"] += 1
-            name = node.name or next((value.name for value in node.outputs if value.name), "")
-            function = self._opsets.function(node)
-            if function is not None:
-                name = f"{function.name}/{name}"
+            name = self._opsets.label(node)
             decision = f"{verdict.color.value}, {'narrow' if narrow else 'wide'}"
             measured, limit = verdict.measured, verdict.limit
             if measured is None:
                 measured, limit = self._range(node)
             ctx.decisions.append(
-                Decision(
-                    name or "", node.op_type, decision, verdict.by, verdict.reason, measured, limit
-                )
+                Decision(name, node.op_type, decision, verdict.by, verdict.reason, measured, limit)
             )
 
     def _range(self, node: ir.Node) -> tuple[float | None, float | None]:
@@ -140,6 +148,10 @@ class Coloring:
         return (max(found), self._largest) if found else (None, None)
 
     def _of(self, node: ir.Node) -> Verdict:
+        border = node.op_identifier() in self._model.functions
+        border = border or (node.op_type in CONTROL_FLOW and not node.domain)
+        if border and node in self._chosen and self._chosen[node][0] is Color.RED:
+            return Verdict(*self._chosen[node])
         if node.op_type in CONTROL_FLOW and not node.domain:
             return Verdict(Color.GRAY, "subgraphs", "its values follow those of its subgraphs")
         if node.op_identifier() in self._model.functions:

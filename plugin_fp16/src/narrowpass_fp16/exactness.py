@@ -60,10 +60,13 @@ def _counted(node: ir.Node) -> list[ir.Value]:
     first = node.inputs[0] if node.inputs else None
     if node.domain or first is None:
         return []
-    if node.op_type == "Cast" and is_float(first):
+    if node.op_type in ("Cast", "CastLike") and is_float(first):
         kept = is_float(node.outputs[0]) or node.outputs[0].dtype in _FLOATS
         return [] if kept else [first]
     if node.op_type in ("Resize", "Upsample"):
         return [value for value in node.inputs[1:] if value is not None]
-    depth = node.inputs[1] if node.op_type == "OneHot" else None
-    return [] if depth is None else [depth]
+    if node.op_type == "Range":
+        return [value for value in node.inputs if value is not None]
+    if node.op_type == "OneHot":  # indices and depth
+        return [value for value in node.inputs[:2] if value is not None]
+    return []

@@ -1,75 +1,161 @@
-"""How large values are that constants go into unchanged: masks, most of all.
+"""How large values are that large constants go into: masks, most of all.
 
-A mask of -3.4e38 that is chosen by a Where, or added, is as large behind that; a cast would make
-infinity of it, and NaN of the softmax of a row that is masked altogether.
+A mask of -3.4e38 that is chosen by a Where, added, moved, or carried into a branch, is as large
+behind that; a cast would make infinity of it, and NaN of the softmax of a row that is masked
+altogether.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass_fp16.schemas import FLOAT, is_float, sums_attribute
+from narrowpass.subgraphs import subgraphs
+from narrowpass_fp16.schemas import is_float, sums_attribute
 
-_MOVES = {
-    "Abs",
-    "Add",
-    "Concat",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Identity",
-    "Mul",
-    "Neg",
-    "Pad",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Sum",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-    "Where",
+_FORGET = {
+    "Atan",
+    "Attention",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "Cos",
+    "Einsum",
+    "Erf",
+    "Exp",
+    "GRU",
+    "Gemm",
+    "GroupNormalization",
+    "HardSigmoid",
+    "Hardmax",
+    "InstanceNormalization",
+    "LSTM",
+    "LayerNormalization",
+    "Log",
+    "LpNormalization",
+    "MatMul",
+    "MeanVarianceNormalization",
+    "RMSNormalization",
+    "RNN",
+    "Reciprocal",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Softmax",
+    "Softsign",
+    "Tanh",
 }
-"""Operators whose result may have the largest element of an operand in it."""
+"""Operators whose results are bounded, or sums of products, of which nothing is known. All others
+may have the largest element of an operand in their results."""
 
 _UNBOUNDED = 3.4e38
 """The largest float32, as a bound the same as none."""
 
+_ROUNDS = 8
+"""Of following values around loops and through calls."""
+
 
 def magnitudes(
-    nodes: Sequence[ir.Node], largest_in: Callable[[ir.TensorProtocol], float]
+    model: ir.Model,
+    nodes: Sequence[ir.Node],
+    largest_in: Callable[[ir.TensorProtocol], float],
 ) -> dict[ir.Value, float]:
     """Give the largest magnitude that constants bring into computed values.
 
     Args:
-        nodes: of a model, in order.
+        model: gives the functions.
+        nodes: of the model, in order, those of subgraphs and functions included.
         largest_in: gives the largest finite magnitude in a constant of float32.
 
     Returns:
-        Values with such constants in them; a value is left out where there are none.
+        Values with constants in them; a value is left out where there are none.
     """
     found: dict[ir.Value, float] = {}
-    for node in nodes:
-        if node.domain or node.op_type not in _MOVES:
-            continue
-        most = 0.0
-        for value in node.inputs:
-            if value is None or not is_float(value):
-                continue
-            tensor = constant_tensor(value)
-            if tensor is None:
-                most = max(most, found.get(value, 0.0))
-            elif tensor.dtype == FLOAT:
-                most = max(most, largest_in(tensor))
-        if most:
-            found.update(dict.fromkeys(node.outputs, most))
-    return found
+
+    def of(value: ir.Value | None) -> float:
+        if value is None:
+            return 0.0
+        tensor = constant_tensor(value)
+        if tensor is None:
+            return found.get(value, 0.0)
+        if tensor.dtype == ir.DataType.FLOAT:
+            return largest_in(tensor)
+        return _largest_of_double(tensor) if tensor.dtype == ir.DataType.DOUBLE else 0.0
+
+    for _ in range(_ROUNDS):
+        changed = False
+        for node in nodes:
+            flows = list(_borders(model, node))
+            if not flows and not node.domain:
+                most = _result(node, of)
+                flows = [(most, value) for value in node.outputs]
+            for source, value in flows:
+                most = of(source) if isinstance(source, ir.Value) else source
+                if most > found.get(value, 0.0):
+                    found[value] = most
+                    changed = True
+        if not changed:
+            break
+    return {value: most for value, most in found.items() if is_float(value)}
+
+
+def _borders(model: ir.Model, node: ir.Node) -> Iterator[tuple[ir.Value | float, ir.Value]]:
+    """Give what goes where at the borders of subgraphs and functions: from, to."""
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        yield from _pairs(node.inputs, function.inputs)
+        yield from _pairs(function.outputs, node.outputs)
+    elif not node.domain and node.op_type == "If":
+        for graph in subgraphs(node):
+            yield from _pairs(graph.outputs, node.outputs)
+    elif not node.domain and node.op_type == "Loop":
+        for body in subgraphs(node):
+            yield from _pairs(node.inputs[2:], body.inputs[2:])
+            yield from _pairs(body.outputs[1:], body.inputs[2:])
+            yield from _pairs(body.outputs[1:], node.outputs)
+            yield from _pairs(node.inputs[2:], node.outputs)
+    elif not node.domain and node.op_type == "Scan":
+        for body in subgraphs(node):
+            states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+            yield from _pairs(node.inputs, body.inputs)
+            yield from _pairs(body.outputs[:states], body.inputs[:states])
+            yield from _pairs(body.outputs, node.outputs)
+
+
+def _pairs(
+    sources: Iterable[ir.Value | None], targets: Iterable[ir.Value]
+) -> Iterator[tuple[ir.Value | float, ir.Value]]:
+    for source, target in zip(sources, targets, strict=False):
+        if source is not None:
+            yield source, target
+
+
+def _result(node: ir.Node, of: Callable[[ir.Value | None], float]) -> float:
+    """Give the largest magnitude in the results of an operator."""
+    kind = node.op_type
+    if kind in _FORGET:
+        return 0.0
+    if kind == "ConstantOfShape":
+        value = node.attributes.get("value")
+        return 0.0 if value is None else float(np.abs(value.as_tensor().numpy()).max())
+    given = [of(value) for value in node.inputs]
+    if kind == "Mul" and len(given) == 2 and all(given):
+        return given[0] * given[1]
+    if kind == "Div":
+        return given[0]
+    if kind == "Sub" and len(given) == 2 and all(given):
+        return 0.0  # what was added is taken away again
+    if kind == "Clip" and len(given) == 3 and all(given[1:]):
+        return max(given[1:])
+    return max(given, default=0.0)
+
+
+def _largest_of_double(tensor: ir.TensorProtocol) -> float:
+    array = np.abs(tensor.numpy())
+    return float(array[np.isfinite(array)].max(initial=0))
 
 
 def number_beyond(

@@ -21,13 +21,13 @@ from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
 from narrowpass.options import OptionError
-from narrowpass.subgraphs import model_nodes
+from narrowpass.subgraphs import Opsets, model_nodes, subgraphs
+from narrowpass.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.placement import Placement
 from narrowpass_fp16.ranges import observe
-from narrowpass_fp16.verification import Verification
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -116,7 +116,9 @@ class MixedPrecision(Pass):
             modified, _ = self._rewrite(model, ctx, ranges, frozenset())
             return PassResult(model, modified)
         original = model.clone()
-        verification = Verification(original, ctx.samples, self.tolerance)
+        verification = Verification(
+            original, ctx.samples, self.tolerance, judges(ctx.target), ctx.log
+        )
         held = self._held(original, ctx, verification, ranges)
         modified, _ = self._rewrite(model, ctx, ranges, held)
         if modified:
@@ -143,7 +145,22 @@ class MixedPrecision(Pass):
         rewrite(frozenset())
         if not narrow:
             return frozenset()
-        return verification.blame(rewrite, tuple(narrow))
+
+        def harm() -> list[int]:
+            """Order nodes by the error that they add to those of what they read."""
+            nodes = model_nodes(original)
+            values = {node: node.outputs[0].name or "" for node in nodes if node.outputs}
+            names = [name for name in values.values() if name]
+            errors = verification.errors(rewrite(frozenset()), names)
+
+            def added(number: int) -> float:
+                node = nodes[number]
+                read = [errors.get(v.name or "", 0.0) for v in node.inputs if v is not None]
+                return errors.get(values.get(node, ""), 0.0) - max(read, default=0.0)
+
+            return sorted(narrow, key=lambda number: (-added(number), number))
+
+        return verification.blame(rewrite, tuple(narrow), harm)
 
     def _rewrite(
         self, model: ir.Model, ctx: Context, ranges: Mapping[str, float], held: frozenset[int]
@@ -161,7 +178,12 @@ class MixedPrecision(Pass):
                 coloring.publish(ctx, None)
                 return False, []
             placement = Placement(
-                model, dtype, coloring.color, self._kept(model), by_bytes=self.cost == "bytes"
+                model,
+                dtype,
+                coloring.color,
+                self._kept(model),
+                wide=_unsafe(model, coloring),
+                by_bytes=self.cost == "bytes",
             )
             placement.solve()
             narrow = [number for number, node in enumerate(nodes) if placement.is_narrow(node)]
@@ -201,7 +223,8 @@ class MixedPrecision(Pass):
         nodes = model_nodes(model)
         chosen: dict[ir.Node, tuple[Color, str]] = {}
         for option, color in (("green", Color.GREEN), ("red", Color.RED)):
-            for item, found in matching_nodes(getattr(self, option), nodes).items():
+            selected = matching_nodes(getattr(self, option), nodes, Opsets(model).label)
+            for item, found in selected.items():
                 if not found:
                     ctx.log.warning("fp16: %s item %r selects no node", option, item)
                 chosen.update((node, (color, f"option {option}")) for node in found)
@@ -226,6 +249,24 @@ class MixedPrecision(Pass):
             if name not in known:
                 raise PassError(f"keep-io: the model has no input or output {name!r}")
         return self.keep_io
+
+
+def _unsafe(model: ir.Model, coloring: Coloring) -> Callable[[ir.Value], bool]:
+    """Tell of values at the borders of subgraphs that must stay wide.
+
+    With data, those that were not seen: what a loop carries may be larger within.
+    """
+    if not coloring.has_ranges:
+        return coloring.too_large
+    seen = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
+    seen.update(
+        value
+        for node in model.graph.all_nodes()
+        if node.op_type == "If" and not node.domain
+        for graph in subgraphs(node)
+        for value in graph.outputs
+    )
+    return lambda value: value not in seen or coloring.too_large(value)
 
 
 def _tell_errors(

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from narrowpass import Color
 from narrowpass.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
-from narrowpass_fp16.schemas import is_float, slots
+from narrowpass_fp16.schemas import can_hold, is_float, slots
 
 WIDE = SINK
 _LOOP = 16
@@ -68,6 +68,7 @@ class Placement:
         dtype: the narrow type.
         color: gives the colour of a node.
         keeps: names of graph inputs and outputs whose type stays; None for all.
+        wide: tells of values that must not be narrow where a subgraph or function begins or ends.
         by_bytes: whether a cast counts as many bytes as it moves, or one.
     """
 
@@ -78,11 +79,13 @@ class Placement:
         color: Callable[[ir.Node], Color],
         keeps: Iterable[str] | None,
         *,
+        wide: Callable[[ir.Value], bool] = lambda _: False,
         by_bytes: bool = True,
     ) -> None:
         self._model, self._dtype, self._color = model, dtype, color
         self._keeps = None if keeps is None else set(keeps)
         self._by_bytes = by_bytes
+        self._wide = wide
         self._network = Network()
         self._fixed: dict[int, Color] = {}
         self.uses: dict[ir.Value, Uses] = {}
@@ -215,7 +218,11 @@ class Placement:
                 if is_float(value):
                     self._make(value, WIDE, depth)
             for inner in graph:
-                self._add_opaque(inner, subgraphs(inner), depth)
+                called = self._model.functions.get(inner.op_identifier())
+                if called is not None and self._opsets.enters(called):
+                    self._add_call(inner, called, depth)
+                else:
+                    self._add_opaque(inner, subgraphs(inner), depth)
             for index, value in enumerate(graph.outputs):
                 if is_float(value):
                     self._read(value, WIDE, graph, index)
@@ -271,21 +278,30 @@ class Placement:
         self._entered.add(key)
         if first:
             for index, formal in enumerate(function.inputs):
-                if is_float(formal):
-                    self._make(formal, variable(f"input {index}"), depth)
+                tied = self._ties(formal)
+                self._make(formal, variable(f"input {index}") if tied else WIDE, depth)
             self._add_graph(function.graph, depth)
             for index, result in enumerate(function.outputs):
                 if is_float(result):
-                    self._read(result, variable(f"output {index}"), function.graph, index)
+                    reader = variable(f"output {index}") if self._ties(result) else WIDE
+                    self._read(result, reader, function.graph, index)
         # A formal without a type is of several types in several calls: it changes in none.
         for index, value in enumerate(node.inputs):
             if value is not None and is_float(value):
-                same = index < len(function.inputs) and is_float(function.inputs[index])
-                self._read(value, variable(f"input {index}") if same else WIDE, node, index)
+                same = index < len(function.inputs) and self._ties(function.inputs[index])
+                reader = variable(f"input {index}") if same else WIDE
+                self._read(value, reader, node, index)
+                if same and self._wide(value):
+                    self._fixed[reader] = Color.RED
         for index, value in enumerate(node.outputs):
             if is_float(value):
-                same = index < len(function.outputs) and is_float(function.outputs[index])
+                same = index < len(function.outputs) and self._ties(function.outputs[index])
                 self._make(value, variable(f"output {index}") if same else WIDE, depth)
+        if self._color(node) is Color.RED:
+            self._fixed.update(dict.fromkeys(own, Color.RED))
+
+    def _ties(self, value: ir.Value) -> bool:
+        return is_float(value) and not self._wide(value)
 
     def _tie(self, node: ir.Node, name: str, tied: Tied, depth: int) -> None:
         """Let what goes into a subgraph and comes out of it have one type."""
@@ -294,7 +310,9 @@ class Placement:
         values = [value for _, value in given] + [value for _, _, value in results]
         values += tied.made + tied.formals
         # Where one of them is no float tensor, or of unknown type, none changes.
-        same = all(value is not None and is_float(value) for value in values)
+        same = all(v is not None and is_float(v) and not self._wide(v) for v in values)
+        same = same and can_hold(node, self._opsets.version(node), self._dtype)
+        same = same and self._color(node) is not Color.RED
         variable = self._variable(node, name) if same else WIDE
         for index, value in given:
             if value is not None and is_float(value):

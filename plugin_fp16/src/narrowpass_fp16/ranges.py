@@ -9,17 +9,19 @@ import onnx_ir as ir
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError
+from narrowpass.verification import AT_ONCE
 
 if TYPE_CHECKING:
     from narrowpass import Backend
+    from narrowpass.backend import Feeds
     from narrowpass.calibration import Samples
-
-AT_ONCE = 256
-"""Values that are kept in one run: more of them would fill the memory."""
 
 
 def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[str, float]:
     """Run a model on samples, and give the largest finite magnitude of each float32 value.
+
+    Those of the main graph and its inputs: values within branches, loops and functions cannot be
+    had.
 
     Args:
         model: as it was before anything is narrow; not changed.
@@ -27,7 +29,7 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
         target: what runs it; None for the reference evaluator.
 
     Raises:
-        DataError: a value is infinite or NaN on a sample; the message names both.
+        DataError: an input is NaN on a sample; the message names both.
         BackendError: the model cannot be run.
     """
     names = [
@@ -45,24 +47,34 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
             Bundle({"main": model}), CompileOptions(keep=keep, cache=False)
         ) as program:
             for number, feeds in enumerate(samples, start=1):
+                _check(feeds, number, samples)
+                for name, array in feeds.items():
+                    if np.asarray(array).dtype == np.float32:
+                        largest[name] = max(largest.get(name, 0.0), _largest(array))
                 for name, array in program.run(feeds, outputs=chosen).items():
-                    largest[name] = max(
-                        largest.get(name, 0.0), _largest(name, array, number, samples)
-                    )
+                    largest[name] = max(largest.get(name, 0.0), _largest(array))
     return largest
 
 
-def _largest(name: str, array: object, number: int, samples: Samples) -> float:
+def _check(feeds: Feeds, number: int, samples: Samples) -> None:
+    for name, array in feeds.items():
+        if np.asarray(array).dtype.kind == "f" and np.isnan(array).any():
+            raise DataError(f"input {name!r} is NaN on sample {number} of {samples.source}")
+
+
+def _largest(array: object) -> float:
+    """Give the largest finite magnitude.
+
+    Infinity is what a mask adds, and NaN what some models put where nothing is known; both stay
+    what they are in the narrow type.
+    """
     if not isinstance(array, np.ndarray) or not array.size:
         return 0.0
     size = float(np.abs(array).max())
-    if np.isnan(size):
-        raise DataError(f"value {name!r} is NaN on sample {number} of {samples.source}")
-    # Infinity is what a mask adds; it stays infinity in the narrow type.
-    if np.isinf(size):
-        finite = np.abs(array[np.isfinite(array)])
-        return float(finite.max()) if finite.size else 0.0
-    return size
+    if np.isfinite(size):
+        return size
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
 
 
 def _backend(target: Backend | None) -> Backend:

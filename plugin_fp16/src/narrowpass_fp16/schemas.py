@@ -40,25 +40,45 @@ def slots(node: ir.Node, version: int, dtype: ir.DataType) -> Iterator[Slot] | N
         dtype: the narrow type.
     """
     schema = _schema(node.op_type, version, node.domain)
-    if schema is None:
+    if schema is None or node.domain:
         return None
     return _slots(node, schema, f"tensor({dtype.name.lower()})")
 
 
 _FIXED = {
+    ("BitCast", "T1"),
+    ("BitCast", "T2"),
     ("CastLike", "T1"),
     ("CastLike", "T2"),
+    ("EyeLike", "T1"),
+    ("EyeLike", "T2"),
     ("GroupNormalization", "U"),
     ("LayerNormalization", "U"),
+    ("LinearAttention", "S"),
+    ("LinearAttention", "T"),
     ("OneHot", "T1"),
     ("OneHot", "T2"),
+    ("OptionalGetElement", "O"),
+    ("OptionalGetElement", "V"),
 }
 """Types that follow from an attribute or another input, and those of indices and sizes."""
+
+_SAME = {("RMSNormalization", "V"): "T"}
+"""Types that ONNX's inference and evaluator take to be one, though the schema has two."""
+
+_SAYS_TYPE = {"dtype", "output_datatype", "output_dtype", "to"}
+"""Attributes that say the type of a result."""
+
+_CHANGED = {"Cast"}
+"""Operators whose attribute is changed with the type of the result."""
 
 
 def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[Slot]:
     # What a sequence holds has its type, which no cast changes.
     holds = any(_is_container(formal) for formal in (*schema.inputs, *schema.outputs))
+    says = not _SAYS_TYPE.isdisjoint(schema.attributes) and node.op_type not in _CHANGED
+    read = {formal.type_str for formal in schema.inputs}
+    made = {formal.type_str for formal in schema.outputs}
     for values, formals, output in (
         (node.inputs, schema.inputs, False),
         (node.outputs, schema.outputs, True),
@@ -70,6 +90,9 @@ def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[S
             parameter = formal.type_str if narrow in formal.types and not holds else ""
             if parameter.startswith("tensor(") or (node.op_type, parameter) in _FIXED:
                 parameter = ""
+            if says and parameter not in read & made:
+                parameter = ""  # the result is of the type that the attribute says, or follows
+            parameter = _SAME.get((node.op_type, parameter), parameter)
             variadic = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
             if parameter and variadic and not formal.is_homogeneous:
                 parameter = f"{parameter}#{index}{'>' if output else '<'}"
@@ -101,6 +124,13 @@ def _first_version(op_type: str, domain: str, narrow: str) -> int:
 def first_version(node: ir.Node, dtype: ir.DataType) -> int:
     """Give the first operator set in which an operator has the narrow type; 0 where none has."""
     return _first_version(node.op_type, node.domain, f"tensor({dtype.name.lower()})")
+
+
+def can_hold(node: ir.Node, version: int, dtype: ir.DataType) -> bool:
+    """Tell whether the results of a node of control flow may be of a type."""
+    schema = _schema(node.op_type, version, node.domain)
+    narrow = f"tensor({dtype.name.lower()})"
+    return schema is not None and any(narrow in formal.types for formal in schema.outputs)
 
 
 def sums_attribute(node: ir.Node, version: int) -> str:

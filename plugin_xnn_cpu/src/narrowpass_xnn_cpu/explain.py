@@ -69,7 +69,7 @@ def _plans_of(
         dtype = node.outputs[0].dtype if node.outputs else None
         if entry.where is Where.NATIVE:
             kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
-            if dtype in NARROW:
+            if dtype in NARROW or name in precisions:
                 precision = precisions.get(name, "float32")
                 kernel += f" in {precision}{_sums(node, precision)}"
         elif entry.where is Where.SHAPES:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from narrowpass import Color, OpClassifier
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.families import reason
-from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.patterns import operations
 from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.native import cpu
 
@@ -54,7 +54,7 @@ class XnnCpuClassifier(OpClassifier):
     name: ClassVar[str] = "xnn-cpu"
 
     def __init__(self) -> None:
-        self._facts: dict[ir.Graph, Facts] = {}
+        self._reasons: dict[ir.Graph, dict[ir.Node, str]] = {}
 
     def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
         """Give a fresh one, which knows of no graph yet."""
@@ -69,9 +69,26 @@ class XnnCpuClassifier(OpClassifier):
         graph = node.graph
         if not isinstance(graph, ir.Graph):
             return ""
-        if graph not in self._facts:
-            self._facts[graph] = Facts(graph)
-        if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
-            return ""  # its subgraphs are asked
-        version = node.version or graph.opset_imports.get(node.domain, 1)
-        return reason(Op.of(node, version), self._facts[graph]) or ""
+        if graph not in self._reasons:
+            self._reasons[graph] = _reasons(graph)
+        return self._reasons[graph].get(node, "")
+
+
+def _reasons(graph: ir.Graph) -> dict[ir.Node, str]:
+    """Give the reasons of nodes that have no native kernel, alone or in a pattern."""
+    facts = Facts(graph)
+
+    def version(node: ir.Node) -> int:
+        return node.version or graph.opset_imports.get(node.domain, 1)
+
+    found = {}
+    for op in operations(graph, facts, version):
+        if any(
+            attribute.type == ir.AttributeType.GRAPH
+            for attribute in op.nodes[0].attributes.values()
+        ):
+            continue  # its subgraphs are asked
+        told = reason(op, facts)
+        if told:
+            found.update(dict.fromkeys(op.nodes, told))
+    return found

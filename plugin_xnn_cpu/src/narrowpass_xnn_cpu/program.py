@@ -22,6 +22,7 @@ from narrowpass.requests import (
     choose_outputs,
     write_output,
 )
+from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.method import Method, Premises, step_name
@@ -267,9 +268,30 @@ def _prepared(model: ir.Model) -> ir.Model:
     clone = model.clone()
     if clone.functions:
         clone = InlinePass()(clone).model
+        _separate(clone.graph, set())
     # What a file says of inner shapes may be wrong: it counts where nothing follows.
     infer(clone)
     return clone
+
+
+def _separate(graph: ir.Graph, outer: set[str]) -> None:
+    """Rename values of subgraphs that are called as others around them.
+
+    Inlining renames what nodes make, and not the inputs of the bodies in a function.
+    """
+    own = [*graph.inputs, *graph.initializers.values()]
+    own += [value for node in graph for value in node.outputs]
+    taken = outer | {value.name for value in own if value.name}
+    for value in own:
+        if value.name and value.name in outer:
+            number = 1
+            while f"{value.name}.{number}" in taken:
+                number += 1
+            value.name = f"{value.name}.{number}"
+            taken.add(value.name)
+    for node in graph:
+        for inner in subgraphs(node):
+            _separate(inner, taken)
 
 
 def _forget_weights(model: ir.Model) -> None:

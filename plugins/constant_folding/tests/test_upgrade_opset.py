@@ -183,3 +183,47 @@ def test_an_operator_that_cannot_be_converted():
         x, k = floats(2, 3, 8, 8), np.array([1, 1, 2, 2], np.float32)
         (got,) = ReferenceEvaluator(made).run(None, {"x": x, "k": k})
         np.testing.assert_array_equal(got, x.repeat(2, axis=2).repeat(2, axis=3))
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_where_samples_lie(opset, mode):
+    """Before operator set 11 they lay at multiples of the scale, against onnxruntime."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    op_type = "Upsample" if opset == 9 else "Resize"
+    nodes = [helper.make_node(op_type, ["x", "k"], ["y"], mode=mode)]
+    proto = model(nodes, opset, {"k": np.array([1, 1, 2, 2], np.float32)})
+    made = upgraded(proto)
+    x = {"x": floats(2, 3, 8, 8)}
+    right, got = (
+        onnxruntime.InferenceSession(
+            each.SerializeToString(), providers=["CPUExecutionProvider"]
+        ).run(None, x)[0]
+        for each in (proto, made)
+    )
+    np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
+
+
+REFUSED = {
+    "it was over all axes": (11, helper.make_node("Hardmax", ["x"], ["y"], axis=1)),
+    "its scales were those of groups": (
+        18,
+        helper.make_node("GroupNormalization", ["x", "s", "s"], ["y"], num_groups=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_the_converter_gets_wrong_is_refused(message):
+    opset, node = REFUSED[message]
+    copy = onnx.NodeProto.FromString(node.SerializeToString())
+    constants = {"s": np.ones(1, np.float32)} if "s" in node.input else {}
+    with pytest.raises(NarrowpassError, match=message):
+        upgraded(model([copy], opset, constants))
+
+
+def test_a_constant_that_is_an_output():
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], 13, {"c": floats(2)})
+    proto.graph.output.append(helper.make_tensor_value_info("c", FLOAT, [2]))
+    made = upgraded(proto)
+    assert [tensor.name for tensor in made.graph.initializer] == ["c"]

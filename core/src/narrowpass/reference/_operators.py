@@ -6,7 +6,7 @@ Each class replaces the one of the same name in `onnx.reference`; its docstring 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,10 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from narrowpass.reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
+from narrowpass.reference._convolutions import Conv, ConvTranspose
+from narrowpass.reference._pools import GlobalLpPool, GlobalMaxPool, LpNormalization, MaxPool
+from narrowpass.reference._recurrent import RecurrentOperator
+from narrowpass.reference._sampling import GridSample, Upsample
 
 Array = np.ndarray[Any, Any]
 
@@ -144,22 +148,68 @@ class LRN(OpRun):
         return (result.astype(data.dtype),)
 
 
+class Pad(OpRun):
+    """Takes negative pads, which cut off before the others add; onnx's refuses them."""
+
+    def _run(
+        self,
+        data: Array,
+        pads: Array | Sequence[int] | None = None,
+        constant: Array | None = None,
+        axes: Array | None = None,
+        mode: Any = None,
+        paddings: Sequence[int] | None = None,
+        value: float | None = None,
+    ) -> tuple[Any, ...]:
+        listed = np.asarray(paddings if pads is None else pads).tolist()
+        along = range(data.ndim) if axes is None else [axis % data.ndim for axis in axes.tolist()]
+        if len(listed) != 2 * len(along):
+            raise ValueError(f"{len(listed)} pads for {len(along)} axes")
+        pairs = [(0, 0)] * data.ndim
+        for index, axis in enumerate(along):
+            pairs[axis] = listed[index], listed[index + len(along)]
+        kept = data[
+            tuple(
+                slice(max(0, -before), max(0, size + min(0, after)))
+                for (before, after), size in zip(pairs, data.shape, strict=True)
+            )
+        ]
+        added = [(max(0, before), max(0, after)) for before, after in pairs]
+        mode = mode or "constant"
+        if mode != "constant":
+            return (np.pad(kept, added, mode),)
+        fill = value or 0 if constant is None else constant.reshape(-1)[0]
+        return (np.pad(kept, added, constant_values=fill).astype(data.dtype, copy=False),)
+
+
 _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
     {
         "BatchNormalization": (BatchNormalization, 7, 14),
+        "Conv": (Conv, 1, _NEWEST),
+        "ConvTranspose": (ConvTranspose, 1, _NEWEST),
         "DequantizeLinear": (DequantizeLinear, 10, 19),
         "Dropout": (Dropout, 7, 10),
+        "GRU": (RecurrentOperator, 1, _NEWEST),
+        "GlobalLpPool": (GlobalLpPool, 1, _NEWEST),
+        "GlobalMaxPool": (GlobalMaxPool, 1, _NEWEST),
+        "GridSample": (GridSample, 1, _NEWEST),
         "Hardmax": (CoercingSoftmax, 1, 13),
         "Identity": (Identity, 1, _NEWEST),
         "If": (If, 1, _NEWEST),
         "LRN": (LRN, 1, _NEWEST),
+        "LSTM": (RecurrentOperator, 1, _NEWEST),
         "LogSoftmax": (CoercingSoftmax, 1, 13),
         "Loop": (Loop, 1, _NEWEST),
+        "LpNormalization": (LpNormalization, 1, _NEWEST),
+        "MaxPool": (MaxPool, 1, _NEWEST),
         "Optional": (Optional, 1, _NEWEST),
+        "Pad": (Pad, 1, _NEWEST),
+        "RNN": (RecurrentOperator, 1, _NEWEST),
         "Scan": (Scan, 1, _NEWEST),
         "Scatter": (Scatter, 1, _NEWEST),
         "SequenceMap": (SequenceMap, 1, _NEWEST),
         "Softmax": (CoercingSoftmax, 1, 13),
+        "Upsample": (Upsample, 1, _NEWEST),
     }
 )
 """Operators of the default domain: what replaces them, from which opset, up to before which."""

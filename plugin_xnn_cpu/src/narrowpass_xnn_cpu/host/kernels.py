@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.host import quantization, recurrent
+from narrowpass.reference import Recurrent
+from narrowpass_xnn_cpu.host import quantization
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
@@ -31,6 +32,8 @@ _INTEGERS = {
     ir.DataType.UINT64,
 }
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE}
+_WIDENED = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+"""What only kernels take that compute in float32 and round the result."""
 _BOOLS = {ir.DataType.BOOL}
 _NUMBERS = _INTEGERS | _FLOATS
 _ALL = _NUMBERS | _BOOLS
@@ -60,9 +63,9 @@ def make(op: Op, facts: Facts) -> Kernel | None:
     build, since, dtypes = found
     if op.version < since:
         return None
-    values = [value for value in (*op.inputs, *op.outputs) if value is not None]
-    known = [facts.dtype(value) for value in values]
-    if any(dtype not in _ALL for dtype in known):
+    values = [*op.inputs, *(value for value in op.outputs if value.name)]
+    known = [facts.dtype(value) for value in values if value is not None]
+    if any(dtype not in _ALL and dtype not in dtypes for dtype in known):
         return None
     if facts.dtype(op.input(0)) not in dtypes and op.inputs:
         return None
@@ -324,9 +327,14 @@ def _non_zero(_: Op) -> Kernel:
     return lambda x: np.array(np.nonzero(x), np.int64).reshape(max(1, x.ndim) if x.ndim else 0, -1)
 
 
-@_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS)
+@_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS | _WIDENED)
 def _recurrent(op: Op) -> Kernel:
-    return recurrent.make(op)
+    try:
+        cells = Recurrent(op.kind, op.attributes)
+    except ValueError as error:  # the evaluator tells of it, with the node's name
+        raise KeyError(str(error)) from error
+    count = len(op.outputs)
+    return lambda *given: cells(*given)[:count]
 
 
 @_kernel("QuantizeLinear", since=10, dtypes={ir.DataType.FLOAT})

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
@@ -18,7 +19,7 @@ from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.weights.weight import Weight, digest
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
 
 
 class Where(enum.Enum):
@@ -171,7 +172,18 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     made = x.then("", elements, dtype=scale.dtype)
     parts = [part.identity for part in (x, scale, *zeros)]
     identity = digest("dequantize", axis, *parts) if all(parts) else ""
-    facts.derive(value, dataclasses.replace(made, identity=identity))
+    stored = _stored_as(x, scale, zero, axis)
+    facts.derive(value, dataclasses.replace(made, identity=identity, quantized=stored))
+
+
+def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
+    """Give integers and scales that a kernel may take as they are; None where none does."""
+    rank = len(x.shape)
+    if x.dtype != np.int8 or scale.dtype != np.float32 or not rank:
+        return None
+    if scale.size == 1:
+        return Quantized(x, scale, zero, 0)
+    return Quantized(x, scale, zero, axis % rank) if -rank <= axis < rank else None
 
 
 def _inline(tensor: ir.TensorProtocol) -> Weight:

@@ -97,10 +97,12 @@ class _View:
         return [0] * (4 - len(steps)) + steps
 
 
-def match(softmax: ir.Node, facts: Facts) -> Group | None:
+def match(softmax: ir.Node, facts: Facts, version: int) -> Group | None:
     """Match MatMul, a scale, a mask that is added, Softmax and MatMul; casts between floats too."""
     rank = facts.rank(softmax.outputs[0])
-    if rank not in (3, 4) or softmax.attributes.get_int("axis", -1) not in (-1, rank - 1):
+    # Before operator set 13 the axis was 1 by default, and all from it on counted as one.
+    axis = softmax.attributes.get_int("axis", -1 if version >= 13 else 1)
+    if rank not in (3, 4) or axis not in (-1, rank - 1):
         return None
     weights, after = softmax.outputs[0], []
     last = facts.only_user(weights)

@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, BatchMatMul
+from narrowpass_xnn_cpu.native.operators import UNBOUNDED, BatchMatMul, Range
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -124,12 +124,25 @@ def _gemm(op: Op, builder: Builder) -> None:
     dims = facts.dims(given) or ()
     leading = dims[1:] if op.get("transA", 0) else dims[:1]
     limits = op.limits if complete else UNBOUNDED
-    product = Product(kernel, bias, limits, _count(leading), op.accumulate, builder.session)
+    product = _product(op, builder, kernel, bias, limits, leading)
     if complete:
         builder.emit(Linear(rows, builder.new(op.output), product), op.output)
         return
     slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
     _add(op, builder, slot, added, beta)
+
+
+def _product(
+    op: Op,
+    builder: Builder,
+    kernel: Weight,
+    bias: Weight | None,
+    limits: Range,
+    leading: Sequence[int | str | None],
+) -> Product:
+    """Make a product of rows with these leading dimensions."""
+    rows, session = _count(leading), builder.session
+    return Product(kernel, bias, limits, rows, op.accumulate, op.activations, session)
 
 
 def _count(dims: Sequence[int | str | None]) -> int | None:
@@ -188,7 +201,7 @@ def _matmul(op: Op, builder: Builder) -> None:
         kernel = facts.stored(b)
         bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         leading = (facts.dims(a) or ())[:-1]
-        product = Product(kernel, bias, op.limits, _count(leading), op.accumulate, builder.session)
+        product = _product(op, builder, kernel, bias, op.limits, leading)
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from narrowpass.classify import ACCUMULATE
+from narrowpass.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
 
@@ -80,6 +80,11 @@ class Op:
     def accumulate(self) -> str:
         """What its sums are to be kept in, as the model says; empty where it does not."""
         return next((a for n in self.nodes if (a := n.metadata_props.get(ACCUMULATE))), "")
+
+    @property
+    def activations(self) -> str:
+        """How its activations are to be quantized, as the model says; empty where it does not."""
+        return next((a for n in self.nodes if (a := n.metadata_props.get(ACTIVATIONS))), "")
 
     @property
     def clamped(self) -> bool:

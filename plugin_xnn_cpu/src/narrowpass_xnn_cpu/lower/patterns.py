@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.lower.matching import (
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
 
-Match = Callable[[ir.Node, Facts], "Group | None"]
+Match = Callable[[ir.Node, Facts, int], "Group | None"]
 
 
 def _halved_product(
@@ -53,7 +53,7 @@ def _halved_product(
     return value, nodes
 
 
-def _gelu(erf: ir.Node, facts: Facts) -> Group | None:
+def _gelu(erf: ir.Node, facts: Facts, _version: int) -> Group | None:
     """Match 0.5 · x · (1 + erf(x / √2))."""
     scale = erf.inputs[0].producer() if erf.inputs[0] is not None else None
     if scale is None or facts.only_user(scale.outputs[0]) is not erf:
@@ -77,7 +77,7 @@ def _gelu(erf: ir.Node, facts: Facts) -> Group | None:
     return Group("gelu", [x], [scale, erf, *tail[1]])
 
 
-def _tanh_gelu(tanh: ir.Node, facts: Facts) -> Group | None:
+def _tanh_gelu(tanh: ir.Node, facts: Facts, _version: int) -> Group | None:
     """Match 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))."""
     outer = producer(tanh.inputs[0], "Mul")
     scaled = None if outer is None else with_constant(outer, facts)
@@ -131,7 +131,7 @@ def _cube(value: ir.Value, x: ir.Value, facts: Facts) -> list[ir.Node] | None:
     return None
 
 
-def _hard_swish(gate: ir.Node, facts: Facts) -> Group | None:
+def _hard_swish(gate: ir.Node, facts: Facts, _version: int) -> Group | None:
     """Match x · hardsigmoid(x) with a slope of 1/6, or x · min(max(x + 3, 0), 6) / 6."""
     x = gate.inputs[0]
     nodes = [gate]
@@ -174,7 +174,7 @@ def _hard_swish(gate: ir.Node, facts: Facts) -> Group | None:
     return None if x is None else Group("HardSwish", [x], nodes)
 
 
-def _silu(sigmoid: ir.Node, facts: Facts) -> Group | None:
+def _silu(sigmoid: ir.Node, facts: Facts, _version: int) -> Group | None:
     """Match x · sigmoid(x)."""
     product = facts.only_user(sigmoid.outputs[0])
     x = sigmoid.inputs[0]
@@ -206,7 +206,7 @@ def operations(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int])
     found: dict[ir.Node, Op] = {}
     for node in graph:
         match = _ANCHORS.get(node.op_type) if not node.domain else None
-        group = None if match is None else match(node, facts)
+        group = None if match is None else match(node, facts, version(node))
         if group is None:
             continue
         nodes = group.nodes

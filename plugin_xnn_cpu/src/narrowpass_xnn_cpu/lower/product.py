@@ -7,7 +7,11 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.operators import FullyConnected, Range
+from narrowpass_xnn_cpu.native.operators import (
+    FullyConnected,
+    FullyConnectedInt8,
+    Range,
+)
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -36,6 +40,7 @@ class Product:
         limits: what the output is clamped to.
         rows: how many there are, where that is known.
         accumulate: what sums are to be kept in; empty where nobody says.
+        activations: ``dynamic`` where rows are to be quantized too; empty where nobody says.
         session: of the weights cache. What turns out to be needed later is packed without it.
 
     Attributes:
@@ -51,6 +56,7 @@ class Product:
         limits: Range,
         rows: int | None,
         accumulate: str,
+        activations: str,
         session: Session | None,
     ) -> None:
         self.channels, self.outputs = kernel.shape
@@ -59,7 +65,10 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected] = {}
+        self._operators: dict[np.dtype[np.generic], FullyConnected | FullyConnectedInt8] = {}
+        self._source: Weight | None = None
+        if self._makes_int8(kernel, activations, session):
+            return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
         self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
         if kernel.dtype == _BFLOAT16:
@@ -78,6 +87,35 @@ class Product:
         self._source = source if self._half and rows is None else None
         self._bias = bias if self._source is not None else None
 
+    def _makes_int8(self, kernel: Weight, activations: str, session: Session | None) -> bool:
+        """Make the operator of a matrix that is stored as int8, if it fits."""
+        matrix, reason = kernel.quantized, ""
+        if matrix is None:
+            if activations == "dynamic":
+                self.precision = "float32: its matrix is not int8"
+            return False
+        transposed = matrix.integers.moved is None
+        matrix = matrix if transposed else matrix.transpose((1, 0))
+        for rows_too in (True, False) if activations == "dynamic" else (False,):
+            try:
+                made = FullyConnectedInt8(
+                    matrix,
+                    self._bias,
+                    self._limits,
+                    transposed=transposed,
+                    rows_too=rows_too,
+                    session=session,
+                )
+            except BackendError as error:  # unfit constants, or a processor without the kernel
+                reason = f": {error}"
+                continue
+            self._operators[np.dtype(np.int8)] = made
+            self._bias = None
+            self.precision = "int8 (rows too)" if rows_too else f"int8 (weights){reason}"
+            return True
+        self.precision = f"float32{reason}"
+        return False
+
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS
         return np.dtype(np.float16) if half else _WIDE
@@ -94,7 +132,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected:
+    def operator(self, rows: int) -> FullyConnected | FullyConnectedInt8:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

@@ -66,6 +66,11 @@ class ReshapedTo(Step):
         for axes, made in self._groups:
             if elements([logical[a] for a in axes]) != elements([dims[a] for a in made]):
                 raise BackendError(f"{logical} and {dims} do not split where they were to")
+        if len(dims) != len(self.order):
+            raise BackendError(
+                f"value {self.output.name!r} is declared with {len(self.order)} dimensions, but "
+                f"comes out as {dims}"
+            )
         return Run(tuple(dims[axis] for axis in self.order), view=0)
 
 

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,8 +21,9 @@ from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
 if TYPE_CHECKING:
     from narrowpass.bundle import NamedData
 
-Create = Callable[[Any, Any, Any, Any], int]
-"""Calls ``xnn_create_*`` with kernel, bias, weights cache and where the operator goes."""
+Create = Callable[..., int]
+"""Calls ``xnn_create_*`` with kernel, bias, weights cache, where the operator goes, and the rest of
+what is packed."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,13 @@ class Session:
                 raise BackendError("out of memory for the index of a weights cache")
 
     def pack(
-        self, what: str, parameters: object, kernel: Weight, bias: Weight | None, create: Create
+        self,
+        what: str,
+        parameters: object,
+        kernel: Weight,
+        bias: Weight | None,
+        create: Create,
+        others: Sequence[Weight] = (),
     ) -> Any:
         """Create an operator, with weights that are there already or are packed now.
 
@@ -174,8 +181,9 @@ class Session:
             what: the kind of operator; names it in errors.
             parameters: all that the packed bytes follow from beside kernel and bias.
             kernel: of the operator.
-            bias: of the operator, or None.
+            bias: of the operator, or None; what XNNPACK's key of the block has as such.
             create: calls XNNPACK.
+            others: what is packed too, and not in XNNPACK's key: scales.
 
         Returns:
             XNNPACK's handle.
@@ -188,7 +196,7 @@ class Session:
         ffi, lib = self._ffi, self._lib
         provider = lib.np_session_provider(self._handle)
         handle = ffi.new("xnn_operator_t *")
-        name = packed_name(what, parameters, kernel, bias)
+        name = packed_name(what, parameters, kernel, bias, *others)
         if name:
             self._labels.setdefault(self.label, set()).add(name)
         key = bytes.fromhex(name) if name else ffi.NULL
@@ -200,16 +208,23 @@ class Session:
             first = ffi.cast("void *", nowhere)
             second = ffi.NULL if bias is None else ffi.cast("void *", nowhere + 16)
             lib.np_session_next(self._handle, first, second, key, True)
-            if create(first, second, provider, handle) == 0:
+            if create(first, second, provider, handle, *[second or first for _ in others]) == 0:
                 self.counts.hits += 1
                 return handle[0]
-        kernel_name, bias_name = f"{name or id(kernel)}/kernel", f"{name or id(kernel)}/bias"
-        first = pointer(ffi, self.load_unpacked(kernel_name, kernel))
-        second = ffi.NULL if bias is None else pointer(ffi, self.load_unpacked(bias_name, bias))
-        lib.np_session_next(self._handle, first, second, key, False)
-        before = lib.np_session_count(self._handle)
-        status = create(first, second, provider, handle)
-        self.free_unpacked(kernel_name, bias_name)
+        start = name or str(id(kernel))
+        needed = {
+            f"{start}/{index}": weight for index, weight in enumerate((kernel, bias, *others))
+        }
+        try:
+            first, second, *rest = (
+                ffi.NULL if weight is None else pointer(ffi, self.load_unpacked(key_, weight))
+                for key_, weight in needed.items()
+            )
+            lib.np_session_next(self._handle, first, second, key, False)
+            before = lib.np_session_count(self._handle)
+            status = create(first, second, provider, handle, *rest)
+        finally:
+            self.free_unpacked(*needed)
         check(status, f"XNNPACK does not create this {what}")
         made = lib.np_session_count(self._handle) - before
         self.counts.misses += 1
@@ -339,12 +354,14 @@ def _end(lib: Any, handle: Any, cache: WeightsCache, process: int) -> None:
         lib.np_session_end(handle)
 
 
-def packed_name(what: str, parameters: object, kernel: Weight, bias: Weight | None) -> str:
+def packed_name(
+    what: str, parameters: object, kernel: Weight, bias: Weight | None, *others: Weight
+) -> str:
     """Name what an operator packs; empty where a content has no name."""
-    if not kernel.identity or (bias is not None and not bias.identity):
+    if any(weight is not None and not weight.identity for weight in (kernel, bias, *others)):
         return ""
     parts = [what, parameters]
-    for weight in (kernel, bias):
+    for weight in (kernel, bias, *others):
         parts += ["" if weight is None else (weight.identity, weight.shape, weight.dtype.name)]
     return digest(*parts)
 

@@ -21,6 +21,43 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, eq=False)
+class Quantized:
+    """What a weight is stored as: integers, each times a scale.
+
+    Attributes:
+        integers: of the weight's shape.
+        scale: float32, of one element, or of one for each index of `axis`.
+        zero: what is taken away from the integers first, of the scale's size; None for 0.
+        axis: of the scales, where there are several.
+    """
+
+    integers: Weight
+    scale: Weight
+    zero: Weight | None
+    axis: int
+
+    def transpose(self, axes: Sequence[int]) -> Quantized:
+        """Give what the transposed weight is stored as."""
+        integers = self.integers.transpose(*axes)
+        return dataclasses.replace(self, integers=integers, axis=axes.index(self.axis))
+
+    def reshape(self, shape: Sequence[int]) -> Quantized | None:
+        """Give what the weight is stored as in another shape; None where its axis is gone."""
+        integers = self.integers.reshape(*shape)
+        if self.scale.size == 1:
+            return dataclasses.replace(self, integers=integers, axis=0) if shape else None
+        before = math.prod(self.integers.shape[: self.axis])
+        for axis, size in enumerate(shape):
+            if size == self.scale.size and math.prod(shape[:axis]) == before:
+                return dataclasses.replace(self, integers=integers, axis=axis)
+        return None
+
+    def times(self, factor: np.float32) -> Quantized:
+        """Give what the weight times a number is stored as."""
+        return dataclasses.replace(self, scale=self.scale.times(factor))
+
+
+@dataclass(frozen=True, eq=False)
 class Weight:
     """A constant that is made when somebody needs its elements.
 
@@ -34,6 +71,7 @@ class Weight:
         narrow: where this is another weight in a wider type: that weight.
         moved: where this is another weight with its axes in another order: that weight and the
             order.
+        quantized: where it is made of integers and scales: these.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +81,7 @@ class Weight:
     drop: Callable[[], None] = field(default=_nothing)
     narrow: Weight | None = None
     moved: tuple[Weight, tuple[int, ...]] | None = None
+    quantized: Quantized | None = None
 
     @classmethod
     def of(cls, array: Array, identity: str = "") -> Weight:
@@ -106,7 +145,9 @@ class Weight:
         """Give the elements in another shape of as many."""
         if shape == self.shape:
             return self
-        return self.then(f"reshape {shape}", lambda array: array.reshape(shape), shape)
+        made = self.then(f"reshape {shape}", lambda array: array.reshape(shape), shape)
+        known = None if self.quantized is None else self.quantized.reshape(shape)
+        return dataclasses.replace(made, quantized=known)
 
     def transpose(self, *axes: int) -> Weight:
         """Give the elements with axis ``axes[i]`` in place i."""
@@ -117,13 +158,16 @@ class Weight:
             return source.transpose(*(before[axis] for axis in axes))
         shape = [self.shape[axis] for axis in axes]
         made = self.then(f"transpose {axes}", lambda array: array.transpose(axes), shape)
-        return dataclasses.replace(made, moved=(self, axes))
+        known = None if self.quantized is None else self.quantized.transpose(axes)
+        return dataclasses.replace(made, moved=(self, axes), quantized=known)
 
     def times(self, factor: np.float32) -> Weight:
         """Give the elements times a number."""
         if factor == 1:
             return self
-        return self.then(f"times {float(factor).hex()}", lambda array: array * factor)
+        made = self.then(f"times {float(factor).hex()}", lambda array: array * factor)
+        known = None if self.quantized is None else self.quantized.times(factor)
+        return dataclasses.replace(made, quantized=known)
 
 
 def digest(*parts: object) -> str:

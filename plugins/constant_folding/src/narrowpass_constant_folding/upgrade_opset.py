@@ -16,6 +16,9 @@ from narrowpass.errors import PassError
 if TYPE_CHECKING:
     from narrowpass import Context
 
+_FIRST_WITH_COORDINATES = 11
+"""The operator set from which Resize says where samples lie."""
+
 _SMALL = 4096
 """Bytes of a constant up to which the converter sees its elements: sizes, axes, scales."""
 
@@ -51,6 +54,20 @@ class UpgradeOpset(Pass):
             return PassResult(model, False)
         if model.functions:
             raise PassError("models with functions cannot be upgraded; export with a newer set")
+        for node in model.graph.all_nodes():
+            problem = _problem(node, before, self.to)
+            if problem:
+                name = node.name or node.outputs[0].name
+                raise PassError(
+                    f"{node.op_type} {name!r} cannot be upgraded: {problem}; export the model with "
+                    "a newer set"
+                )
+        sampled = {
+            value.name
+            for node in model.graph.all_nodes()
+            if node.op_type in ("Resize", "Upsample") and before < _FIRST_WITH_COORDINATES
+            for value in node.outputs
+        }
         weights = _take_weights(model)
         proto = ir.to_proto(model)
         try:
@@ -62,6 +79,11 @@ class UpgradeOpset(Pass):
             ) from error
         made = ir.from_proto(converted)
         _declare_as_before(model, made)
+        for node in made.graph.all_nodes():
+            if node.op_type == "Resize" and node.outputs[0].name in sampled:
+                # What was the only way; the converter leaves the newer default.
+                _say(node, "coordinate_transformation_mode", "asymmetric")
+                _say(node, "nearest_mode", "floor")
         _put_back(made, weights, [value.name for value in model.graph.inputs if value.name])
         imports = [onnx.helper.make_opsetid(d, v) for d, v in made.opset_imports.items()]
         least = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
@@ -72,6 +94,26 @@ class UpgradeOpset(Pass):
             Decision(node.name or "", node.op_type, "upgraded", self.name) for node in changed
         )
         return PassResult(made, True)
+
+
+def _problem(node: ir.Node, before: int, to: int) -> str:
+    """Tell what the converter would get wrong about a node; empty for nothing."""
+    if node.domain:
+        return ""
+    if node.op_type == "Scan" and before < 9 <= to:
+        return "its inputs were others before operator set 9"
+    if node.op_type == "Hardmax" and before < 13 <= to:
+        rank = None if node.inputs[0] is None else node.inputs[0].shape
+        axis = node.attributes.get_int("axis", 1)
+        if axis != -1 and (rank is None or axis != len(rank) - 1):
+            return "it was over all axes from one on before operator set 13"
+    if node.op_type == "GroupNormalization" and before < 21 <= to:
+        return "its scales were those of groups before operator set 21"
+    return ""
+
+
+def _say(node: ir.Node, name: str, text: str) -> None:
+    node.attributes[name] = ir.AttrString(name, text)
 
 
 def _short(error: RuntimeError) -> str:
@@ -116,7 +158,9 @@ def _put_back(
     graph.inputs.extend(sorted(kept, key=lambda value: order.get(value.name or "", len(order))))
     for name, (tensor, _) in weights.items():
         value = known.get(name)
-        if value is not None and (value.uses() or value.is_graph_input()):
+        if value is not None and (
+            value.uses() or value.is_graph_input() or value.is_graph_output()
+        ):
             value.const_value = tensor
             graph.initializers[name] = value
     for value in others:

@@ -12,6 +12,7 @@ from narrowpass_xnn_cpu.native.operators.elementwise import Binary, Unary
 from narrowpass_xnn_cpu.native.operators.linear import BatchMatMul, FullyConnected
 from narrowpass_xnn_cpu.native.operators.movement import Pad, ResizeBilinear, Transpose
 from narrowpass_xnn_cpu.native.operators.pooling import AveragePool, MaxPool
+from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8, UnfitError
 from narrowpass_xnn_cpu.native.operators.rows import Reduce, Softmax
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Convolution",
     "Deconvolution",
     "FullyConnected",
+    "FullyConnectedInt8",
     "MaxPool",
     "Movement",
     "Operator",
@@ -32,4 +34,5 @@ __all__ = [
     "Softmax",
     "Transpose",
     "Unary",
+    "UnfitError",
 ]

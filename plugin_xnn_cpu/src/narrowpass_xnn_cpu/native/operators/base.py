@@ -56,21 +56,24 @@ class Operator:
         kernel: Weight,
         bias: Weight | None,
         create: Create,
+        others: Sequence[Weight] = (),
     ) -> None:
         """Create the operator with weights: in a session of the weights cache, if there is one."""
         self._session = session  # what it packed must live as long as the operator
         if session is not None:
-            handle = session.pack(self._kind(), parameters, kernel, bias, create)
+            handle = session.pack(self._kind(), parameters, kernel, bias, create, others)
             self._own(handle)
             return
         made = self._ffi.new("xnn_operator_t *")
         elements, added = kernel.array(), None if bias is None else bias.array()
+        rest = [weight.array() for weight in others]
         null = self._ffi.NULL
         status = create(
             pointer(self._ffi, elements),
             null if added is None else pointer(self._ffi, added),
             null,
             made,
+            *(pointer(self._ffi, array) for array in rest),
         )
         kernel.drop()
         self._created(status, made)

@@ -1,0 +1,103 @@
+"""Times products with a constant matrix in float32 and int8 on XNNPACK.
+
+Usage: ``python benchmarks/int8_products.py [--threads 1] [--rounds 7]``
+
+Shapes are those of MiniLM and BERT, and of a decoder with rows of 2048. Three operators are run in
+turns: float32; int8 weights; int8 weights and rows, with the quantization of the rows counted in.
+Shown are the time in float32 and, for the other two, how many times faster they are, and their
+error relative to the largest result of the matrix in float32, rounding of the weights included.
+The last columns are the bytes that are packed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native.operators import FullyConnected, FullyConnectedInt8
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.weights.session import WeightsCache
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+SIZES = (
+    ("MiniLM", 384, 384),
+    ("MiniLM", 384, 1536),
+    ("MiniLM", 1536, 384),
+    ("BERT", 768, 768),
+    ("BERT", 768, 3072),
+    ("BERT", 3072, 768),
+    ("decoder", 2048, 2048),
+    ("decoder", 2048, 8192),
+    ("decoder", 8192, 2048),
+)
+ROWS = (1, 8, 128)
+
+
+def operators(matrix: np.ndarray) -> list[tuple[FullyConnected | FullyConnectedInt8, int]]:
+    """Give the three operators for a matrix [O, C] of float32, with the bytes that each packed."""
+    scale = np.abs(matrix).max(axis=1) / np.float32(127)
+    integers = np.rint(matrix / scale[:, None]).astype(np.int8)
+    stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
+    made = []
+    for kind in ("float32", "weights", "rows"):
+        with WeightsCache().begin() as session:
+            if kind == "float32":
+                operator = FullyConnected(Weight.of(matrix), None, session=session)
+            else:
+                operator = FullyConnectedInt8(
+                    stored, None, rows_too=kind == "rows", session=session
+                )
+        made.append((operator, sum(entry.size for entry in session.entries())))
+    return made
+
+
+def main() -> None:
+    """Print a row for each matrix and number of rows."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    pool = shared(arguments.threads)
+    rng = np.random.default_rng(0)
+    print("model   inputs outputs rows     float32   int8 weights   rows too         MB packed")
+    for name, inputs, outputs in SIZES:
+        matrix = (rng.standard_normal((outputs, inputs)) / np.sqrt(inputs)).astype(np.float32)
+        made = operators(matrix)
+        packed = "  ".join(f"{size / 1e6:4.1f}" for _, size in made)
+        for rows in ROWS:
+            given = aligned(4 * rows * inputs)[: 4 * rows * inputs].view(np.float32)
+            given[...] = rng.standard_normal(given.shape)
+            tapes, results, scratch, seconds = [], [], [], [[] for _ in made]
+            for operator, _ in made:
+                params = operator.reshape(rows, pool)
+                entry = Entry(operator.call, (0,), 1, operator, params, True, "product")
+                tape, result = Tape([entry], 2), np.empty((rows, outputs), "f4")
+                scratch.append(aligned(operator.workspace))
+                tape.bind_workspace(scratch[-1], 0)
+                tape.bind(0, given)
+                tape.bind(1, result)
+                tapes.append(tape)
+                results.append(result)
+            repeats = max(3, min(200, int(2e8 / (rows * inputs * outputs))))
+            for _ in range(arguments.rounds):
+                for tape, times in zip(tapes, seconds, strict=True):
+                    start = time.perf_counter()
+                    for _ in range(repeats):
+                        tape.run(pool)
+                    times.append((time.perf_counter() - start) / repeats)
+            wide, *narrow = (statistics.median(times) for times in seconds)
+            largest = np.abs(results[0]).max()
+            errors = [np.abs(result - results[0]).max() / largest for result in results[1:]]
+            texts = [f"x{wide / t:4.2f} ({e:.0e})" for t, e in zip(narrow, errors, strict=True)]
+            print(
+                f"{name:8}{inputs:6} {outputs:7} {rows:4} {wide * 1e6:8.1f} us  "
+                f"{'  '.join(texts)}   {packed}"
+            )
+
+
+if __name__ == "__main__":
+    main()

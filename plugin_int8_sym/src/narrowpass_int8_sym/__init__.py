@@ -1,0 +1,24 @@
+"""Symmetric int8: models whose products compute with signed bytes.
+
+This is the plugin's entry module. It imports neither onnx nor numpy; what does the work is imported
+when the hooks are called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narrowpass import hookimpl
+
+if TYPE_CHECKING:
+    from narrowpass import Pass
+
+__all__ = ["narrowpass_passes"]
+
+
+@hookimpl
+def narrowpass_passes() -> list[type[Pass]]:
+    """Register the pass ``int8-sym``."""
+    from narrowpass_int8_sym.int8_sym import Int8Sym
+
+    return [Int8Sym]

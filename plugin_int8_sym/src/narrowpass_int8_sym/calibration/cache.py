@@ -1,0 +1,244 @@
+"""Ranges that were found, and the state of a calibration that was interrupted, in files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import struct
+import time
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import DataError, NarrowpassError, UsageError
+from narrowpass.files import make_folder, replacing_file
+from narrowpass_int8_sym.calibration.histogram import Array
+from narrowpass_int8_sym.calibration.observers import Range
+
+FORMAT = "narrowpass calibration 1"
+SUFFIX = ".calibration.npz"
+
+_LEFT_BEHIND = 3600.0
+"""Seconds after which a file that is still being written is taken for one of a dead process."""
+
+_log = logging.getLogger("narrowpass.int8-sym")
+
+_BROKEN = (
+    ArithmeticError,
+    AttributeError,
+    DataError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a file raises that is damaged, or holds something else."""
+
+
+def default_folder() -> Path:
+    """Give the folder of calibrations.
+
+    It is in ``NARROWPASS_CACHE_DIR``, or in the user's cache directory as the system has it.
+    """
+    given = os.environ.get("NARROWPASS_CACHE_DIR")
+    if given:
+        return Path(given) / "calibration"
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("narrowpass")) / "calibration"
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Where a calibration is that has not ended.
+
+    Attributes:
+        names: of the values that are observed.
+        round: which time the samples go by, from 0.
+        done: how many of them were seen in this round.
+        extremes: what observers gave as `state`; float64 of shape [names, 2].
+        counts: the same; int64 of shape [names, counts].
+    """
+
+    names: tuple[str, ...]
+    round: int
+    done: int
+    extremes: Array
+    counts: Array
+
+    def __post_init__(self) -> None:
+        size = len(self.names)
+        if self.extremes.dtype != np.float64 or self.extremes.shape != (size, 2):
+            raise ValueError(f"extremes are {self.extremes.dtype}{list(self.extremes.shape)}")
+        if self.counts.dtype != np.int64 or self.counts.shape[:1] != (size,):
+            raise ValueError(f"counts are {self.counts.dtype}{list(self.counts.shape)}")
+        if self.counts.ndim != 2 or self.round < 0 or self.done < 0:
+            raise ValueError(f"round {self.round}, sample {self.done}")
+
+
+@dataclass(frozen=True)
+class CalibrationCache:
+    """A folder of calibrations.
+
+    A file that cannot be read, is damaged or is another's is ignored with a warning; so is a
+    folder that cannot be written to. Several processes may use the folder at once: each file is
+    replaced as a whole, and ranges that another one found meanwhile are kept.
+
+    Attributes:
+        folder: where files are; made when one is written.
+        every: after how many samples the state is written.
+    """
+
+    folder: Path = field(default_factory=default_folder)
+    every: int = 16
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UsageError(f"every must be at least 1: {self.every}")
+
+    def entry(self, key: str) -> Entry:
+        """Read what is known of a calibration.
+
+        Args:
+            key: tells the model, the data and the options; good as the name of a file.
+        """
+        return Entry(self.folder / f"{key}{SUFFIX}", key)
+
+
+class Entry:
+    """One calibration's file.
+
+    Attributes:
+        path: of the file.
+        ranges: what was found, by value.
+        partial: what has not ended; None for nothing.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self._key = path, key
+        self._writable = True
+        self.ranges: dict[str, Range]
+        self.partial: Partial | None
+        self.ranges, self.partial = self._read()
+
+    def save(self, ranges: Mapping[str, Range], partial: Partial | None) -> None:
+        """Write ranges besides those that are there, and the state of what has not ended."""
+        if not self._writable:
+            return
+        if ranges:
+            known, _ = self._read()
+            self.ranges = {**known, **self.ranges, **ranges}
+        self.partial = partial
+        try:
+            make_folder(self.path.parent)
+            self._sweep()
+            self._write()
+        except (NarrowpassError, OSError) as error:
+            self._writable = False
+            _log.warning(
+                "the calibration is not kept, an interrupted one starts anew: %s; "
+                "give another place with NARROWPASS_CACHE_DIR",
+                str(error),
+            )
+
+    def _write(self) -> None:
+        header: dict[str, object] = {
+            "format": FORMAT,
+            "key": self._key,
+            "ranges": {
+                name: [float(kept.low), float(kept.high)] for name, kept in self.ranges.items()
+            },
+        }
+        arrays: dict[str, Any] = {}
+        if self.partial is not None:
+            header["partial"] = {
+                "names": self.partial.names,
+                "round": self.partial.round,
+                "done": self.partial.done,
+            }
+            arrays = {"extremes": self.partial.extremes, "counts": self.partial.counts}
+        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        with replacing_file(self.path) as file:
+            # Mostly zeros, but packing them would take longer than writing.
+            np.savez(file, **arrays)
+
+    def _read(self) -> tuple[dict[str, Range], Partial | None]:
+        try:
+            with self.path.open("rb") as file:
+                return self._parse(file.read())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warning("%s cannot be read, so it is ignored: %s", self.path, str(error))
+        except _BROKEN as error:
+            _log.warning("%s is no calibration, so it is ignored: %s", self.path, repr(error))
+        return {}, None
+
+    def _parse(self, data: bytes) -> tuple[dict[str, Range], Partial | None]:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} is damaged")
+        loaded = np.load(io.BytesIO(data), allow_pickle=False)
+        header = json.loads(loaded["header"].tobytes())
+        if header["format"] != FORMAT or header["key"] != self._key:
+            raise ValueError("it is of another version, or another model")
+        ranges = {
+            _text(name): Range(_number(low), _number(high))
+            for name, (low, high) in header["ranges"].items()
+        }
+        partial = None
+        if "partial" in header:
+            state = header["partial"]
+            partial = Partial(
+                tuple(map(_text, state["names"])),
+                _whole(state["round"]),
+                _whole(state["done"]),
+                loaded["extremes"],
+                loaded["counts"],
+            )
+        return ranges, partial
+
+    def _sweep(self) -> None:
+        """Delete what processes that were killed left half written."""
+        for path in self.path.parent.glob(".narrowpass-*.tmp"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _LEFT_BEHIND:
+                    path.unlink()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name")
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, float):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no count")
+    return value
+
+
+def stacked(states: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Put the states of observers into one array each."""
+    return np.stack([state[0] for state in states]), np.stack([state[1] for state in states])

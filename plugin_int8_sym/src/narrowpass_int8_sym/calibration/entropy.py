@@ -1,0 +1,127 @@
+"""The window of a histogram whose quantized distribution tells least from the true one.
+
+After S. Migacz, "8-bit Inference with TensorRT" (GTC 2017), for windows that hold zero anywhere,
+not only at one end or in the middle. P is the histogram within the window, with what lies outside
+added to the outermost bins. Q has the levels of the quantized type: each takes an equal part of
+the window's bins, and spreads what they hold inside the window evenly over those that P has
+something in. The window with the least divergence KL(P || Q) is chosen. Zeros are left out of
+both, as they are exact.
+
+Two things keep P and Q from being alike where they say nothing. A window has at least as many
+bins as levels. And it clips at most 1 % of the elements: a window with next to nothing in it has
+all of P in one bin, and Q too. Q has a tiny amount in all bins, so that no divergence is infinite.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from narrowpass_int8_sym.calibration.histogram import Array, Histogram
+
+CLIPPED = 0.01
+"""The share of elements that a window may clip."""
+
+BACKGROUND = 1e-10
+"""What Q has in each bin besides, as a share of all elements."""
+
+_SIDE = 48
+"""Positions of each end that are tried in one go, where both ends move."""
+
+_AT_ONCE = 256
+"""Windows that are compared at once; it bounds the memory."""
+
+
+def window(histogram: Histogram, levels: int) -> tuple[int, int]:
+    """Choose a window.
+
+    Where one end is fixed, or there are up to 48 bins on each side, all windows are compared.
+    Else 48 positions of each end, and then those around the best.
+
+    Args:
+        histogram: with elements that are not zero.
+        levels: how many the quantized type has for it; at most the bins.
+
+    Returns:
+        How many bins below zero and above it are in the window. Of several with the same
+        divergence, the widest ones come first.
+    """
+    below, above = (0, histogram.below), (0, histogram.above)
+    side = _SIDE if histogram.below and histogram.above else len(histogram.counts) + 1
+    while True:
+        lows, highs = _positions(*below, side), _positions(*above, side)
+        pairs = np.stack(np.meshgrid(lows, highs, indexing="ij"), axis=-1).reshape(-1, 2)
+        pairs = pairs[pairs.sum(axis=1) >= levels]
+        pairs = pairs[np.argsort(-pairs.sum(axis=1), kind="stable")]
+        parts = (pairs[start : start + _AT_ONCE] for start in range(0, len(pairs), _AT_ONCE))
+        found = [divergence(histogram, part[:, 0], part[:, 1], levels) for part in parts]
+        low, high = map(int, pairs[np.argmin(np.concatenate(found))])
+        if max(below[1] - below[0], above[1] - above[0]) < side:
+            return low, high
+        below = _around(low, below, side)
+        above = _around(high, above, side)
+
+
+def _positions(first: int, last: int, count: int) -> Array:
+    """Give some integers of an interval, with its ends, the largest first."""
+    if last - first < count:
+        return np.arange(last, first - 1, -1)
+    return np.unique(np.rint(np.linspace(first, last, count)).astype(np.int64))[::-1]
+
+
+def _around(place: int, interval: tuple[int, int], side: int) -> tuple[int, int]:
+    """Give the part of an interval between the positions on both sides of one."""
+    reach = -(-(interval[1] - interval[0]) // (side - 1))
+    return max(place - reach, interval[0]), min(place + reach, interval[1])
+
+
+def divergence(histogram: Histogram, below: Array, above: Array, levels: int) -> Array:
+    """Give KL(P || Q) of windows, in nats.
+
+    It is taken level by level from sums over the bins, not bin by bin.
+
+    Args:
+        histogram: with elements that are not zero.
+        below: bins of each window below zero; int64 of shape [windows].
+        above: bins of each window above zero; together at least as many as levels, and 2.
+        levels: how many equal parts a window has.
+
+    Returns:
+        float64 of shape [windows]; infinity where too much is clipped.
+    """
+    counts = histogram.counts
+    mass, filled = _sums(counts), _sums(counts > 0)
+    logs = _sums(_xlogx(counts))
+    total = mass[-1]
+    first = histogram.below - below
+    size = below + above
+    last = first + size
+    left, right = mass[first], total - mass[last]  # clipped
+    inside = total - left - right
+    at_first, at_last = counts[first], counts[last - 1]
+
+    bounds = first[:, None] + np.arange(levels + 1) * size[:, None] // levels
+    held = np.diff(mass[bounds])
+    used = np.diff(filled[bounds])
+    used[:, 0] += (left > 0) & (at_first == 0)
+    used[:, -1] += (right > 0) & (at_last == 0)
+    extra = BACKGROUND * total
+    spread = np.log(held / np.maximum(used, 1) + extra)
+    spread -= np.log(inside + extra * size)[:, None]
+    cross = (held * spread).sum(axis=1) + left * spread[:, 0] + right * spread[:, -1]
+    own = logs[last] - logs[first]
+    own += _xlogx(at_first + left) - _xlogx(at_first)
+    own += _xlogx(at_last + right) - _xlogx(at_last)
+    result: Array = np.where(
+        left + right <= CLIPPED * total, (own - cross) / total - np.log(total), np.inf
+    )
+    return result
+
+
+def _xlogx(x: Array) -> Array:
+    result: Array = x * np.log(np.maximum(x, 1))
+    return result
+
+
+def _sums(values: Array) -> Array:
+    """Give the sums of the first 0, 1, 2, … values."""
+    return np.concatenate([np.zeros(1, values.dtype), np.cumsum(values)])

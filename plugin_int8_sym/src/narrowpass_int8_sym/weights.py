@@ -1,0 +1,153 @@
+"""Weights as signed bytes, quantized when they are read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import DataError
+from narrowpass.io import elements
+from narrowpass_int8_sym.scales import LARGEST_WEIGHT, of_magnitudes
+
+Array = np.ndarray[Any, Any]
+_PIECE = 1 << 19
+
+
+def magnitudes(tensor: ir.TensorProtocol, axis: int | None) -> Array:
+    """Give the largest magnitude of a float tensor, of all of it or of each index along `axis`.
+
+    The tensor is read once, in pieces.
+
+    Raises:
+        DataError: an element is infinite or NaN.
+    """
+    dims = tuple(tensor.shape.numpy())
+    channels = 1 if axis is None else dims[axis]
+    inner = 1 if axis is None else math.prod(dims[axis + 1 :])
+    found = np.zeros(channels, np.float32)
+    step = max(1, _PIECE // max(1, inner)) * inner if axis is not None else _PIECE
+    size = math.prod(dims)
+    for start in range(0, size, step):
+        piece = np.abs(np.asarray(elements(tensor, start, min(start + step, size)), np.float32))
+        if not np.isfinite(piece).all():
+            raise DataError(f"weight {tensor.name!r} has an element that is infinite or NaN")
+        if axis is None:
+            found[0] = max(found[0], piece.max(initial=0))
+            continue
+        rows = piece.reshape(-1, inner).max(axis=1)
+        numbers = (start // inner + np.arange(rows.size)) % channels
+        np.maximum.at(found, numbers, rows)
+    return found if axis is not None else found.reshape(())
+
+
+class QuantizedTensor(ir.TensorProtocol):
+    """The elements of a float tensor as signed bytes: rounded to nearest even, in [-127, 127].
+
+    Nothing is kept; the source is read when this is.
+
+    Args:
+        source: float32 of any shape, finite.
+        scales: float32, [] or [C].
+        axis: of the channels; None for one scale.
+        name: the tensor's name.
+    """
+
+    def __init__(
+        self, source: ir.TensorProtocol, scales: Array, axis: int | None, name: str
+    ) -> None:
+        self.name = name
+        self.doc_string = source.doc_string
+        self.meta: dict[str, Any] = {}
+        self._metadata_props: dict[str, str] = {}
+        self._source, self._scales, self._axis = source, scales, axis
+
+    @property
+    def raw(self) -> ir.TensorProtocol:
+        """The tensor that is quantized."""
+        return self._source
+
+    @property
+    def dtype(self) -> ir.DataType:  # type: ignore[override]  # the protocol's is writable
+        """Always int8."""
+        return ir.DataType.INT8
+
+    @property
+    def shape(self) -> ir.Shape:  # type: ignore[override]  # as above
+        """The shape. Immutable."""
+        return ir.Shape(self._source.shape.numpy())
+
+    @property
+    def metadata_props(self) -> dict[str, str]:  # type: ignore[override]  # as above
+        """What is serialized beside the tensor."""
+        return self._metadata_props
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(self._source.size)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.size
+
+    def numpy(self) -> Array:
+        """Give the elements, as a fresh array."""
+        shape = self._source.shape.numpy()
+        return np.frombuffer(self.read(0, self.nbytes), np.int8).reshape(shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        raise BufferError(f"tensor {self.name!r} has no memory and no DLPack form; use numpy()")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise BufferError(f"tensor {self.name!r} has no memory and no DLPack form; use numpy()")
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read a part of the serialized bytes.
+
+        Raises:
+            ModelError: the source cannot be read.
+            ValueError: the part is not inside the tensor.
+        """
+        if offset < 0 or size < 0 or offset + size > self.nbytes:
+            raise ValueError(f"{size} bytes at {offset} are not inside tensor {self.name!r}")
+        wide = np.asarray(elements(self._source, offset, offset + size), np.float32)
+        scales: Any = self._scales
+        if self._axis is not None:
+            dims = self._source.shape.numpy()
+            inner = math.prod(dims[self._axis + 1 :])
+            numbers = (offset + np.arange(size)) // inner % dims[self._axis]
+            scales = self._scales[numbers]
+        # In float32, as QuantizeLinear divides.
+        whole: Array = np.clip(np.rint(wide / scales), -LARGEST_WEIGHT, LARGEST_WEIGHT)
+        return whole.astype(np.int8).tobytes()
+
+    def tobytes(self) -> bytes:
+        """Give the bytes as ONNX serializes them."""
+        return self.read(0, self.nbytes)
+
+    def tofile(self, file: Any) -> None:
+        """Write the serialized bytes in pieces, so that memory stays flat."""
+        for start in range(0, self.nbytes, _PIECE):
+            file.write(self.read(start, min(_PIECE, self.nbytes - start)))
+
+    def __repr__(self) -> str:
+        return f"QuantizedTensor<{self.shape}>(source={self._source!r})"
+
+
+def quantized(
+    tensor: ir.TensorProtocol, axis: int | None, name: str, least: float = 0.0
+) -> tuple[QuantizedTensor, Array]:
+    """Give a tensor as signed bytes, and its scales: float32 [] or, along `axis`, [C].
+
+    Raises:
+        DataError: an element is infinite or NaN.
+    """
+    scales = of_magnitudes(magnitudes(tensor, axis), least)
+    return QuantizedTensor(tensor, scales, axis, name), scales

@@ -1,0 +1,69 @@
+/* Products of rows that are quantized to int8 when they are multiplied. */
+#include <math.h>
+#include <string.h>
+
+#include "run.h"
+
+#define TILE_BYTES 32768
+#define HUGE_BITS 0x7f000000u /* 2^127: the range of a row of smaller numbers is finite */
+
+typedef struct {
+  const float *rows;
+  size_t channels;
+  uint8_t *odd;
+} scan;
+
+NP_FOR_EACH_CPU
+static uint32_t largest_magnitude(const float *row, size_t count) {
+  uint32_t largest = 0;
+  for (size_t i = 0; i < count; i++) {
+    uint32_t bits;
+    memcpy(&bits, &row[i], sizeof bits);
+    bits &= 0x7fffffffu;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+
+static void scan_rows(void *context, size_t start, size_t count) {
+  const scan *task = context;
+  for (size_t i = start; i < start + count; i++) {
+    task->odd[i] = largest_magnitude(task->rows + i * task->channels, task->channels) >= HUGE_BITS;
+  }
+}
+
+/* XNNPACK's conversion hides NaN, and makes anything of infinities: rows with such are NaN. */
+int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
+                    pthreadpool_t pool) {
+  const struct np_int8_params *p = step->params;
+  int8_t *integers = workspace;
+  struct xnn_quantization_params *ranges =
+      (struct xnn_quantization_params *)((char *)workspace + p->ranges_offset);
+  uint8_t *odd = (uint8_t *)workspace + p->odd_offset;
+  void *scratch = (char *)workspace + p->scratch_offset;
+
+  scan task = {rows, p->channels, odd};
+  const size_t row_bytes = p->channels * sizeof(float);
+  const size_t tile = row_bytes < TILE_BYTES ? TILE_BYTES / row_bytes : 1;
+  const pthreadpool_t used = p->rows * row_bytes < NP_SMALL ? NULL : pool;
+  pthreadpool_parallelize_1d_tile_1d(used, scan_rows, &task, p->rows, tile, 0);
+
+  int status =
+      p->is_unsigned
+          ? xnn_setup_convert_nc_f32_qdu8(p->to_int8, rows, (uint8_t *)integers, NULL, ranges)
+          : xnn_setup_convert_nc_f32_qd8(p->to_int8, rows, integers, NULL, ranges);
+  if (status == 0) status = xnn_run_operator(p->to_int8, used);
+  if (status == 0) {
+    status =
+        p->is_unsigned
+            ? xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, integers, out, scratch, ranges)
+            : xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, integers, out, scratch, ranges);
+  }
+  if (status == 0) status = xnn_run_operator(step->op, pool);
+  if (status != 0) return status;
+  for (size_t i = 0; i < p->rows; i++) {
+    if (!odd[i]) continue;
+    for (size_t n = 0; n < p->outputs; n++) out[i * p->outputs + n] = NAN;
+  }
+  return 0;
+}

@@ -1,0 +1,253 @@
+"""Products with matrices of int8."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.operators.base import (
+    UNBOUNDED,
+    Operator,
+    Range,
+    checked_range,
+    checked_shape,
+    checked_weights,
+)
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
+
+WEIGHTS_RANGE = (-127, 127)
+"""Weights that XNNPACK's kernels are written for."""
+
+SMALLEST_SCALE = 2.0**-126
+"""The least normal float32: XNNPACK takes no smaller scale."""
+
+
+class UnfitError(BackendError):
+    """Constants that XNNPACK would compute wrongly with, and does not refuse."""
+
+
+MOST_CHANNELS = (2**31 - 1) // (255 * 127)
+"""Input channels up to which sums of quantized rows stay below 2³¹: 66,311."""
+
+
+class FullyConnectedInt8(Operator):
+    """Rows of float32 times a constant matrix of int8 with scales, plus a bias.
+
+    With float rows, the sums are float32, of rows and integers; they are scaled at the end. With
+    rows of int8, each row is quantized by its own range, 0 included, and the sums are exact; a row
+    with an element that is NaN, infinite, or of 2¹²⁷ and more gives NaN.
+
+    Args:
+        matrix: [O, C], or [C, O] where `transposed`; its scales are of the outputs.
+        bias: float32 [O], or None.
+        limits: what the output is clamped to.
+        transposed: whether the matrix has its input channels first.
+        rows_too: whether rows are quantized.
+        unsigned: whether to integers from 0 to 255; None for what is faster on this processor.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        UnfitError: integers, zero points, scales or a bias that XNNPACK does not compute rightly
+            with. They are looked at when they are packed: what is found packed was fit.
+        BackendError: what is not valid otherwise.
+    """
+
+    def __init__(
+        self,
+        matrix: Quantized,
+        bias: Weight | None,
+        limits: Range = UNBOUNDED,
+        *,
+        transposed: bool = False,
+        rows_too: bool = False,
+        unsigned: bool | None = None,
+        session: Session | None = None,
+    ) -> None:
+        super().__init__()
+        lib = self._lib
+        outputs, inputs = checked_shape(matrix.integers.shape, 2)
+        if transposed:
+            outputs, inputs = inputs, outputs
+        self.channels, self.outputs = inputs, outputs
+        self.call = "NP_FULLY_CONNECTED_INT8_ROWS" if rows_too else "NP_FULLY_CONNECTED_INT8"
+        if rows_too and inputs > MOST_CHANNELS:
+            raise UnfitError(f"sums over {inputs} channels may not fit 32 bits")
+        low, high = checked_range(limits)
+        kernel, scales = _checked_integers(matrix.integers), _scales(matrix, outputs, transposed)
+        checked_weights(kernel, bias, outputs, "int8", "float32")
+        flags = lib.XNN_FLAG_TRANSPOSE_WEIGHTS if transposed else 0
+        sizes = inputs, outputs, inputs, outputs
+        others = [scales]
+        self._rows: _RowsToInt8 | None = None
+        if rows_too:
+            kind = _ROWS[takes_unsigned_rows() if unsigned is None else unsigned]
+            self._rows = _RowsToInt8(kind)
+            create = getattr(lib, kind.create)
+            if bias is not None:
+                others.append(bias)  # XNNPACK leaves it out of its key
+                bias = None
+        else:
+            create = lib.xnn_create_fully_connected_nc_f32_qc8w
+            # The sum is scaled as a whole, with the bias in it.
+            bias = None if bias is None else _divided(bias, scales)
+
+        def call(k: Any, b: Any, cache: Any, made: Any, s: Any, other: Any = None) -> int:
+            added = b if other is None else other
+            return int(create(*sizes, s, k, added, low, high, flags, cache, made))
+
+        parameters = flags if self._rows is None else (flags, self._rows.kind.dtype)
+        self._packed(session, parameters, kernel, bias, call, others)
+
+    def reshape(self, rows: int, pool: ThreadPool) -> Any:
+        """Take `rows` rows; give the parameters of a product whose rows are quantized."""
+        checked_shape((rows, max(self.channels, self.outputs)))
+        ffi, lib = self._ffi, self._lib
+        shape = rows, self.channels
+        if self._rows is None:
+            status = lib.xnn_reshape_fully_connected_nc_f32_qc8w(self.handle, rows, pool.handle)
+            self._reshaped(status, shape)
+            return None
+        scratch = ffi.new("size_t *")
+        reshape = getattr(lib, self._rows.kind.reshape)
+        self._reshaped(reshape(self.handle, rows, scratch, pool.handle), shape)
+        self._rows.reshape(*shape, pool)
+        # Kernels read some bytes beyond the rows, and ranges of rows that are not there.
+        ranges = _aligned(rows * self.channels + lib.XNN_EXTRA_BYTES)
+        count = rows + lib.XNN_EXTRA_QUANTIZATION_PARAMS
+        odd = _aligned(ranges + count * ffi.sizeof("struct xnn_quantization_params"))
+        rest = _aligned(odd + rows)
+        self.workspace = rest + scratch[0]
+        unsigned = self._rows.kind.dtype == "uint8"
+        fields = self._rows.handle, unsigned, *shape, self.outputs, ranges, odd, rest
+        return ffi.new("struct np_int8_params *", fields)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Functions of XNNPACK for rows of one type."""
+
+    dtype: str
+    create: str
+    reshape: str
+    create_conversion: str
+    reshape_conversion: str
+
+
+_ROWS = {
+    False: _Rows(
+        "int8",
+        "xnn_create_fully_connected_nc_qd8_f32_qc8w",
+        "xnn_reshape_fully_connected_nc_qd8_f32_qc8w",
+        "xnn_create_convert_nc_f32_qd8",
+        "xnn_reshape_convert_nc_f32_qd8",
+    ),
+    True: _Rows(
+        "uint8",
+        "xnn_create_fully_connected_nc_qdu8_f32_qc8w",
+        "xnn_reshape_fully_connected_nc_qdu8_f32_qc8w",
+        "xnn_create_convert_nc_f32_qdu8",
+        "xnn_reshape_convert_nc_f32_qdu8",
+    ),
+}
+"""By whether integers are unsigned."""
+
+
+@functools.cache
+def takes_unsigned_rows() -> bool:
+    """Tell whether XNNPACK has kernels for rows from 0 to 255 here.
+
+    It has them for instructions that multiply unsigned by signed bytes (VNNI), and they are three
+    times as fast as the others of such a processor.
+    """
+    ffi, lib = extension().ffi, extension().lib
+    made, scale = ffi.new("xnn_operator_t *"), ffi.new("float *", 1.0)
+    sizes, limits = (1, 1, 1, 1), (-math.inf, math.inf)
+    create = getattr(lib, _ROWS[True].create)
+    weight = ffi.new("int8_t *", 1)
+    status = create(*sizes, scale, weight, ffi.NULL, *limits, 0, ffi.NULL, made)
+    if status != lib.xnn_status_success:
+        return False
+    lib.xnn_delete_operator(made[0])
+    return True
+
+
+class _RowsToInt8(Operator):
+    """Quantizes rows of float32, each by its own range; not on a tape by itself."""
+
+    call = "NP_ROWS_TO_INT8"
+
+    def __init__(self, kind: _Rows) -> None:
+        super().__init__()
+        self.kind = kind
+        handle = self._ffi.new("xnn_operator_t *")
+        self._created(getattr(self._lib, kind.create_conversion)(0, handle), handle)
+
+    def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
+        """Take `rows` dense rows of `channels`."""
+        reshape = getattr(self._lib, self.kind.reshape_conversion)
+        status = reshape(self.handle, rows, channels, channels, channels, pool.handle)
+        self._reshaped(status, (rows, channels))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+def _checked_integers(weight: Weight) -> Weight:
+    """Give integers that are looked at when they are made; of the same name."""
+
+    def make() -> Array:
+        array = np.ascontiguousarray(weight.make())
+        if array.size and array.min() < WEIGHTS_RANGE[0]:
+            raise UnfitError("a weight is -128")
+        return array
+
+    return dataclasses.replace(weight, make=make)
+
+
+def _scales(matrix: Quantized, outputs: int, transposed: bool) -> Weight:
+    """Give a scale for each output; looked at, with the zero points, when they are made."""
+    scale, zero = matrix.scale, matrix.zero
+    if scale.dtype != np.float32:
+        raise UnfitError(f"its scales are {scale.dtype.name}")
+    if scale.size not in (1, outputs) or (zero is not None and zero.size not in (1, scale.size)):
+        raise UnfitError(f"it has {scale.size} scales for {outputs} outputs")
+    if scale.size != 1 and matrix.axis != (1 if transposed else 0):
+        raise UnfitError("its scales are of its input channels")
+
+    def make() -> Array:
+        if zero is not None and zero.array().any():
+            raise UnfitError("a zero point is not 0")
+        array = scale.array().reshape(-1)
+        if not (np.isfinite(array) & (array >= SMALLEST_SCALE)).all():
+            raise UnfitError("a scale is not a positive, finite, normal number")
+        return np.repeat(array, outputs) if array.size != outputs else array
+
+    parts = [part.identity for part in (scale, zero) if part is not None]
+    identity = digest("scales", outputs, *parts) if all(parts) else ""
+    return Weight((outputs,), scale.dtype, identity, make, scale.drop)
+
+
+def _divided(bias: Weight, scales: Weight) -> Weight:
+    """Give a bias as what is added before the sum is scaled."""
+
+    def make() -> Array:
+        array, divisors = bias.array(), scales.array()
+        with np.errstate(over="ignore"):
+            result: Array = array / divisors
+        if not np.isfinite(result[np.isfinite(array)]).all():
+            raise UnfitError("a bias is too large for its scale")
+        return result
+
+    parts = bias.identity, scales.identity
+    identity = digest("divided", *parts) if all(parts) else ""
+    return Weight(bias.shape, bias.dtype, identity, make, bias.drop)
