@@ -163,7 +163,7 @@ def choose_pipeline(
 
 
 def load(
-    source: str | os.PathLike[str] | Bundle,
+    source: ModelLike | Bundle,
     backend: str | None = None,
     *,
     threads: int | None = None,
@@ -176,10 +176,11 @@ def load(
     pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
-    """Compile a bundle, or an ONNX file, for a backend.
+    """Compile a bundle, or an ONNX model, for a backend.
 
     Args:
-        source: a bundle (a folder or an object), or an ONNX file, which is first built in memory.
+        source: a bundle (a folder or an object), or an ONNX file or model (of onnx-ir or of onnx),
+            which is first built in memory.
         backend: the backend's name; None for the available one of highest priority.
         threads: threads that a run may use; None for as many as the process may run on.
         keep: inner values that must stay readable through ``run(outputs=...)``.
@@ -232,25 +233,27 @@ def _weights_of(bundle: Bundle) -> int:
 
 
 def open_bundle(
-    source: str | os.PathLike[str] | Bundle,
+    source: ModelLike | Bundle,
     target: str | None = None,
     *,
     pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
 ) -> Bundle:
-    """Give a bundle from a folder, or built in memory from an ONNX file.
+    """Give a bundle from a folder, or built in memory from an ONNX file or model.
 
     Raises:
         UsageError: a pipeline is given for what is a bundle already; nothing is at the path.
     """
-    built = isinstance(source, Bundle) or is_bundle(source)
+    path = source if isinstance(source, (str, os.PathLike)) else None
+    built = isinstance(source, Bundle) or (path is not None and is_bundle(path))
     if built and pipeline is not None:
         raise UsageError("a pipeline applies to an ONNX file; this bundle is already built")
     if isinstance(source, Bundle):
         return source
-    check_source(source)
-    if built or Path(source).is_dir():
-        return Bundle.load(source)
+    if path is not None:
+        check_source(path)
+        if built or Path(path).is_dir():
+            return Bundle.load(path)
     return build(source, pipeline, target=target, plugins=plugins)
 
 

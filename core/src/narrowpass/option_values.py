@@ -16,8 +16,9 @@ from narrowpass.options import (
     HasOptions,
     OptionError,
     describe_type,
+    field_types,
     has_text,
-    option_types,
+    is_option,
 )
 
 
@@ -53,11 +54,23 @@ def check_values(instance: HasOptions) -> None:
 
 @functools.cache
 def _types(cls: type[HasOptions]) -> Mapping[str, Any]:
-    """Give the types of options by field; none where they are known to type checkers alone."""
-    try:
-        return {name.replace("-", "_"): hint for name, hint in option_types(cls).items()}
-    except (NameError, AttributeError, TypeError):
-        return {}
+    """Give the types of options, and of functions, by field.
+
+    Types that are known to type checkers alone are left out, and so is what else only Python gives.
+    """
+    found: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(cls) if field.init):
+        try:
+            hint = field_types(cls, (name,))[name]
+        except (NameError, AttributeError, TypeError):
+            continue
+        if is_option(hint) or all(_is_function(arm) or arm is type(None) for arm in _arms(hint)):
+            found[name] = hint
+    return found
+
+
+def _is_function(hint: Any) -> bool:
+    return Callable in (typing.get_origin(hint), hint)
 
 
 def _described(hint: Any) -> str:
@@ -69,8 +82,7 @@ def _described(hint: Any) -> str:
 
 
 def _plain_name(hint: Any) -> str:
-    origin = typing.get_origin(hint)
-    return "function" if Callable in (origin, hint) else getattr(hint, "__name__", str(hint))
+    return "function" if _is_function(hint) else getattr(hint, "__name__", str(hint))
 
 
 def _advice(value: Any, hint: Any, detail: str) -> str:
@@ -107,7 +119,7 @@ def _is_of(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and (
             typing.get_args(hint) != (str, ...) or all(isinstance(item, str) for item in value)
         )
-    if Callable in (origin, hint):
+    if _is_function(hint):
         return callable(value)
     if not isinstance(hint, type):
         return True

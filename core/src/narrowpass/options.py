@@ -24,7 +24,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 OptionText = str | tuple[str, ...]
@@ -75,14 +75,19 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
 def option_types(cls: type[HasOptions]) -> Mapping[str, Any]:
     """Give the option names of `cls` in the order of its fields, with their Python types."""
     names = [field.name for field in dataclasses.fields(cls) if field.init]
+    hints = field_types(cls, names)
+    # What only Python can give is no option of the text.
+    return {name.replace("_", "-"): hints[name] for name in names if is_option(hints[name])}
+
+
+def field_types(cls: type[HasOptions], names: Collection[str]) -> Mapping[str, Any]:
+    """Give the types of some fields; those of others may be known to type checkers alone."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        # Only the options' types: those of other fields may be known to type checkers alone.
         texts = {n: t for n, t in inspect.get_annotations(base).items() if n in names}
         holder = type(base.__name__, (), {"__annotations__": texts, "__module__": base.__module__})
         hints.update(typing.get_type_hints(holder))
-    # What only Python can give is no option of the text.
-    return {name.replace("_", "-"): hints[name] for name in names if _is_option(hints[name])}
+    return hints
 
 
 def describe_type(hint: Any) -> str:
@@ -103,7 +108,7 @@ def describe_type(hint: Any) -> str:
     return plain.get(hint) or str(getattr(hint, "text_form", name))
 
 
-def _is_option(hint: Any) -> bool:
+def is_option(hint: Any) -> bool:
     """Tell whether there is more to say in text than none; types that never are an error later."""
     arms = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else ()
     return not arms or any(has_text(arm) and arm is not type(None) for arm in arms)

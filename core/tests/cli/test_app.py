@@ -251,6 +251,13 @@ def test_options_of_a_command_go_before_those_of_the_group(call, install):
     assert call("ask", "-q", "what", "--quiet").out == "what\n"
 
 
+def test_options_of_the_group_may_stand_after_commands_of_a_plugins_group(call, install):
+    child = click.Command("ask", callback=lambda: logging.getLogger("narrowpass").info("a note"))
+    install(narrowpass_commands=[click.Group("oracle", commands=[child])])
+    assert "a note" in call("oracle", "ask", "-v").err
+    assert "a note" in call("oracle", "-v", "ask").err
+
+
 def test_logging_is_as_before(call):
     log = logging.getLogger("narrowpass")
     before = (list(log.handlers), log.level, log.propagate, warnings.showwarning)

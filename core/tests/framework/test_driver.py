@@ -119,6 +119,20 @@ def test_load_builds_an_onnx_file_in_memory(model_file, plugins):
     assert list(result) == ["t", "y"]
 
 
+@pytest.mark.parametrize("parse", [onnx.parser.parse_model, ir.from_onnx_text])
+def test_load_builds_a_model_in_memory(parse, plugins):
+    with narrowpass.load(parse(MODEL), "reference", plugins=plugins) as program:
+        np.testing.assert_array_equal(program.run(FEEDS)["y"], expected())
+
+
+@pytest.mark.parametrize(
+    ("source", "said"), [(3, "int is no model"), (b"x", "bytes is no model"), ("x", "or bundle")]
+)
+def test_what_cannot_be_loaded(plugins, source, said):
+    with pytest.raises(UsageError, match=said):
+        narrowpass.load(source, plugins=plugins)
+
+
 def test_a_plain_onnx_file_holds_one_method(model_file, tmp_path, plugins):
     out = tmp_path / "out.onnx"
     narrowpass.build(model_file, "touch", out, plugins=plugins)

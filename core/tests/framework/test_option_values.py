@@ -65,6 +65,7 @@ class Many(Pass):
         ({"limit": 0.01}, r"takes METRIC:LIMIT\|none, not 0.01"),
         ({"mode": "slow"}, "takes fast, not 'slow'"),
         ({"chooser": 3}, r"takes text\|function, not 3"),
+        ({"hook": "f"}, r"takes function\|none, not 'f'"),
     ],
 )
 def test_wrong_values(values, said):
@@ -106,6 +107,8 @@ def test_types_that_only_type_checkers_know_are_no_error():
             return PassResult(model, False)
 
     assert Strange(other=3).other == 3
+    with pytest.raises(OptionError, match="takes integer"):
+        Strange(count="3")
 
 
 def test_a_default_may_be_anything():

@@ -134,6 +134,9 @@ _AFTER = "of_group_"
 
 def _with_group_options(command: click.Command) -> click.Command:
     """Let a command take ``-q``, ``-v`` and ``--traceback`` of the group, too; help is silent."""
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _with_group_options(child)
     taken = {flag for parameter in command.params for flag in parameter.opts}
     added: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         (("-v", "--verbose"), {"count": True}),

@@ -135,7 +135,8 @@ def _print(document: Mapping[str, list[dict[str, Any]]], *, everything: bool) ->
         blocks += _table((title, "owner", "what it does"), rows, ("name", "owner", "about"))
         options = [{**option, "of": row["name"]} for row in rows for option in row["options"]]
         # Notes are long, and the more so those of all passes.
-        columns = ("of", "name", "type", "default", "about")[: 4 if everything else 5]
+        noted = not everything and any(option["about"] for option in options)
+        columns = ("of", "name", "type", "default", "about")[: 5 if noted else 4]
         titles = (title, "option", "takes", "default", "what it does")[: len(columns)]
         blocks += _table(titles, options, columns)
         notes = [note for row in rows for note in _notes(row)]
