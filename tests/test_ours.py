@@ -5,7 +5,7 @@ from __future__ import annotations
 from narrowpass import load_plugins
 from narrowpass.plugins.ours import BACKENDS, PASSES
 
-OURS = ("narrowpass-constant-folding ", "narrowpass-fp16 ", "narrowpass-xnn-cpu ")
+OURS = tuple(f"narrowpass-{name} " for name in ("constant-folding", "fp16", "int8-sym", "xnn-cpu"))
 
 
 def test_what_our_plugins_have_is_listed():
