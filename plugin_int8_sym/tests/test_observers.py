@@ -112,13 +112,14 @@ def test_percentiles_are_numpys_but_for_a_bin(name, percentile):
     array, chosen = DATA[name][1:], Calibrator("percentile", percentile=percentile)
     tail = (100 - percentile) / 2
     low, high = (
-        float(np.percentile(array, at, method="inverted_cdf")) for at in (tail, 100 - tail)
+        float(np.percentile(array.astype(np.float64), at, method="inverted_cdf"))
+        for at in (tail, 100 - tail)
     )
     got = found([array], chosen)
     width = 1.001 * (max(array.max(), 0) - min(array.min(), 0)) / 2046
     assert min(low, 0.0) - width <= got.low <= min(low, 0.0) + width / 1000
     assert max(high, 0.0) - width / 1000 <= got.high <= max(high, 0.0) + width
-    peak = float(np.percentile(np.abs(array), percentile, method="inverted_cdf"))
+    peak = float(np.percentile(np.abs(array).astype(np.float64), percentile, method="inverted_cdf"))
     got = found([array], chosen, symmetric=True)
     assert got.low == -got.high
     assert peak - width / 1000 <= got.high <= peak + width
