@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from narrowpass.io import rounding, rounding_at_most
+from narrowpass.io import ConvertedTensor, rounding, rounding_at_most
 
 TYPES = [ir.DataType.FLOAT16, ir.DataType.BFLOAT16]
 
@@ -54,3 +54,26 @@ def test_the_bound_is_near_the_error_for_weights(dtype):
     share = float(ml_dtypes.finfo(dtype.numpy()).eps) / 2
     assert rounding_at_most(ir.Tensor(array), dtype).error == pytest.approx(share, rel=1e-3)
     assert rounding(ir.Tensor(array), dtype).error < share
+
+
+def test_halves_are_those_of_numpy():
+    """All float16 numbers, what lies between and beside them, and any bits."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = np.sort(halves[np.isfinite(halves)].astype(np.float64))
+    between = ((finite[1:] + finite[:-1]) / 2).astype(np.float32)
+    near = [np.nextafter(between, np.float32(end)) for end in (-np.inf, np.inf)]
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 300_000, dtype=np.uint32)
+    edges = [65504, 65519.99, 65520, 65536, 2.0**-14, 2.0**-24, 2.0**-25, 0.0, -0.0, np.inf, np.nan]
+    parts = [halves.astype(np.float32), between, *near, bits.view(np.float32), edges]
+    array = np.concatenate([np.asarray(part, np.float32) for part in parts])
+    with np.errstate(over="ignore", invalid="ignore"):
+        right = array.astype(np.float16)
+    got = ConvertedTensor(ir.Tensor(array), ir.DataType.FLOAT16).numpy()
+    np.testing.assert_array_equal(got.view(np.uint16), right.view(np.uint16))
+
+
+@pytest.mark.parametrize("shape", [(0,), (), (3, 0, 2), (5, 7), (2, 70_000)])
+def test_halves_of_any_shape(shape):
+    array = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    got = ConvertedTensor(ir.Tensor(array), ir.DataType.FLOAT16).numpy()
+    np.testing.assert_array_equal(got, np.asarray(array.astype(np.float16)))

@@ -144,8 +144,51 @@ def elements(tensor: ir.TensorProtocol, first: int, last: int) -> np.ndarray[Any
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: ir.DataType) -> np.ndarray[Any, Any]:
+    if dtype == ir.DataType.FLOAT16 and array.dtype == np.float32:
+        return _halves(array)
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(dtype.numpy())
+
+
+_BLOCK = 1 << 16
+"""Elements that are converted at a time, so that what lies between stays in cache."""
+
+_LEAST_NORMAL = np.uint32(0x38800000)
+"""The bits of 2⁻¹⁴, the least normal float16, as float32."""
+
+_ORDINARY = np.uint32(0x477FF000 - 0x38800000)
+"""From there to 65520, which rounds to infinity: numbers whose exponent only has to be moved."""
+
+
+def _halves(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Round float32 to float16, to nearest even, with integers: twice as fast as numpy's cast.
+
+    What is no ordinary number in float16 (subnormal, too large, infinite, NaN) is left to that.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    result = np.empty(flat.size, np.uint16)
+    rows = np.empty((2, min(_BLOCK, flat.size)), np.uint32)
+    for start in range(0, flat.size, _BLOCK):
+        part = flat[start : start + _BLOCK]
+        bits, done = part.view(np.uint32), result[start : start + _BLOCK]
+        size, half = rows[0, : part.size], rows[1, : part.size]
+        np.bitwise_and(bits, np.uint32(0x7FFFFFFF), out=size)
+        np.right_shift(bits, np.uint32(13), out=half)
+        np.bitwise_and(half, np.uint32(1), out=half)
+        half += size
+        # Half a unit in the last place, less one where that is even; 112 is what exponents differ.
+        half += np.uint32((1 << 12) - 1 - (112 << 23) & 0xFFFFFFFF)
+        half >>= np.uint32(13)
+        size -= _LEAST_NORMAL
+        others = np.flatnonzero(size >= _ORDINARY)
+        np.right_shift(bits, np.uint32(16), out=size)
+        size &= np.uint32(0x8000)
+        half |= size
+        np.copyto(done, half, casting="unsafe")
+        if others.size:
+            with np.errstate(over="ignore", invalid="ignore"):
+                done[others] = part[others].astype(np.float16).view(np.uint16)
+    return result.view(np.float16).reshape(array.shape)
 
 
 @dataclass(frozen=True)
