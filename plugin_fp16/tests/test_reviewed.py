@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -46,6 +48,8 @@ g (float[4,8] x, float[4,8] mk) => (float[4,8] y) {
 }"""
 MASKS = {
     "taken away": "b = Mul(mk, big) a = Sub(s, b)",
+    "taken away from what has a bias": "b = Mul(mk, big) c = Add(s, bias) a = Sub(c, b)",
+    "of two factors": "b = Mul(mk, big) c = Add(mk, tiny) d = Mul(b, c) a = Sub(s, d)",
     "a triangle": "b = Trilu<upper = 1>(m) a = Add(s, b)",
     "the smaller": "b = Min(mk, m) a = Add(s, b)",
     "a constant of a shape": (
@@ -59,6 +63,9 @@ MASKS = {
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(name):
     constants = {"w": W, "big": np.float32(3e38), "m": LEAST, "lo": np.float32(-3e38)}
+    constants |= {"bias": np.float32(0.1), "tiny": np.float32(0.01)}
+    read = set(re.findall(r"\w+", MASKS[name])) | {"w"}
+    constants = {key: array for key, array in constants.items() if key in read}
     model, made = rewritten(MASKED % MASKS[name], constants)
     same(model, made, {"x": X[:4], "mk": np.ones((4, 8), np.float32)})
 

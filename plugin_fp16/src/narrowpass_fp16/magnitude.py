@@ -142,13 +142,15 @@ def _result(node: ir.Node, of: Callable[[ir.Value | None], float]) -> float:
         value = node.attributes.get("value")
         return 0.0 if value is None else float(np.abs(value.as_tensor().numpy()).max())
     given = [of(value) for value in node.inputs]
-    if kind == "Mul" and len(given) == 2 and all(given):
+    constant = [constant_tensor(value) is not None for value in node.inputs]
+    if kind == "Mul" and len(given) == 2 and any(constant) and all(given):
+        # Of a computed value only what constants brought is known: alone it says nothing.
         return given[0] * given[1]
     if kind == "Div":
         return given[0]
-    if kind == "Sub" and len(given) == 2 and all(given):
+    if kind == "Sub" and len(given) == 2 and given[0] == given[1]:
         return 0.0  # what was added is taken away again
-    if kind == "Clip" and len(given) == 3 and all(given[1:]):
+    if kind == "Clip" and len(given) == 3 and all(constant[1:]):
         return max(given[1:])
     return max(given, default=0.0)
 
