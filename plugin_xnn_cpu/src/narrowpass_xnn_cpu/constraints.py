@@ -24,7 +24,6 @@ from narrowpass_xnn_cpu.native.operators.quantized import (
 )
 
 
-
 def _ratio(what: str, limits: tuple[float, float]) -> dict[str, Any]:
     low, high = limits
     return {"what": what, "low": low, "high": high}
