@@ -1,0 +1,216 @@
+"""Calibrates a model once, and rewrites it as often as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from narrowpass import Decision
+from narrowpass.classify import matching_nodes
+from narrowpass.inference import inferred
+from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
+from narrowpass_int8_sym.limits import Limits, Violation
+from narrowpass_int8_sym.products import product_of
+from narrowpass_int8_sym.static.choosing import Choice, choose
+from narrowpass_int8_sym.static.emission import emit
+from narrowpass_int8_sym.static.finding import Found, find_units
+from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
+from narrowpass_int8_sym.static.units import Unit
+
+if TYPE_CHECKING:
+    from narrowpass import Context, Samples
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What was found out about a float model.
+
+    Attributes:
+        ranges: of the values that may become int8, by name.
+        magnitudes: of weights.
+    """
+
+    ranges: Mapping[str, Range]
+    magnitudes: Magnitudes = field(default_factory=Magnitudes)
+
+
+@dataclass(frozen=True)
+class Static:
+    """How a model is quantized.
+
+    Attributes:
+        scheme: how integers stand for numbers.
+        calibrator: what takes ranges from data.
+        samples: how many samples are taken, the first ones; None for all.
+        red: nodes that stay float: globs of names, ``op:TYPE``.
+        green: nodes that are quantized also where a rule would leave them, if they can be.
+        cache: keeps ranges for later runs; None for nowhere.
+    """
+
+    scheme: Scheme = field(default_factory=Scheme)
+    calibrator: str = "l2"
+    samples: int | None = None
+    red: tuple[str, ...] = ()
+    green: tuple[str, ...] = ()
+    cache: CalibrationCache | None = None
+
+    def calibrate(self, model: ir.Model, samples: Samples, ctx: Context) -> Calibrated:
+        """Take the ranges of all values that may become int8.
+
+        Args:
+            model: in float32; not changed.
+            samples: feeds for it.
+            ctx: `Context.target` runs the model.
+
+        Raises:
+            DataError: the data does not fit, or a value is NaN or infinite on it.
+            BackendError: the model cannot be run.
+        """
+        for option in ("red", "green"):
+            nodes = model.graph.all_nodes()
+            for item, chosen in matching_nodes(getattr(self, option), nodes).items():
+                if not chosen:
+                    ctx.log.warning("int8-sym: %s item %r selects no node", option, item)
+        with inferred(model):
+            choice = choose(self._found(model).units, ())
+            names = [value.name for value in choice.values() if value.name]
+            if not names:
+                return Calibrated({})
+            ctx.log.info(
+                "int8-sym: calibrates %d values on %s, with %s",
+                len(names),
+                samples.source,
+                self.calibrator,
+            )
+            ranges = calibrate(
+                model,
+                names,
+                samples,
+                ctx.target,
+                self.calibrator,
+                symmetric=self.scheme.symmetric,
+                limit=self.samples,
+                cache=self.cache,
+            )
+        return Calibrated(ranges)
+
+    def numbers(self, model: ir.Model) -> list[int]:
+        """Give the numbers of the nodes that can be quantized, one for each unit.
+
+        Numbers are places among ``model.graph.all_nodes()``, from 0.
+        """
+        places = {node: number for number, node in enumerate(model.graph.all_nodes())}
+        with inferred(model):
+            choice = choose(self._found(model).units, ())
+        return [places[unit.nodes[0]] for unit in choice.units]
+
+    def rewrite(
+        self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
+    ) -> bool:
+        """Quantize a model in place; tell whether anything changed.
+
+        Args:
+            model: the one that was calibrated, or a clone of it.
+            calibrated: what was found out about it.
+            held: the numbers of nodes that stay float with all that is quantized with them, and
+                why; see `numbers`.
+            ctx: `Context.target` says what scales must keep; decisions and counters are told.
+
+        Raises:
+            DataError: a weight or a bias has an element that is infinite or NaN.
+        """
+        limits = Limits.of(ctx.target.quantization_constraints() if ctx.target else {})
+        reasons = {
+            node: held[number]
+            for number, node in enumerate(model.graph.all_nodes())
+            if number in held
+        }
+        with inferred(model):
+            found = self._found(model)
+            kept = {
+                unit: next(reasons[node] for node in unit.nodes if node in reasons)
+                for unit in found.units
+                if any(node in reasons for node in unit.nodes)
+            }
+            choice, chosen, broken = self._fitting(found, set(kept), calibrated, limits)
+        self._tell(model, found, choice, kept, broken, ctx)
+        ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
+        return bool(choice.units)
+
+    def _fitting(
+        self, found: Found, held: set[Unit], calibrated: Calibrated, limits: Limits
+    ) -> tuple[Choice, Quantities, dict[Unit, Violation]]:
+        """Choose, and choose again without what cannot keep its limits."""
+        broken: dict[Unit, Violation] = {}
+        while True:
+            choice = choose(found.units, held | set(broken))
+            chosen = quantities(
+                choice, calibrated.ranges, self.scheme, limits, calibrated.magnitudes
+            )
+            if not chosen.refused:
+                return choice, chosen, broken
+            broken |= chosen.refused
+
+    def _found(self, model: ir.Model) -> Found:
+        nodes = list(model.graph.all_nodes())
+        red = {n for chosen in matching_nodes(self.red, nodes).values() for n in chosen}
+        asked = {
+            node: f"option green={item}"
+            for item, chosen in matching_nodes(self.green, nodes).items()
+            for node in chosen
+        }
+        return find_units(model.graph, red, asked)
+
+    def _tell(
+        self,
+        model: ir.Model,
+        found: Found,
+        choice: Choice,
+        held: Mapping[Unit, str],
+        broken: Mapping[Unit, Violation],
+        ctx: Context,
+    ) -> None:
+        """Say for each node what was decided, and why; warn of what keeps no limit."""
+        decisions: dict[ir.Node, Decision] = {}
+
+        def decide(
+            node: ir.Node, what: str, by: str, reason: str = "", broken: Violation | None = None
+        ) -> None:
+            name = node.name or next((value.name for value in node.outputs if value.name), "")
+            measured, limit = (broken.measured, broken.limit) if broken else (None, None)
+            decisions[node] = Decision(name or "", node.op_type, what, by, reason, measured, limit)
+
+        inside = set(model.graph)
+        red = matching_nodes(self.red, model.graph.all_nodes())
+        for item, nodes in red.items():
+            for node in nodes:
+                decide(node, "float", f"option red={item}", "it is to stay float")
+        for node in model.graph.all_nodes():
+            if node not in inside and product_of(node) is not None and node not in decisions:
+                decide(node, "float", "rule", "subgraphs are not quantized")
+        for node, reason in found.left.items():
+            decide(node, "float", "rule", reason)
+        for unit, reason in choice.left.items():
+            for node in unit.nodes:
+                decide(node, "float", "rule", reason)
+        for unit, reason in held.items():
+            for node in unit.nodes:
+                decide(node, "float", "verification", reason)
+        for unit, violation in broken.items():
+            for node in unit.nodes:
+                decide(node, "float", "constraint", f"{violation}, of the target", violation)
+            first = decisions[unit.nodes[0]]
+            ctx.log.warning(
+                "int8-sym: %s %r stays float: %s", first.op_type, first.node, first.reason
+            )
+        for unit in choice.units:
+            reason = "its result stays float: nothing int8 reads it" if unit in choice.wide else ""
+            for node in unit.nodes:
+                decide(node, "int8", unit.asked or "mode=static", reason)
+        order = {node: place for place, node in enumerate(model.graph.all_nodes())}
+        for node in sorted(decisions, key=order.__getitem__):
+            ctx.decisions.append(decisions[node])
+            ctx.counters["nodes" if decisions[node].decision == "int8" else "left"] += 1
