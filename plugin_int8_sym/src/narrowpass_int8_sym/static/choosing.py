@@ -33,6 +33,10 @@ class Choice:
     wide: frozenset[Unit] = frozenset()
     left: dict[Unit, str] = field(default_factory=dict)
 
+    def adds_floats(self, unit: Unit) -> bool:
+        """Tell whether a bias is added to a float result, by a node of its own."""
+        return unit in self.wide and unit.op_type == "MatMul"
+
     def values(self) -> list[ir.Value]:
         """Give the computed values that have a quantization, each once, in order."""
         found: dict[ir.Value, None] = {}

@@ -132,7 +132,7 @@ class _Emission:
             self._weights[key] = store(product.weight, axis, scales, self._taken, factor=alpha)
         node.replace_input_with(product.index, self._weights[key])
         drop_unread(product.weight)
-        if unit.bias is not None:
+        if unit.bias is not None and not self._choice.adds_floats(unit):
             self._read_bias(unit, unit.bias, effective)
         for name in ("alpha", "beta"):
             if node.op_type == "Gemm" and name in node.attributes:

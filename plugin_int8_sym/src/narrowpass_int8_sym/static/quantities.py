@@ -194,7 +194,7 @@ def _relation(
     scales = of_magnitudes(known.of(product, axis), floor)
     alpha = product.node.attributes.get_float("alpha", 1.0) if unit.op_type == "Gemm" else 1.0
     least = None
-    if unit.bias is not None:
+    if unit.bias is not None and not choice.adds_floats(unit):
         row = np.abs(bias_row(unit))
         room = max(headroom(product), 1)
         least = row / room if axis is not None else row.max() / room
