@@ -17,7 +17,7 @@ from narrowpass_int8_sym.scales import LEAST_SCALE, Parameters, of_magnitudes, o
 from narrowpass_int8_sym.static.bias import LARGEST_SUM, bias_row, headroom
 from narrowpass_int8_sym.static.choosing import Choice
 from narrowpass_int8_sym.static.sharing import Sharing
-from narrowpass_int8_sym.static.solving import Relation, solve
+from narrowpass_int8_sym.static.solving import MARGIN, Relation, solve
 from narrowpass_int8_sym.static.units import Role, Unit
 from narrowpass_int8_sym.weights import magnitudes
 
@@ -196,7 +196,7 @@ def _relation(
     least = None
     if unit.bias is not None and not choice.adds_floats(unit):
         row = np.abs(bias_row(unit))
-        room = max(headroom(product), 1)
+        room = max(headroom(product), 1) * (1 - MARGIN)
         least = row / room if axis is not None else row.max() / room
     if scheme.floor and bound is not None:
         bound = None

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from narrowpass import Decision
-from narrowpass.classify import matching_nodes
 from narrowpass.inference import inferred
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
 from narrowpass_int8_sym.limits import Limits, Violation
-from narrowpass_int8_sym.products import product_of
 from narrowpass_int8_sym.static.choosing import Choice, choose
 from narrowpass_int8_sym.static.emission import emit
 from narrowpass_int8_sym.static.finding import Found, find_units
 from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
+from narrowpass_int8_sym.static.telling import Outcome, selected, tell
 from narrowpass_int8_sym.static.units import Unit
 
 if TYPE_CHECKING:
@@ -69,9 +67,8 @@ class Static:
             DataError: the data does not fit, or a value is NaN or infinite on it.
             BackendError: the model cannot be run.
         """
-        for option in ("red", "green"):
-            nodes = model.graph.all_nodes()
-            for item, chosen in matching_nodes(getattr(self, option), nodes).items():
+        for option, items in (("red", self.red), ("green", self.green)):
+            for item, chosen in selected(items, model).items():
                 if not chosen:
                     ctx.log.warning("int8-sym: %s item %r selects no node", option, item)
         with inferred(model):
@@ -136,7 +133,7 @@ class Static:
                 if any(node in reasons for node in unit.nodes)
             }
             choice, chosen, broken = self._fitting(found, set(kept), calibrated, limits)
-        self._tell(model, found, choice, kept, broken, ctx)
+        tell(model, Outcome(found, choice, kept, broken, selected(self.red, model)), ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         return bool(choice.units)
 
@@ -155,62 +152,10 @@ class Static:
             broken |= chosen.refused
 
     def _found(self, model: ir.Model) -> Found:
-        nodes = list(model.graph.all_nodes())
-        red = {n for chosen in matching_nodes(self.red, nodes).values() for n in chosen}
+        red = {node for nodes in selected(self.red, model).values() for node in nodes}
         asked = {
             node: f"option green={item}"
-            for item, chosen in matching_nodes(self.green, nodes).items()
-            for node in chosen
+            for item, nodes in selected(self.green, model).items()
+            for node in nodes
         }
         return find_units(model.graph, red, asked)
-
-    def _tell(
-        self,
-        model: ir.Model,
-        found: Found,
-        choice: Choice,
-        held: Mapping[Unit, str],
-        broken: Mapping[Unit, Violation],
-        ctx: Context,
-    ) -> None:
-        """Say for each node what was decided, and why; warn of what keeps no limit."""
-        decisions: dict[ir.Node, Decision] = {}
-
-        def decide(
-            node: ir.Node, what: str, by: str, reason: str = "", broken: Violation | None = None
-        ) -> None:
-            name = node.name or next((value.name for value in node.outputs if value.name), "")
-            measured, limit = (broken.measured, broken.limit) if broken else (None, None)
-            decisions[node] = Decision(name or "", node.op_type, what, by, reason, measured, limit)
-
-        inside = set(model.graph)
-        red = matching_nodes(self.red, model.graph.all_nodes())
-        for item, nodes in red.items():
-            for node in nodes:
-                decide(node, "float", f"option red={item}", "it is to stay float")
-        for node in model.graph.all_nodes():
-            if node not in inside and product_of(node) is not None and node not in decisions:
-                decide(node, "float", "rule", "subgraphs are not quantized")
-        for node, reason in found.left.items():
-            decide(node, "float", "rule", reason)
-        for unit, reason in choice.left.items():
-            for node in unit.nodes:
-                decide(node, "float", "rule", reason)
-        for unit, reason in held.items():
-            for node in unit.nodes:
-                decide(node, "float", "verification", reason)
-        for unit, violation in broken.items():
-            for node in unit.nodes:
-                decide(node, "float", "constraint", f"{violation}, of the target", violation)
-            first = decisions[unit.nodes[0]]
-            ctx.log.warning(
-                "int8-sym: %s %r stays float: %s", first.op_type, first.node, first.reason
-            )
-        for unit in choice.units:
-            reason = "its result stays float: nothing int8 reads it" if unit in choice.wide else ""
-            for node in unit.nodes:
-                decide(node, "int8", unit.asked or "mode=static", reason)
-        order = {node: place for place, node in enumerate(model.graph.all_nodes())}
-        for node in sorted(decisions, key=order.__getitem__):
-            ctx.decisions.append(decisions[node])
-            ctx.counters["nodes" if decisions[node].decision == "int8" else "left"] += 1
