@@ -10,6 +10,7 @@ import pytest
 from int8_kit import floats
 from static_kit import graph, quantized
 
+from narrowpass.errors import NarrowpassError
 from narrowpass_int8_sym.limits import Limits
 from narrowpass_int8_sym.scales import Parameters
 
@@ -48,11 +49,11 @@ def ratios(made, op_type):
 
 
 def test_without_limits_nothing_is_raised():
-    model = chain("m = Relu (a)")
-    plain = quantized(model, images())
-    limited = quantized(model, images(), {"ratios": {"Conv": PRODUCT}})
+    model, data = chain("m = Relu (a)"), images()
+    plain = quantized(model, data)
+    limited = quantized(model, data, {"ratios": {"Conv": PRODUCT}})
     for name in ("x.float", "m.float", "y"):
-        assert plain.parameters(name)[0] == pytest.approx(limited.parameters(name)[0])
+        assert plain.parameters(name) == limited.parameters(name)
 
 
 def test_a_ratio_that_is_too_large_raises_the_result(caplog):
@@ -219,3 +220,16 @@ def test_what_is_written_keeps_what_the_native_backend_asks():
             operands = [Parameters(float(s), 0) for s in (scales[:1] if kind == "Conv" else scales)]
             assert not limits.violations(kind, operands, Parameters(result, 0), weights)
     assert isinstance(made.model, ir.Model)
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        {"activations": {"dtype": "uint8", "range": (0, 255)}},
+        {"weights": {"dtype": "int8", "range": (-64, 64)}},
+    ],
+)
+def test_a_target_that_wants_other_integers(constraints):
+    data = images()
+    with pytest.raises(NarrowpassError, match="limited has"):
+        quantized(chain("m = Relu (a)"), data, constraints)

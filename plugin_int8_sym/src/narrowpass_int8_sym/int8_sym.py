@@ -114,7 +114,7 @@ class Int8Sym(Pass):
 
         held: dict[int, str] = {}
         if self.tolerance is not None:
-            numbers = static.numbers(model)
+            numbers = static.numbers(model, ctx)
             held = nodes_to_hold(model, numbers, rewrite, samples, self.tolerance, ctx)
         return rewrite(model, held, ctx)
 

@@ -77,7 +77,9 @@ class _Emission:
             type=ir.TensorType(ir.DataType.INT8),
         )
         wide = ir.Value(
-            name=unique(f"{name}.float", self._taken), shape=value.shape, type=value.type
+            name=unique(f"{name}.float", self._taken),
+            shape=value.shape,
+            type=ir.TensorType(ir.DataType.FLOAT),
         )
         made = [
             ir.node(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
 from narrowpass_int8_sym.limits import Limits, Violation
@@ -72,7 +73,7 @@ class Static:
                 if not chosen:
                     ctx.log.warning("int8-sym: %s item %r selects no node", option, item)
         with inferred(model):
-            choice = choose(self._found(model).units, ())
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
             names = [value.name for value in choice.values() if value.name]
             if not names:
                 return Calibrated({})
@@ -94,14 +95,14 @@ class Static:
             )
         return Calibrated(ranges)
 
-    def numbers(self, model: ir.Model) -> list[int]:
+    def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
         """Give the numbers of the nodes that can be quantized, one for each unit.
 
         Numbers are places among ``model.graph.all_nodes()``, from 0.
         """
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
         with inferred(model):
-            choice = choose(self._found(model).units, ())
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
         return [places[unit.nodes[0]] for unit in choice.units]
 
     def rewrite(
@@ -119,14 +120,14 @@ class Static:
         Raises:
             DataError: a weight or a bias has an element that is infinite or NaN.
         """
-        limits = Limits.of(ctx.target.quantization_constraints() if ctx.target else {})
+        limits = limits_of(ctx)
         reasons = {
             node: held[number]
             for number, node in enumerate(model.graph.all_nodes())
             if number in held
         }
         with inferred(model):
-            found = self._found(model)
+            found = self._found(model, limits)
             kept = {
                 unit: next(reasons[node] for node in unit.nodes if node in reasons)
                 for unit in found.units
@@ -151,11 +152,34 @@ class Static:
                 return choice, chosen, broken
             broken |= chosen.refused
 
-    def _found(self, model: ir.Model) -> Found:
+    def _found(self, model: ir.Model, limits: Limits) -> Found:
         red = {node for nodes in selected(self.red, model).values() for node in nodes}
         asked = {
             node: f"option green={item}"
             for item, nodes in selected(self.green, model).items()
             for node in nodes
         }
-        return find_units(model.graph, red, asked)
+        found = find_units(model.graph, red, asked)
+        other = {
+            unit: f"the target has results of {unit.op_type} as {fixed.dtype} alone"
+            for unit in found.units
+            if (fixed := limits.fixed.get(unit.op_type)) and fixed.dtype != limits.activations.dtype
+        }
+        left = {node: reason for unit, reason in other.items() for node in unit.nodes}
+        units = tuple(unit for unit in found.units if unit not in other)
+        return Found(units, {**found.left, **left})
+
+
+def limits_of(ctx: Context) -> Limits:
+    """Give what the target asks of quantized operators.
+
+    Raises:
+        PassError: it wants other integers than this pass writes.
+    """
+    limits = Limits.of(ctx.target.quantization_constraints() if ctx.target else {})
+    name = ctx.target.name if ctx.target else ""
+    if limits.activations != Limits().activations:
+        raise PassError(f"{name} has activations of {limits.activations}; int8-sym gives int8")
+    if limits.weights.dtype != "int8" or limits.weights.low > -127 or limits.weights.high < 127:
+        raise PassError(f"{name} has weights of {limits.weights}; int8-sym gives int8 to 127")
+    return limits

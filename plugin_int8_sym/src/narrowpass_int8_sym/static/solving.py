@@ -63,7 +63,7 @@ class Relation:
     least_products: Array | None = None
     slope: float = 1.0
 
-    def channels(self, scales: Mapping[Key, float]) -> Array | None:
+    def channels(self, scales: Mapping[Key, float], margin: float = MARGIN) -> Array | None:
         """Give the scales of the weight that fit the others; float64 [] or [C]."""
         if self.weights is None:
             return None
@@ -72,18 +72,18 @@ class Relation:
         if self.least_products is not None:
             found = np.maximum(found, self.least_products / operand)
         if self.bound is not None and self.bound.what == WEIGHTED and self.output is not None:
-            least = self.bound.low * (1 + MARGIN) * scales[self.output] / operand
+            least = self.bound.low * (1 + margin) * scales[self.output] / operand
             found = np.maximum(found, least)
         return found
 
-    def asked(self, scales: Mapping[Key, float]) -> list[_Asked]:
+    def asked(self, scales: Mapping[Key, float], margin: float) -> list[_Asked]:
         """Give which scales must be at least how large, as the others are."""
         if self.bound is None or self.output is None:
             return []
-        high, low = self.bound.high * (1 - MARGIN), self.bound.low * (1 + MARGIN)
+        high, low = self.bound.high * (1 - margin), self.bound.low * (1 + margin)
         output, first = scales[self.output], self.inputs[0]
         if self.bound.what == WEIGHTED:
-            weights = self.channels(scales)
+            weights = self.channels(scales, margin)
             largest = 1.0 if weights is None else float(np.max(weights))
             return [_Asked(self.output, scales[first] * largest / high, first)]
         if self.bound.what == PRODUCT:
@@ -123,7 +123,10 @@ class Solution:
 
 
 def solve(
-    least: Mapping[Key, float], fixed: Collection[Key], relations: Sequence[Relation]
+    least: Mapping[Key, float],
+    fixed: Collection[Key],
+    relations: Sequence[Relation],
+    margin: float = MARGIN,
 ) -> Solution:
     """Raise scales as far as limits ask.
 
@@ -131,11 +134,12 @@ def solve(
         least: the least scale of each.
         fixed: those that cannot be raised.
         relations: which limits there are.
+        margin: how far within limits scales are put, relative to them.
     """
     refused: dict[Relation, Violation] = {}
     while True:
         kept = [relation for relation in relations if relation not in refused]
-        scales, culprit = _raised(least, fixed, kept)
+        scales, culprit = _raised(least, fixed, kept, margin)
         if culprit is None:
             return Solution(scales, refused)
         refused[culprit] = (
@@ -144,7 +148,10 @@ def solve(
 
 
 def _raised(
-    least: Mapping[Key, float], fixed: Collection[Key], relations: Sequence[Relation]
+    least: Mapping[Key, float],
+    fixed: Collection[Key],
+    relations: Sequence[Relation],
+    margin: float,
 ) -> tuple[dict[Key, float], Relation | None]:
     """Go round; give the scales, and a relation whose limit cannot be kept."""
     scales = dict(least)
@@ -153,7 +160,7 @@ def _raised(
     for _ in range(2 * len(scales) + 2):
         raised = None
         for relation in relations:
-            for asked in relation.asked(scales):
+            for asked in relation.asked(scales, margin):
                 if asked.least <= scales[asked.key]:
                     continue
                 if asked.key in fixed:
