@@ -1,4 +1,4 @@
-"""Quantized models in the forms in which tools write them, and backends with limits of their own."""
+"""Quantized models in the forms that tools write, and backends with limits of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass import Accept, Backend, Bundle, CompileOptions, Context, Decision, Program
+from narrowpass import (
+    Accept,
+    Backend,
+    Bundle,
+    CompileOptions,
+    Context,
+    Decision,
+    Program,
+    Registry,
+)
 from narrowpass.testing import assert_signature_unchanged, run_pass
 from narrowpass_int8_sym.repair_quantized import RepairQuantized
 
@@ -131,15 +140,27 @@ class Repaired:
         return next(list(n.input) for n in self.after.graph.node if n.name == name)
 
 
+REGISTRY = Registry()
+"""Without plugins: the pass is given as it is."""
+
+
 def repaired(proto: onnx.ModelProto, limits: Mapping[str, Any] | None = None) -> Repaired:
     """Run the pass under all checks; a second run must change nothing and decide the same."""
     given = ir.from_proto(proto)
     found: list[Decision] = []
     handler = _Kept()
-    log = logging.Logger("test")
+    log = logging.getLogger("narrowpass.test")
     log.addHandler(handler)
     target = Limited(XNNPACK if limits is None else limits)
-    result = run_pass(RepairQuantized(), given, ctx=Context(target, decisions=found, log=log))
+    try:
+        result = run_pass(
+            RepairQuantized(),
+            given,
+            ctx=Context(target, decisions=found, log=log),
+            registry=REGISTRY,
+        )
+    finally:
+        log.removeHandler(handler)
     assert_signature_unchanged(given, result.model)
     after = ir.to_proto(result.model)
     onnx.checker.check_model(after, full_check=True)
@@ -147,7 +168,8 @@ def repaired(proto: onnx.ModelProto, limits: Mapping[str, Any] | None = None) ->
     second = run_pass(
         RepairQuantized(),
         result.model,
-        ctx=Context(target, decisions=again, log=logging.Logger("t")),
+        ctx=Context(target, decisions=again, log=logging.getLogger("narrowpass.again")),
+        registry=REGISTRY,
     )
     assert not second.modified, "a second run changes the model"
     left = [each for each in found if each.decision == "float" and each.by == "constraints"]

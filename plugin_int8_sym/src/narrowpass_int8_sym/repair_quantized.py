@@ -98,7 +98,7 @@ class _Run:
             if isinstance(form, forms.Form):
                 problem = rewriting.obstacle(form, version)
                 if problem:
-                    self._judge(operators.of_form(node, form))
+                    self._measure(node, form)
                 else:
                     made = rewriting.rewrite(self.editor, node, form)
                     self.report.repaired(made, f"{node.op_type} with Q/DQ")
@@ -127,9 +127,11 @@ class _Run:
         """Let bytes be signed: weights with the zero point 0, activations with any."""
         for node in self._nodes("DequantizeLinear"):
             how = of_conversion(node)
+            source = node.inputs[0]
             if isinstance(how, str):
-                self.report.left(node, how)
-            elif constant_tensor(node.inputs[0]) is not None:
+                if source is None or not is_node(source.producer(), "DynamicQuantizeLinear"):
+                    self.report.left(node, how)
+            elif constant_tensor(source) is not None:
                 self._sign_constant(node, how)
         if self.limits.activations.dtype != "int8":
             return
@@ -178,6 +180,12 @@ class _Run:
     def _judge(self, operator: operators.Operator) -> None:
         found = checks.problems(operator, self.limits)
         self._judged(operator.node, found)
+
+    def _measure(self, node: ir.Node, form: forms.Form) -> None:
+        """Tell which limits a node breaks that is left as it is, for a reason of its own."""
+        for problem in checks.problems(operators.of_form(node, form), self.limits):
+            if isinstance(problem, Violation):
+                self.report.broken(node, problem)
 
     def _judge_conversion(self, node: ir.Node) -> None:
         source = node.inputs[0]

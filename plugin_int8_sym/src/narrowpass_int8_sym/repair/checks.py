@@ -74,18 +74,21 @@ def _weight(operator: Operator, allowed: Integers) -> list[Violation | str]:
         return []
     found: list[Violation | str] = []
     integers = np.asarray(tensor.numpy())
-    if how.dtype.name.lower() != allowed.dtype:
-        found.append(f"its weight is {how.dtype.name.lower()}, not {allowed.dtype}")
     zeros = np.ravel(how.signed.zero_point)
     worst = int(zeros[np.abs(zeros).argmax()])
+    middle = int(np.ravel(how.zero_point - how.signed.zero_point)[0])
+    least, largest = (
+        int(integers.min(initial=middle)) - middle,
+        int(integers.max(initial=middle)) - middle,
+    )
     if worst:
         found.append(Violation("zero point of the weight", worst, 0))
-    elif how.dtype.name.lower() == allowed.dtype and integers.size:
-        least, largest = int(integers.min()), int(integers.max())
-        if least < allowed.low:
-            found.append(Violation("integer of the weight", least, allowed.low))
-        elif largest > allowed.high:
-            found.append(Violation("integer of the weight", largest, allowed.high))
+    elif least < allowed.low:
+        found.append(Violation("integer of the weight", least, allowed.low))
+    elif largest > allowed.high:
+        found.append(Violation("integer of the weight", largest, allowed.high))
+    elif how.dtype.name.lower() != allowed.dtype:
+        found.append(f"its weight is {how.dtype.name.lower()}, not {allowed.dtype}")
     right = operator.channel_axis(integers.ndim)
     if how.axis is not None and how.axis != right:
         found.append(Violation("axis of the weight's scales", how.axis, right))
