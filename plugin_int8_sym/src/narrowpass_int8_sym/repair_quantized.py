@@ -139,6 +139,8 @@ class _Run:
             found = of_conversion(node)
             if isinstance(found, str):
                 self.report.left(node, found)
+            elif constant_tensor(node.inputs[0]) is not None:
+                continue  # it is told already why its integers could not be kept
             elif found.dtype == UINT8 and not self._is_fixed(node):
                 self._count(node, activations.sign_result(self.editor, node, found))
         for node in self._nodes("DequantizeLinear"):

@@ -92,6 +92,7 @@ def operator_of(node: ir.Node) -> Operator | str | None:
     weight: Quantization | None = None
     integers: ir.Value | None = None
     reason = ""
+    unread = False
     for index, value in enumerate(node.inputs):
         if value is None or (weighted and index >= _BIAS):
             continue
@@ -99,14 +100,15 @@ def operator_of(node: ir.Node) -> Operator | str | None:
         if producer is not None and is_node(producer, "DequantizeLinear"):
             how = of_conversion(producer)
             if isinstance(how, str):
-                reason = reason or f"input {value.name!r}: {how}"
+                reason = reason or f"its input {value.name!r}: {how}"
+                unread |= not (weighted and index == 1)
             elif weighted and index == 1 and constant_tensor(producer.inputs[0]) is not None:
                 weight, integers = how, producer.inputs[0]
             elif how.dtype in BYTES:
                 operands.append(how)
         elif _computes(node, index, value):
             reason = reason or f"its input {value.name!r} is not quantized"
-    if not operands:
+    if not operands and not unread:
         return None
     if reason:
         return reason
