@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from repair_kit import XNNPACK, evaluated, floats, model, node, on_onnxruntime, repaired
+from repair_kit import XNNPACK, Limited, evaluated, floats, model, node, on_onnxruntime, repaired
+
+from narrowpass import Context, Samples, load_plugins
+from narrowpass.testing import run_pass
 
 IMAGE = [1, 3, 16, 16]
 
@@ -132,3 +136,19 @@ def test_conversions_of_other_widths(quantized):
     proto, _ = quantized("QDQ", "QUInt16", "QInt8")
     found = repaired(proto)
     assert any("uint16, not 8 bits" in each.reason for each in found.decisions)
+
+
+@pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
+@pytest.mark.parametrize("activations", ["affine", "symmetric"])
+def test_what_int8_sym_writes_is_right_already(weights, activations):
+    """Two ways to ask a target the same: the pass that chooses scales, and the one that checks."""
+    text = f"int8-sym{{mode=static,weights={weights},activations={activations}}}"
+    samples = [{"x": floats(*IMAGE)} for _ in range(3)]
+    registry = load_plugins().registry
+    ctx = Context(Limited(XNNPACK), registry.classifiers, Samples("images", lambda: samples))
+    made = run_pass(text, ir.from_proto(classifier()), ctx=ctx, registry=registry).model
+    found = repaired(ir.to_proto(made))
+    assert not found.modified
+    assert not found.warnings
+    products = [d for d in found.decisions if d.op_type in ("Conv", "Gemm")]
+    assert [d.decision for d in products] == ["int8"] * 4

@@ -180,8 +180,8 @@ class _Run:
                 self._judge_conversion(node)
 
     def _judge(self, operator: operators.Operator) -> None:
-        found = checks.problems(operator, self.limits)
-        self._judged(operator.node, found)
+        note = "" if operator.results else "its result stays float"
+        self._judged(operator.node, checks.problems(operator, self.limits), note)
 
     def _measure(self, node: ir.Node, form: forms.Form) -> None:
         """Tell which limits a node breaks that is left as it is, for a reason of its own."""
@@ -202,14 +202,14 @@ class _Run:
             return  # at the border of the model, or of what the backend takes
         self._judged(node, checks.conversion_problems(hows[0], hows[1], self.limits))
 
-    def _judged(self, node: ir.Node, found: list[Violation | str]) -> None:
+    def _judged(self, node: ir.Node, found: list[Violation | str], note: str = "") -> None:
         for problem in found:
             if isinstance(problem, Violation):
                 self.report.broken(node, problem)
             else:
                 self.report.left(node, problem)
         if not found:
-            self.report.int8(node)
+            self.report.int8(node, note)
 
     def _sign_constant(self, node: ir.Node, how: Quantization) -> None:
         if weights.is_weight(node):

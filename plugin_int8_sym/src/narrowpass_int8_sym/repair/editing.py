@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass.subgraphs import nested_graphs
 from narrowpass_int8_sym.repair.quantization import FLOAT, Array, Quantization
+from narrowpass_int8_sym.storage import initializer, taken_names, unique
 
 _SHARED = 4096
 """Elements up to which constants are compared with others."""
@@ -22,20 +22,12 @@ class Editor:
 
     def __init__(self, model: ir.Model) -> None:
         self.modified = False
-        self._taken: set[str | None] = set()
-        for graph in nested_graphs(model.graph):
-            self._taken |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
-            for node in graph:
-                self._taken |= {node.name, *(value.name for value in node.outputs)}
+        self._taken = taken_names(model)
         self._made: dict[tuple[ir.Graph, str, str, tuple[int, ...], bytes], ir.Value] = {}
 
     def unique(self, name: str) -> str:
         """Give a name that nobody has, and keep it."""
-        chosen, number = name, 1
-        while chosen in self._taken:
-            chosen, number = f"{name}.{number}", number + 1
-        self._taken.add(chosen)
-        return chosen
+        return unique(name, self._taken)
 
     def constant(self, near: ir.Node, name: str, array: Array) -> ir.Value:
         """Give an initializer of the graph of a node; small equal ones of one name are one."""
@@ -46,14 +38,7 @@ class Editor:
         key = graph, name, array.dtype.str, array.shape, content
         if key not in self._made or array.size > _SHARED:
             tensor = ir.Tensor(np.asarray(array, order="C"), name=self.unique(name))
-            value = ir.Value(
-                name=tensor.name,
-                shape=ir.Shape(array.shape),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-            graph.initializers[tensor.name or ""] = value
-            self._made[key] = value
+            self._made[key] = initializer(graph, tensor)
         self.modified = True
         return self._made[key]
 

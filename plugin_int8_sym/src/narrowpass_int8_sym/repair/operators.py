@@ -21,6 +21,8 @@ from narrowpass_int8_sym.repair.weights import WEIGHTED
 _FUSED = ("Clip", "Relu")
 """Activations that an int8 operator clips its result for."""
 
+_NOT_QUANTIZED = "its result is not quantized"
+
 _SEVERAL = ("Add", "Concat", "Div", "Max", "Min", "Mul", "Sub", "Sum", "Where")
 """Operators of several operands, constants among them."""
 
@@ -112,10 +114,11 @@ def operator_of(node: ir.Node) -> Operator | str | None:
         return None
     if reason:
         return reason
-    results = _results(node)
-    if isinstance(results, str):
-        return results
-    hows, quantizing, direct = results
+    found = _results(node)
+    if isinstance(found, str) and not (weighted and found == _NOT_QUANTIZED):
+        return found
+    # A product of integers may be scaled to floats: its sums are what is computed with int8.
+    hows, quantizing, direct = ((), (), True) if isinstance(found, str) else found
     return Operator(node, node.op_type, tuple(operands), weight, integers, hows, quantizing, direct)
 
 
@@ -167,7 +170,7 @@ def _results(
             following = _only_reader(last)
         readers = [user for user, _ in last.uses()]
         if last.is_graph_output() or not all(is_node(u, "QuantizeLinear") for u in readers):
-            return "its result is not quantized"
+            return _NOT_QUANTIZED
         for user in readers:
             how = of_conversion(user)
             if isinstance(how, str):

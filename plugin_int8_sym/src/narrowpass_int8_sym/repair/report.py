@@ -31,10 +31,10 @@ class Report:
         self._ctx.counters["repaired"] += 1
         self._decide(node, "repaired", "repair-quantized", how)
 
-    def int8(self, node: ir.Node) -> None:
+    def int8(self, node: ir.Node, note: str) -> None:
         """Tell that an operator keeps all limits."""
         self._ctx.counters["int8"] += 1
-        self._decide(node, "int8", "constraints", "")
+        self._decide(node, "int8", "constraints", note)
 
     def floating(self, node: ir.Node, reason: str) -> None:
         """Tell that an operator computes with floats, as the model has it."""
