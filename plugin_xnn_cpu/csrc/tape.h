@@ -40,7 +40,9 @@ enum np_call {
   NP_INTERLEAVE = 39,
   NP_SOFTMAX_PAIRS = 40,
   NP_CONVERT = 41,
-  NP_ATTENTION = 42
+  NP_ATTENTION = 42,
+
+  NP_OBSERVE = 60 /* writes nothing to its output */
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

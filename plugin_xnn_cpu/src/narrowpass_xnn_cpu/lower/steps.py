@@ -9,6 +9,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.meter import NativeMeter
 from narrowpass_xnn_cpu.native.operators import Binary, Transpose, Unary
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -66,6 +67,26 @@ class Converted(Step):
             return Run(shape)
         names = self.inputs[0].dtype.name, self.output.dtype.name
         return Run(shape, "NP_CONVERT", params=kernels.convert(elements(shape), *names))
+
+
+class Observed(Step):
+    """A look at what a slot holds, in whatever order that lies.
+
+    Attributes:
+        meter: what takes it in; see `native.meter`.
+    """
+
+    kernel = "observe"
+
+    def __init__(self, given: Slot) -> None:
+        super().__init__([given], Slot(given.name, given.dtype))
+        self.meter = NativeMeter()
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`; the output has no elements."""
+        if not elements(shapes[0]):
+            return Run((0,))
+        return Run((0,), "NP_OBSERVE", params=self.meter.params(elements(shapes[0])))
 
 
 class Reshaped(Step):
