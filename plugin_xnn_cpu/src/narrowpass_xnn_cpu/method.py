@@ -110,7 +110,7 @@ class Method:
         self._units = _compile(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}
         self._meters = {
-            step.inputs[0].name: step.meter
+            step.value: step.meter
             for partition in self.partitions
             for step in partition.steps
             if isinstance(step, Observed)

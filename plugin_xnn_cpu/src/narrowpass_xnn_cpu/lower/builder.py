@@ -157,8 +157,9 @@ class Builder:
         """Look at those of the values just computed that are observed."""
         for value in values:
             name = value.name or ""
-            if name in self.facts.observed and name in self.primary:
-                self._items.append(Observed(self._slots[name][self.primary[name]]))
+            slots = self._slots.get(name, {})
+            if name in self.facts.observed and slots:
+                self._items.append(Observed(next(iter(slots.values())), name))
 
     def add_shape_node(self, node: ShapeNode) -> None:
         """Add shape arithmetic."""

@@ -72,14 +72,20 @@ class Converted(Step):
 class Observed(Step):
     """A look at what a slot holds, in whatever order that lies.
 
+    Args:
+        given: what is looked at.
+        value: the name of the value that it holds; others may lie there too.
+
     Attributes:
-        meter: what takes it in; see `native.meter`.
+        value: the name.
+        meter: what takes it in.
     """
 
     kernel = "observe"
 
-    def __init__(self, given: Slot) -> None:
-        super().__init__([given], Slot(given.name, given.dtype))
+    def __init__(self, given: Slot, value: str) -> None:
+        super().__init__([given], Slot(value, given.dtype))
+        self.value = value
         self.meter = NativeMeter()
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
