@@ -24,7 +24,7 @@ from narrowpass.files import make_folder, replacing_file
 from narrowpass_int8_sym.calibration.histogram import Array
 from narrowpass_int8_sym.calibration.observers import Range
 
-FORMAT = "narrowpass calibration 2"
+FORMAT = "narrowpass calibration 1"
 SUFFIX = ".calibration.npz"
 
 _LEFT_BEHIND = 3600.0
