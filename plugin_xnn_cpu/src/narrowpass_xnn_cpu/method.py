@@ -105,7 +105,7 @@ class Method:
         self.types = {value: known[value].type for value in (*self.outputs, *kept)}
         facts = Facts(graph, kept, overridden, premises.identities, observed)
         derive_constants(graph, facts)
-        assigned = assign(operations(graph, facts, _version(model)), facts)
+        assigned = assign(operations(graph, facts, model, _version(model)), facts)
         units = schedule(assigned)
         self._units = _compile(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}
