@@ -22,6 +22,7 @@ class XnnCpuBackend(Backend):
 
     name: ClassVar[str] = "xnn-cpu"
     priority: ClassVar[int] = 100
+    observes: ClassVar[bool] = True
 
     def available(self) -> str | None:
         """Give None where the library can be loaded, else the reason why not."""
