@@ -40,7 +40,11 @@ enum np_call {
   NP_INTERLEAVE = 39,
   NP_SOFTMAX_PAIRS = 40,
   NP_CONVERT = 41,
-  NP_ATTENTION = 42
+  NP_ATTENTION = 42,
+
+  NP_INT8_CONVOLUTION = 70,
+  NP_INT8_DEPTHWISE = 71,
+  NP_INT8_PRODUCT = 72
 };
 
 /* Statuses of ours, beside those of XNNPACK. */
