@@ -27,21 +27,16 @@ INLINE __m256i scaled(__m256i sums, __m256 scales, __m256 most) {
   return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales), most));
 }
 
-/* Sums of 16 columns in the order of np_int8_order. */
-INLINE __m128i narrowed(__m256i first, __m256i second, const float *scales, __m256 most,
-                        __m256i zero, __m128i low) {
-  const __m256i halves = _mm256_packs_epi32(scaled(first, _mm256_load_ps(scales), most),
-                                            scaled(second, _mm256_load_ps(scales + 8), most));
-  const __m256i moved = _mm256_adds_epi16(halves, zero);
+/* Scaled sums of 16 columns, in the order of np_int8_order, to bytes. */
+INLINE __m128i narrowed(__m256i first, __m256i second, __m256i zero, __m128i low) {
+  const __m256i moved = _mm256_adds_epi16(_mm256_packs_epi32(first, second), zero);
   const __m128i bytes =
       _mm_packs_epi16(_mm256_castsi256_si128(moved), _mm256_extracti128_si256(moved, 1));
   return _mm_max_epi8(bytes, low);
 }
 
-/* Sums of 8 columns as they are, in the low half of the result. */
-INLINE __m128i narrowed_half(__m256i sums, const float *scales, __m256 most, __m256i zero,
-                             __m128i low) {
-  const __m256i x = scaled(sums, _mm256_load_ps(scales), most);
+/* The same of 8 columns in their order, in the low half of the result. */
+INLINE __m128i narrowed_half(__m256i x, __m256i zero, __m128i low) {
   const __m128i halves =
       _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   const __m128i moved = _mm_adds_epi16(halves, _mm256_castsi256_si128(zero));
@@ -132,11 +127,16 @@ INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const int
   const __m256 most = _mm256_set1_ps((float)(p->range.high - p->range.zero));
   const __m256i zero = _mm256_set1_epi16((int16_t)p->range.zero);
   const __m128i low = _mm_set1_epi8((int8_t)p->range.low);
+  const size_t columns = p->columns, out_stride = p->out_stride;
+  int8_t *out = (int8_t *)p->out + first * out_stride;
   UNROLL for (int r = 0; r < rows; r++) {
-    const __m128i bytes =
-        vectors == 2 ? narrowed(sums[r][0], sums[r][vectors - 1], scales, most, zero, low)
-                     : narrowed_half(sums[r][0], scales, most, zero, low);
-    store_bytes((int8_t *)p->out + (first + (size_t)r) * p->out_stride, bytes, p->columns);
+    UNROLL for (int v = 0; v < vectors; v++) {
+      sums[r][v] = scaled(sums[r][v], _mm256_load_ps(scales + 8 * v), most);
+    }
+    const __m128i bytes = vectors == 2 ? narrowed(sums[r][0], sums[r][vectors - 1], zero, low)
+                                       : narrowed_half(sums[r][0], zero, low);
+    store_bytes(out, bytes, columns);
+    out += out_stride;
   }
 }
 
@@ -160,50 +160,58 @@ TARGET static void multiply(const np_int8_panel *p) {
   }
 }
 
-INLINE __m256i pixel_of(const int16_t *x) { return _mm256_loadu_si256((const __m256i *)x); }
-
-/* Two windows at a time share what is read of the weights. */
-INLINE void windows(const np_int8_block *b, size_t first, const int count, const size_t pairs) {
-  const __m256i *bias = (const __m256i *)b->block;
-  const float *scales = (const float *)b->block + NP_INT8_COLUMNS;
-  const __m256i *weights = (const __m256i *)(scales + NP_INT8_COLUMNS);
-  const int16_t *window = b->image + first * b->step;
-  __m256i sums[2][2];
-  UNROLL for (int i = 0; i < count; i++) {
-    UNROLL for (int v = 0; v < 2; v++) sums[i][v] = _mm256_load_si256(bias + v);
-  }
-  UNROLL for (size_t k = 0; k < pairs; k++) {
-    const __m256i low = _mm256_load_si256(weights + 2 * k);
-    const __m256i high = _mm256_load_si256(weights + 2 * k + 1);
-    const int16_t *one = window + b->taps[2 * k], *other = window + b->taps[2 * k + 1];
-    UNROLL for (int i = 0; i < count; i++) {
-      const __m256i x = pixel_of(one + (size_t)i * b->step), y = pixel_of(other + (size_t)i * b->step);
-      const __m256i a = _mm256_madd_epi16(_mm256_unpacklo_epi16(x, y), low);
-      const __m256i c = _mm256_madd_epi16(_mm256_unpackhi_epi16(x, y), high);
-      sums[i][0] = _mm256_add_epi32(sums[i][0], a);
-      sums[i][1] = _mm256_add_epi32(sums[i][1], c);
-    }
-  }
+/* Windows of 16 channels; see np_int8_block. Half of the channels are summed before the others: so
+ * many windows share the weights that are read. Width and steps may be constants. */
+INLINE void windows(const np_int8_block *b, size_t first, const int count, const size_t width,
+                    const size_t step, const size_t column_stride) {
+  const __m256i *bias = (const __m256i *)b->head;
+  const float *scales = (const float *)b->head + NP_INT8_COLUMNS;
   const __m256 most = _mm256_set1_ps((float)(b->range.high - b->range.zero));
+  const size_t pairs = b->pairs, pair_stride = b->pair_stride;
+  __m256i halves[2][4];
+  UNROLL for (int v = 0; v < 2; v++) {
+    const __m256i *weights = (const __m256i *)b->weights + v;
+    const int16_t *row = b->image + first * step + v * NP_INT8_COLUMNS;
+    __m256i sums[4];
+    UNROLL for (int i = 0; i < count; i++) sums[i] = _mm256_load_si256(bias + v);
+    for (size_t j = 0; j < pairs; j++, row += pair_stride, weights += 2 * width) {
+      UNROLL for (size_t k = 0; k < width; k++) {
+        const __m256i w = _mm256_load_si256(weights + 2 * k);
+        UNROLL for (int i = 0; i < count; i++) {
+          const int16_t *x = row + k * column_stride + (size_t)i * step;
+          const __m256i products = _mm256_madd_epi16(w, _mm256_load_si256((const __m256i *)x));
+          sums[i] = _mm256_add_epi32(sums[i], products);
+        }
+      }
+    }
+    const __m256 scale = _mm256_load_ps(scales + 8 * v);
+    UNROLL for (int i = 0; i < count; i++) halves[v][i] = scaled(sums[i], scale, most);
+  }
   const __m256i zero = _mm256_set1_epi16((int16_t)b->range.zero);
-  const __m128i least = _mm_set1_epi8((int8_t)b->range.low);
-  UNROLL for (int i = 0; i < count; i++) {
-    const __m128i bytes = narrowed(sums[i][0], sums[i][1], scales, most, zero, least);
-    store_bytes(b->out + (first + (size_t)i) * b->out_stride, bytes, b->columns);
+  const __m128i low = _mm_set1_epi8((int8_t)b->range.low);
+  const size_t columns = b->columns, out_stride = b->out_stride;
+  int8_t *out = b->out + first * out_stride;
+  UNROLL for (int i = 0; i < count; i++, out += out_stride) {
+    store_bytes(out, narrowed(halves[0][i], halves[1][i], zero, low), columns);
   }
 }
 
-INLINE void window_row(const np_int8_block *b, const size_t pairs) {
+INLINE void window_row(const np_int8_block *b, const size_t width, const size_t step,
+                       const size_t column_stride) {
   size_t i = 0;
-  for (; i + 2 <= b->count; i += 2) windows(b, i, 2, pairs);
-  if (i < b->count) windows(b, i, 1, pairs);
+  for (; i + 4 <= b->count; i += 4) windows(b, i, 4, width, step, column_stride);
+  for (; i + 2 <= b->count; i += 2) windows(b, i, 2, width, step, column_stride);
+  if (i < b->count) windows(b, i, 1, width, step, column_stride);
 }
 
 TARGET static void depthwise(const np_int8_block *b) {
-  if (b->pairs == 5) {
-    window_row(b, 5); /* 3 × 3 */
+  const int dense = b->width == 3 && b->column_stride == NP_INT8_PAIR;
+  if (dense && b->step == NP_INT8_PAIR) {
+    window_row(b, 3, NP_INT8_PAIR, NP_INT8_PAIR);
+  } else if (dense && b->step == 2 * NP_INT8_PAIR) {
+    window_row(b, 3, 2 * NP_INT8_PAIR, NP_INT8_PAIR);
   } else {
-    window_row(b, b->pairs);
+    window_row(b, b->width, b->step, b->column_stride);
   }
 }
 
@@ -217,20 +225,30 @@ TARGET static void widen(const int8_t *in, size_t count, int32_t zero, int16_t *
   for (; i < count; i++) out[i] = (int16_t)(in[i] - zero);
 }
 
-TARGET static void widen_block(const int8_t *in, size_t stride, size_t count, size_t columns,
-                               int32_t zero, int16_t *out) {
+/* Bytes in the order of a panel. */
+INLINE __m128i pixel_of(const int8_t *in, size_t columns) {
+  __m128i bytes;
+  if (columns == NP_INT8_COLUMNS) {
+    bytes = _mm_loadu_si128((const __m128i *)in);
+  } else {
+    int8_t some[NP_INT8_COLUMNS] = {0};
+    memcpy(some, in, columns);
+    bytes = _mm_loadu_si128((const __m128i *)some);
+  }
+  return _mm_shuffle_epi32(bytes, 0xd8);
+}
+
+TARGET static void widen_pairs(const int8_t *upper, const int8_t *lower, size_t stride,
+                               size_t count, size_t columns, int32_t zero, int16_t *out) {
   const __m256i away = _mm256_set1_epi16((int16_t)zero);
-  for (size_t i = 0; i < count; i++, in += stride, out += NP_INT8_COLUMNS) {
-    __m128i bytes;
-    if (columns == NP_INT8_COLUMNS) {
-      bytes = _mm_loadu_si128((const __m128i *)in);
-    } else {
-      int8_t some[NP_INT8_COLUMNS] = {0};
-      memcpy(some, in, columns);
-      bytes = _mm_loadu_si128((const __m128i *)some);
-    }
-    const __m256i x = _mm256_sub_epi16(_mm256_cvtepi8_epi16(bytes), away);
-    _mm256_storeu_si256((__m256i *)out, x);
+  const __m128i nothing = _mm_set1_epi8((int8_t)zero);
+  for (size_t i = 0; i < count; i++, out += NP_INT8_PAIR) {
+    const __m128i a = upper == NULL ? nothing : pixel_of(upper + i * stride, columns);
+    const __m128i b = lower == NULL ? nothing : pixel_of(lower + i * stride, columns);
+    const __m256i first = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b));
+    const __m256i second = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(a, b));
+    _mm256_store_si256((__m256i *)out, _mm256_sub_epi16(first, away));
+    _mm256_store_si256((__m256i *)out + 1, _mm256_sub_epi16(second, away));
   }
 }
 
@@ -238,6 +256,6 @@ TARGET static float quantize(const float *row, size_t count, int16_t *out) {
   return np_int8_quantize_loop(row, count, out);
 }
 
-const np_int8_code np_int8_avx2 = {multiply, depthwise, widen, widen_block, quantize};
+const np_int8_code np_int8_avx2 = {multiply, depthwise, widen, widen_pairs, quantize};
 
 #endif

@@ -49,28 +49,35 @@ typedef struct {
   float low, high;
 } np_int8_panel;
 
-/* A row of output pixels of up to 16 channels, in blocks of 16. */
+/* A row of depthwise windows of 16 channels, with their rows in pairs: for each pixel and channel
+ * an element of the upper row, then that of the lower one; channels are in the order of a panel. */
 typedef struct {
   const int16_t *image;
-  size_t step;         /* elements between windows */
-  size_t count;        /* of windows */
-  const int32_t *taps; /* an even number of element offsets */
-  size_t pairs;
-  const uint8_t *block;
+  size_t count; /* of windows */
+  size_t step;  /* elements between windows */
+  size_t pairs; /* of rows in a window */
+  size_t pair_stride;
+  size_t width; /* of a window */
+  size_t column_stride;
+  const int16_t *weights; /* of pairs too */
+  const uint8_t *head;    /* bias and scales */
   size_t columns;
   int8_t *out;
   size_t out_stride;
   np_int8_range range;
 } np_int8_block;
 
+#define NP_INT8_PAIR (2 * NP_INT8_COLUMNS) /* elements of a pair of pixels */
+#define NP_INT8_HEAD (NP_INT8_COLUMNS * (sizeof(int32_t) + sizeof(float)))
+
 typedef struct {
   void (*multiply)(const np_int8_panel *panel);
   void (*depthwise)(const np_int8_block *block);
   /* out = in - zero. */
   void (*widen)(const int8_t *in, size_t count, int32_t zero, int16_t *out);
-  /* As `widen`, of `columns` of each of `count` pixels to 16. */
-  void (*widen_block)(const int8_t *in, size_t stride, size_t count, size_t columns, int32_t zero,
-                      int16_t *out);
+  /* Pixels of two rows to pairs; a row that is NULL is zeros. */
+  void (*widen_pairs)(const int8_t *upper, const int8_t *lower, size_t stride, size_t count,
+                      size_t columns, int32_t zero, int16_t *out);
   /* A row of float32, quantized by its range, with its zero taken away; gives its scale. */
   float (*quantize)(const float *row, size_t count, int16_t *out);
 } np_int8_code;

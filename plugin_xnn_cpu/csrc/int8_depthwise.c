@@ -11,38 +11,37 @@ typedef struct {
   uint8_t *scratch;
 } job;
 
-/* What `count` output rows from `first` on are made from, of `columns` channels. */
-static void widen_band(const job *task, const int8_t *image, size_t first, size_t count,
-                       size_t columns, int16_t *wide) {
+/* A row of the padded input, counted from the first one of a band; NULL outside of the input. */
+static const int8_t *row_of(const struct np_int8_depthwise_params *p, const int8_t *image,
+                            size_t y) {
+  if (y < p->pads[0] || y - p->pads[0] >= p->height) return NULL;
+  return image + (y - p->pads[0]) * p->width * p->channels;
+}
+
+/* What a band of output rows is made from, of `columns` channels. */
+static void widen_band(const job *task, const int8_t *image, size_t first, size_t columns,
+                       int16_t *wide) {
   const struct np_int8_depthwise_params *p = task->params;
-  const size_t rows = (count - 1) * p->strides[0] + (p->window[0] - 1) * p->dilations[0] + 1;
-  const size_t row_size = p->wide_width * NP_INT8_COLUMNS;
   const size_t left = p->pads[1] < p->wide_width ? p->pads[1] : p->wide_width;
   const size_t end = p->width + p->pads[1];
   const size_t right = end < p->wide_width ? end : p->wide_width;
-  for (size_t row = 0; row < rows; row++, wide += row_size) {
-    const size_t y = first * p->strides[0] + row;
-    if (y < p->pads[0] || y - p->pads[0] >= p->height) {
-      memset(wide, 0, row_size * sizeof *wide);
-      continue;
-    }
-    memset(wide, 0, left * NP_INT8_COLUMNS * sizeof *wide);
-    task->code->widen_block(image + (y - p->pads[0]) * p->width * p->channels, p->channels,
-                            right - left, columns, p->in_zero, wide + left * NP_INT8_COLUMNS);
-    memset(wide + right * NP_INT8_COLUMNS, 0,
-           (p->wide_width - right) * NP_INT8_COLUMNS * sizeof *wide);
+  const size_t pixel = NP_INT8_PAIR * sizeof *wide, apart = p->dilations[0];
+  for (size_t index = 0; index < apart * p->pairs; index++) {
+    const size_t y = first * p->strides[0] + index / p->pairs + index % p->pairs * 2 * apart;
+    memset(wide, 0, left * pixel);
+    task->code->widen_pairs(row_of(p, image, y), row_of(p, image, y + apart), p->channels,
+                            right - left, columns, p->in_zero, wide + left * NP_INT8_PAIR);
+    memset(wide + right * NP_INT8_PAIR, 0, (p->wide_width - right) * pixel);
+    wide += p->wide_width * NP_INT8_PAIR;
   }
 }
 
-/* Where taps lie in a window; the last one stands twice where their number is odd. */
-static void address(const struct np_int8_depthwise_params *p, int32_t *taps) {
-  for (size_t y = 0; y < p->window[0]; y++) {
-    for (size_t x = 0; x < p->window[1]; x++) {
-      const size_t pixel = y * p->dilations[0] * p->wide_width + x * p->dilations[1];
-      *taps++ = (int32_t)(pixel * NP_INT8_COLUMNS);
-    }
-  }
-  *taps = taps[-1];
+/* Weights of windows that start in the lower row of a pair: all are moved down by a row. */
+static void move_down(const uint32_t *weights, size_t pairs, size_t width, uint32_t *moved) {
+  const size_t row = width * NP_INT8_COLUMNS;
+  for (size_t i = 0; i < row; i++) moved[i] = weights[i] << 16;
+  for (size_t i = row; i < pairs * row; i++) moved[i] = weights[i - row] >> 16 | weights[i] << 16;
+  for (size_t i = 0; i < row; i++) moved[pairs * row + i] = weights[(pairs - 1) * row + i] >> 16;
 }
 
 static void part(void *context, size_t thread, size_t index) {
@@ -58,27 +57,34 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   int16_t *wide = (int16_t *)scratch;
-  int32_t *taps = (int32_t *)(scratch + p->taps_offset);
-  const int8_t *in = task->in + image * p->height * p->width * p->channels + channel;
-  widen_band(task, in, first, rows, columns, wide);
-  address(p, taps);
+  widen_band(task, task->in + image * p->height * p->width * p->channels + channel, first, columns,
+             wide);
 
-  const size_t pairs = (p->window[0] * p->window[1] + 1) / 2;
+  const size_t width = p->window[1], pairs = (p->window[0] + 1) / 2;
+  const size_t block_size = np_int8_depthwise_packed_size(1, p->window[0], width);
+  const uint8_t *head = (const uint8_t *)p->packed + number * block_size;
+  const int16_t *weights = (const int16_t *)(head + NP_INT8_HEAD);
+  uint32_t *moved = (uint32_t *)(scratch + p->weights_offset);
+  move_down((const uint32_t *)weights, pairs, width, moved);
   const size_t row_size = p->out_width * p->channels;
   int8_t *out = task->out + (image * p->out_height + first) * row_size + channel;
   np_int8_block block = {
-      .step = p->strides[1] * NP_INT8_COLUMNS,
       .count = p->out_width,
-      .taps = taps,
-      .pairs = pairs,
-      .block = (const uint8_t *)p->packed +
-               number * np_int8_depthwise_packed_size(NP_INT8_COLUMNS, 2 * pairs),
+      .step = p->strides[1] * NP_INT8_PAIR,
+      .pair_stride = p->wide_width * NP_INT8_PAIR,
+      .width = width,
+      .column_stride = p->dilations[1] * NP_INT8_PAIR,
+      .head = head,
       .columns = columns,
       .out_stride = p->channels,
       .range = {p->out_zero, p->low, p->high},
   };
   for (size_t row = 0; row < rows; row++) {
-    block.image = wide + row * p->strides[0] * p->wide_width * NP_INT8_COLUMNS;
+    const size_t y = row * p->strides[0], apart = p->dilations[0];
+    const size_t lower = y / apart % 2;
+    block.image = wide + (y % apart * p->pairs + y / apart / 2) * block.pair_stride;
+    block.pairs = (p->window[0] + lower + 1) / 2;
+    block.weights = lower ? (const int16_t *)moved : weights;
     block.out = out + row * row_size;
     task->code->depthwise(&block);
   }

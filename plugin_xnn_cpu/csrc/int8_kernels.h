@@ -48,7 +48,8 @@ struct np_int8_convolution_params {
   size_t thread_scratch; /* bytes */
 };
 
-/* Each channel by itself. A thread widens a band of 16 channels. */
+/* Each channel by itself. A thread widens a band of 16 channels, two rows at a time. Rows that are
+ * `dilations[0]` apart make an image of their own, whose pairs of rows lie one after the other. */
 struct np_int8_depthwise_params {
   const void *packed;
   size_t batch;
@@ -64,12 +65,13 @@ struct np_int8_depthwise_params {
   size_t wide_width;
   size_t band;
   size_t bands;
+  size_t pairs;       /* of rows that are widened, of each image */
   int32_t in_zero;
   int32_t out_zero;
   int32_t low;
   int32_t high;
   int32_t target;
-  size_t taps_offset;
+  size_t weights_offset;
   size_t thread_scratch;
 };
 
@@ -102,16 +104,16 @@ struct np_int8_product_params {
 
 /* Bytes of packed weights of `outputs` columns for each group. */
 size_t np_int8_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
-size_t np_int8_depthwise_packed_size(size_t channels, size_t taps);
+size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t width);
 
 /* weights[groups][outputs][runs][run_length] in panels of 16 columns. `bias` is of int32 or
  * float32, or NULL; scales are float32. */
 void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
                   const void *weights, const void *bias, const void *scales, void *packed);
 
-/* weights[taps][channels] in blocks of 16 channels. */
-void np_int8_pack_depthwise(size_t channels, size_t taps, const void *weights, const void *bias,
-                            const void *scales, void *packed);
+/* weights[height][width][channels] in blocks of 16 channels. */
+void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
+                            const void *bias, const void *scales, void *packed);
 
 /* Whether the fast code runs on this processor. */
 bool np_int8_is_fast(void);

@@ -47,30 +47,31 @@ void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
   }
 }
 
-size_t np_int8_depthwise_packed_size(size_t channels, size_t taps) {
+size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t width) {
   const size_t blocks = (channels + NP_INT8_COLUMNS - 1) / NP_INT8_COLUMNS;
-  const size_t weights = (taps + 1) / 2 * 2 * NP_INT8_COLUMNS * sizeof(int16_t);
-  return blocks * (2 * NP_INT8_COLUMNS * sizeof(uint32_t) + weights);
+  const size_t pairs = (height + 1) / 2 * width;
+  return blocks * (NP_INT8_HEAD + pairs * NP_INT8_PAIR * sizeof(int16_t));
 }
 
-void np_int8_pack_depthwise(size_t channels, size_t taps, const void *weights, const void *bias,
-                            const void *scales, void *packed) {
+void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
+                            const void *bias, const void *scales, void *packed) {
   const int8_t *source = weights;
   uint8_t *to = packed;
   for (size_t first = 0; first < channels; first += NP_INT8_COLUMNS) {
     const size_t left = channels - first;
     const size_t columns = left < NP_INT8_COLUMNS ? left : NP_INT8_COLUMNS;
     to = pack_head(bias, scales, first, columns, NP_INT8_COLUMNS, to);
-    for (size_t t = 0; t < taps; t += 2) {
-      for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+    for (size_t tap = 0; tap < (height + 1) / 2 * width; tap++) {
+      const size_t y = tap / width * 2, x = tap % width;
+      for (size_t n = 0; n < NP_INT8_COLUMNS; n++, to += 2 * sizeof(int16_t)) {
         const size_t column = np_int8_order[n];
         int16_t pair[2] = {0, 0};
         if (column < columns) {
-          pair[0] = source[t * channels + first + column];
-          if (t + 1 < taps) pair[1] = source[(t + 1) * channels + first + column];
+          const int8_t *from = source + (y * width + x) * channels + first + column;
+          pair[0] = from[0];
+          if (y + 1 < height) pair[1] = from[width * channels];
         }
         memcpy(to, pair, sizeof pair);
-        to += sizeof pair;
       }
     }
   }

@@ -46,21 +46,24 @@ static void multiply(const np_int8_panel *p) {
 }
 
 static void depthwise(const np_int8_block *b) {
-  const int32_t *bias = (const int32_t *)b->block;
-  const float *scales = (const float *)b->block + NP_INT8_COLUMNS;
-  const int16_t *weights = (const int16_t *)(scales + NP_INT8_COLUMNS);
+  const int32_t *bias = (const int32_t *)b->head;
+  const float *scales = (const float *)b->head + NP_INT8_COLUMNS;
   for (size_t i = 0; i < b->count; i++) {
-    const int16_t *window = b->image + i * b->step;
+    uint32_t sums[NP_INT8_COLUMNS];
+    for (size_t n = 0; n < NP_INT8_COLUMNS; n++) sums[n] = (uint32_t)bias[n];
+    const int16_t *w = b->weights;
+    for (size_t j = 0; j < b->pairs; j++) {
+      const int16_t *x = b->image + i * b->step + j * b->pair_stride;
+      for (size_t k = 0; k < b->width; k++, x += b->column_stride, w += NP_INT8_PAIR) {
+        for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+          sums[n] += (uint32_t)(x[2 * n] * w[2 * n] + x[2 * n + 1] * w[2 * n + 1]);
+        }
+      }
+    }
     for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
       const size_t column = np_int8_order[n];
       if (column >= b->columns) continue;
-      uint32_t sum = (uint32_t)bias[n];
-      for (size_t k = 0; k < b->pairs; k++) {
-        const int16_t *w = weights + 2 * (k * NP_INT8_COLUMNS + n);
-        sum += (uint32_t)(window[b->taps[2 * k] + (int32_t)column] * w[0]);
-        sum += (uint32_t)(window[b->taps[2 * k + 1] + (int32_t)column] * w[1]);
-      }
-      b->out[i * b->out_stride + column] = narrow((int32_t)sum, scales[n], b->range);
+      b->out[i * b->out_stride + column] = narrow((int32_t)sums[n], scales[n], b->range);
     }
   }
 }
@@ -69,11 +72,15 @@ static void widen(const int8_t *in, size_t count, int32_t zero, int16_t *out) {
   np_int8_widen_loop(in, count, zero, out);
 }
 
-static void widen_block(const int8_t *in, size_t stride, size_t count, size_t columns,
-                        int32_t zero, int16_t *out) {
-  for (size_t i = 0; i < count; i++, in += stride, out += NP_INT8_COLUMNS) {
-    np_int8_widen_loop(in, columns, zero, out);
-    for (size_t n = columns; n < NP_INT8_COLUMNS; n++) out[n] = 0;
+static void widen_pairs(const int8_t *upper, const int8_t *lower, size_t stride, size_t count,
+                        size_t columns, int32_t zero, int16_t *out) {
+  for (size_t i = 0; i < count * stride; i += stride, out += NP_INT8_PAIR) {
+    for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+      const size_t column = np_int8_order[n];
+      const int inside = column < columns;
+      out[2 * n] = (int16_t)(inside && upper != NULL ? upper[i + column] - zero : 0);
+      out[2 * n + 1] = (int16_t)(inside && lower != NULL ? lower[i + column] - zero : 0);
+    }
   }
 }
 
@@ -81,7 +88,7 @@ static float quantize(const float *row, size_t count, int16_t *out) {
   return np_int8_quantize_loop(row, count, out);
 }
 
-const np_int8_code np_int8_plain = {multiply, depthwise, widen, widen_block, quantize};
+const np_int8_code np_int8_plain = {multiply, depthwise, widen, widen_pairs, quantize};
 
 const np_int8_code *np_int8_code_for(int32_t target) {
 #ifdef NP_CHOOSES_CPU

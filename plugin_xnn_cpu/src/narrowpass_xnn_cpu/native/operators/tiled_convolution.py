@@ -183,7 +183,7 @@ class TiledDepthwiseS8(tiled.Tiled):
         checked_weights(integers, bias, channels, "int8", "int32")
         self.channels = channels
         self._window, self._movement, self._requantized = (height, width), movement, requantized
-        layout = channels, height * width
+        layout = channels, height, width
         lib = self._lib
         self._pack_own(
             session,
@@ -206,12 +206,15 @@ class TiledDepthwiseS8(tiled.Tiled):
         strides, dilations = tuple(movement.strides), tuple(movement.dilations)
         reach = [(k - 1) * d + 1 for k, d in zip(self._window, dilations, strict=True)]
         wide_width = (out[1] - 1) * strides[1] + reach[1]
-        row_bytes = 2 * wide_width * tiled.COLUMNS
-        most = (_BLOCK_BYTES // row_bytes - reach[0]) // strides[0] + 1
-        band, bands = tiled.even_bands(out[0], max(most, 1))
+        pair_bytes = 4 * wide_width * tiled.COLUMNS
+        most = (2 * (_BLOCK_BYTES // pair_bytes) - reach[0]) // strides[0] + 1
+        band, bands = tiled.even_bands(out[0], most)
         rows = (band - 1) * strides[0] + reach[0]
-        taps = tiled.line(2 * tiled.checked_elements(rows * wide_width * tiled.COLUMNS))
-        scratch = taps + tiled.line(4 * (self._window[0] * self._window[1] + 1))
+        pairs = -(-rows // (2 * dilations[0]))
+        size = tiled.checked_elements(dilations[0] * pairs * wide_width * 2 * tiled.COLUMNS)
+        weights = tiled.line(2 * size)
+        taps = (self._window[0] + 2) // 2 * self._window[1]
+        scratch = weights + tiled.line(4 * (taps + self._window[1]) * tiled.COLUMNS)
         self.workspace = pool.threads * scratch
         given = {
             "batch": batch,
@@ -227,7 +230,8 @@ class TiledDepthwiseS8(tiled.Tiled):
             "wide_width": wide_width,
             "band": band,
             "bands": bands,
-            "taps_offset": taps,
+            "pairs": pairs,
+            "weights_offset": weights,
             "thread_scratch": scratch,
             **_ends(self._requantized),
             "packed": self._packed_weights,
