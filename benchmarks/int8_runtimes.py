@@ -1,7 +1,7 @@
 """Compares int8 models in narrowpass with int8 in other runtimes: latency, accuracy, bytes.
 
     python benchmarks/int8_runtimes.py FOLDER [--threads 1] [--model resnet50 ...] [--rounds 15]
-        [--variant "narrowpass static" ...] [--sequence 128] [--json OUT.json]
+        [--variant "narrowpass static" ...] [--sequence 128] [--clock wall|cpu] [--json OUT.json]
 
 FOLDER is one that ``int8_models.py`` has filled. Each form of a model has a process of its own, and
 the processes are asked in turn: many short rounds, so that what else the machine does falls on all
@@ -10,8 +10,9 @@ the quartiles of the rounds in percent, how many times the latencies of narrowpa
 and dynamic forms it is (above 1, narrowpass is faster), the cosine of the outputs and their signal
 to noise in dB against those of the float32 model on onnxruntime, the worst over some samples that
 were not calibrated with, and the bytes of the weights file over those of narrowpass in float32.
-``--threads all`` takes every core. Needs the dependency group ``int8``; what is not there, or
-fails, has a row that says so.
+``--threads all`` takes every core. ``--clock cpu`` takes the time that a process computes, which is
+what to use with one thread where other programs run beside. Needs the dependency group ``int8``;
+what is not there, or fails, has a row that says so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import zoo
 from quantizers import MODELS, VARIANTS, Source, Variant, bytes_of_weights, prepare
-from runners import Entrant, Timing, cores, in_turns, installed
+from runners import CLOCKS, Entrant, Timing, cores, in_turns, installed
 
 from narrowpass import metrics
 
@@ -68,14 +69,16 @@ def judge(timing: Timing, right: Timing | None) -> Row:
     return row
 
 
-def measure(source: Source, variants: Sequence[Variant], threads: int, rounds: int) -> Row:
+def measure(
+    source: Source, variants: Sequence[Variant], threads: int, arguments: argparse.Namespace
+) -> Row:
     """Time all forms of one model, in turns; give a row for each."""
     runtimes = installed()
     reasons = {variant.name: absent(variant, source, runtimes) for variant in variants}
     there = [variant for variant in variants if not reasons[variant.name]]
     entrants = [Entrant(v.name, v.runtime, str(v.path(source))) for v in there]
     feeds = [zoo.feeds(source.name, SEED + n, 1, source.sequence) for n in range(SAMPLES)]
-    timings = in_turns(entrants, feeds, threads, rounds, SECONDS)
+    timings = in_turns(entrants, feeds, threads, arguments.rounds, SECONDS, arguments.clock)
     right = timings.get(REFERENCE)
     rows: Row = {name: {"failure": reason} for name, reason in reasons.items()}
     rows |= {name: judge(timing, right) for name, timing in timings.items()}
@@ -117,6 +120,7 @@ def main() -> None:
     parser.add_argument("--variant", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sequence", type=int, default=128)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", metavar="OUT.json", type=Path)
     arguments = parser.parse_args()
     print(
@@ -128,7 +132,7 @@ def main() -> None:
         for model in arguments.model:
             source = prepare(model, arguments.folder, arguments.sequence, 0)
             variants = [v for v in VARIANTS if v.name in arguments.variant and v.takes(source)]
-            rows = measure(source, variants, threads, arguments.rounds)
+            rows = measure(source, variants, threads, arguments)
             show(model, threads, rows)
             results.append({"model": model, "threads": threads, "rows": rows})
     if arguments.json:

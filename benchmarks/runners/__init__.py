@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from runners.loaders import RUNTIMES, Array, Feeds, Run, installed, load
-from runners.turns import Entrant, Failure, Timing, Worker, cores, in_turns
+from runners.turns import CLOCKS, Entrant, Failure, Timing, Worker, cores, in_turns
 
 __all__ = [
+    "CLOCKS",
     "RUNTIMES",
     "Array",
     "Entrant",
