@@ -57,6 +57,8 @@ def made(variant: Variant, source: Source) -> str:
         seconds, peak, failure = 0.0, 0, "its process was killed"
     process.join()
     if failure:
+        if path.is_file():
+            path.unlink()  # half of it, which the next call would take for all
         return f"{'':8} {'':8} {'':8}  not made: {failure}"
     return f"{seconds:8.1f} {peak / 1e6:8.0f} {bytes_of_weights(path) / 1e6:8.1f}"
 
