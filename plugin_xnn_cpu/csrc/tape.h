@@ -52,7 +52,9 @@ enum np_call {
   NP_ATTENTION = 42,
   NP_QUANTIZE = 43,
   NP_DEQUANTIZE = 44,
-  NP_TABLE = 45
+  NP_TABLE = 45,
+
+  NP_OBSERVE = 60 /* writes nothing to its output */
 };
 
 /* Statuses of ours, beside those of XNNPACK. */
