@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from narrowpass.classify import matching_nodes
 from narrowpass_int8_sym.limits import Violation
 from narrowpass_int8_sym.products import product_of
 from narrowpass_int8_sym.static.choosing import Choice
-from narrowpass_int8_sym.static.finding import Found
+from narrowpass_int8_sym.static.finding import QUANTIZED, Found
 from narrowpass_int8_sym.static.units import Unit
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
             left(node, f"option red={item}", "it is to stay float")
     for node, reason in outcome.found.left.items():
         left(node, "rule", reason)
+        if reason == QUANTIZED:
+            found[node] = replace(found[node], decision="kept")
     for unit, reason in outcome.choice.left.items():
         for node in unit.nodes:
             left(node, "rule", reason)
