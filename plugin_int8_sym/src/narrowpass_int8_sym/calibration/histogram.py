@@ -21,7 +21,7 @@ in the last bits.
 """
 
 _SHOWN = 64
-"""Bins of a histogram for people, at most."""
+"""Bins of a histogram for people; one more where zero would not be an edge."""
 
 
 class Histogram:
