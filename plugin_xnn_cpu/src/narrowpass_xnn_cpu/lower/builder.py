@@ -152,7 +152,8 @@ class Builder:
         """Add a step; its output is `value`, laid out as `perm`, where given."""
         if self._op is not None:
             step.nodes = tuple(_name(node) for node in self._op.nodes)
-            step.precision = step.precision or self._op.precision
+            if self._op.unfit and self._op.unfit not in step.precision:
+                step.precision = f"{step.precision or 'float32'}: {self._op.unfit}"
         self._items.append(step)
         if value is not None:
             self.alias(value, step.output, perm)
