@@ -487,6 +487,39 @@ class TestMoves:
         assert found.of("h")[-1].decision == "int8"
         assert len(found.kinds()) == len(nodes) + 2
 
+    def test_q_dq_left_out_behind_them(self):
+        """NNCF writes none behind MaxPool and Reshape: the product reads the same numbers."""
+        nodes = [
+            *pair("x", "xf", "x"),
+            node("MaxPool", ["xf"], "p", kernel_shape=[8, 8]),
+            node("Flatten", ["p"], "f"),
+            node("DequantizeLinear", ["w", "ws"], "wf"),
+            node("MatMul", ["f", "wf"], "h"),
+            *pair("h", "y", "y"),
+        ]
+        known = {
+            "xs": np.float32(0.02),
+            "xz": np.uint8(33),
+            "w": integers(np.int8, 3, 4),
+            "ws": np.float32(0.01),
+            "ys": np.float32(0.05),
+            "yz": np.uint8(99),
+        }
+        found = repaired(model(nodes, {"x": IMAGE}, {"y": [1, 4]}, known))
+        same(found, FEEDS)
+        assert [found.of(name)[-1].decision for name in "pfh"] == ["int8"] * 3
+
+    def test_floats_behind_them_stay(self):
+        nodes = [
+            *pair("x", "xf", "x"),
+            node("MaxPool", ["xf"], "p", kernel_shape=[8, 8]),
+            node("Exp", ["p"], "y"),
+        ]
+        known = {"xs": np.float32(0.02), "xz": np.int8(33)}
+        found = repaired(model(nodes, {"x": IMAGE}, {"y": [1, 3, 1, 1]}, known))
+        assert not found.modified
+        assert found.of("p")[-1].reason == "its result is not quantized"
+
     def test_a_backend_that_asks_for_nothing(self):
         made = node("MaxPool", ["xf"], "h", kernel_shape=[3, 3])
         nodes = [*pair("x", "xf", "x"), made, *pair("h", "y", "y")]

@@ -162,6 +162,7 @@ class _Run:
                 biases.repair(self.editor, operator),
                 moves.repair(self.editor, operator, self.limits),
                 moves.fix(self.editor, operator, self.limits),
+                moves.follow(self.editor, operator, self.limits),
             ):
                 if isinstance(done, Violation):
                     self.report.broken(node, done)
@@ -180,8 +181,13 @@ class _Run:
                 self._judge_conversion(node)
 
     def _judge(self, operator: operators.Operator) -> None:
+        found = checks.problems(operator, self.limits)
+        if not operator.results and not operator.is_product and not found:
+            self.report.floating(operator.node, operators.NOT_QUANTIZED)
+            return
+        # The sums of a product of integers may be scaled to floats.
         note = "" if operator.results else "its result stays float"
-        self._judged(operator.node, checks.problems(operator, self.limits), note)
+        self._judged(operator.node, found, note)
 
     def _measure(self, node: ir.Node, form: forms.Form) -> None:
         """Tell which limits a node breaks that is left as it is, for a reason of its own."""
