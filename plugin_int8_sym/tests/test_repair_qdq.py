@@ -564,3 +564,54 @@ def test_within_branches():
     found = repaired(proto)
     same(found, {"x": floats(5, 8)})
     assert found.of("h")[-1].decision == "int8"
+
+
+@pytest.mark.parametrize("axis", [None, 0], ids=["per-tensor", "per-channel"])
+@pytest.mark.parametrize("stored", ["integers", "floats"])
+def test_transposed_weights(axis, stored):
+    """PyTorch exports a linear layer of more than two dimensions with its weight transposed."""
+    size = () if axis is None else (4,)
+    known = {
+        "xs": np.float32(0.02),
+        "xz": np.uint8(99),
+        "ws": np.full(size, 0.01, np.float32),
+        "wz": np.zeros(size, np.int8),
+        "ys": np.float32(0.05),
+        "yz": np.uint8(120),
+    }
+    along = {} if axis is None else {"axis": axis}
+    if stored == "integers":
+        known["wq"] = integers(np.int8, 4, 8)
+        reading = [node("DequantizeLinear", ["wq", "ws", "wz"], "wf", **along)]
+    else:
+        known["w"] = floats(4, 8, scale=0.4)
+        reading = pair("w", "wf", "w", **along)
+    nodes = [
+        *pair("x", "xf", "x"),
+        *reading,
+        node("Transpose", ["wf"], "wt", perm=[1, 0]),
+        node("MatMul", ["xf", "wt"], "h"),
+        *pair("h", "y", "y"),
+    ]
+    found = repaired(model(nodes, {"x": [2, 5, 8]}, {"y": [2, 5, 4]}, known))
+    same(found, {"x": floats(2, 5, 8)})
+    assert "Transpose" not in found.kinds()
+    assert found.of("h")[-1].decision == "int8"
+
+
+def test_functions_are_told_of():
+    inner = [node("DequantizeLinear", ["q", "s", "z"], "f"), node("Relu", ["f"], "r")]
+    function = helper.make_function(
+        "own", "Inner", ["q", "s", "z"], ["r"], inner, [helper.make_opsetid("", 21)]
+    )
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], "a"),
+        node("Inner", ["a", "xs", "xz"], "y", "own"),
+    ]
+    known = {"xs": np.float32(0.02), "xz": np.int8(9)}
+    proto = model(nodes, {"x": IMAGE}, {"y": IMAGE}, known)
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    found = repaired(proto)
+    assert not found.modified
+    assert any(each.reason == "it stands in function 'Inner'" for each in found.decisions)
