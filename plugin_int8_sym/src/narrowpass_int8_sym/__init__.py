@@ -18,7 +18,8 @@ __all__ = ["narrowpass_passes"]
 
 @hookimpl
 def narrowpass_passes() -> list[type[Pass]]:
-    """Register the pass ``int8-sym``."""
+    """Register the passes ``equalize`` and ``int8-sym``."""
+    from narrowpass_int8_sym.equalize import Equalize
     from narrowpass_int8_sym.int8_sym import Int8Sym
 
-    return [Int8Sym]
+    return [Equalize, Int8Sym]
