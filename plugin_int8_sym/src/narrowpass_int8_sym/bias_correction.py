@@ -1,8 +1,8 @@
 """Biases that make up for what rounding the weights adds to the mean of each channel.
 
-A product with rounded weights ``Wq`` gives ``Wq x`` for ``W x``. Where the mean of ``x`` is not zero,
-as after a Relu, the mean of the difference is not zero either, and the same for each element of a
-channel of the result: taken off the bias, it is gone.
+A product with rounded weights ``Wq`` gives ``Wq x`` for ``W x``. Where the mean of ``x`` is not
+zero, as after a Relu, the mean of the difference is not zero either, and the same for each element
+of a channel of the result: taken off the bias, it is gone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def mean_shifts(
         convolution = node.op_type in ("Conv", "ConvTranspose")
         places[number] = Place(twin.outputs[0], 1 - rank if convolution else -1)
     found = observe_channels(clone, list(places.values()), samples, target, SAMPLES)
-    return {number: found[place.value.name or ""].mean for number, place in places.items()}
+    return {number: found[place.value.name or ""].all.mean for number, place in places.items()}
 
 
 def take_off(model: ir.Model, product: Product, shift: Array) -> str:

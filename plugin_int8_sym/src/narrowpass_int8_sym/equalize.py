@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 SAMPLES = 32
 """So many samples are looked at, at most: extremes of channels change little after that."""
 
+GAIN_BY_DATA = 0.02
+"""The share of the noise that factors must gain to be taken."""
+
+GAIN_BY_WEIGHTS = 0.75
+"""The same without data: what weights say of magnitudes is often wrong by a factor of two, so that
+only great differences between channels count."""
+
 
 @dataclass(frozen=True)
 class Equalize(Pass):
@@ -55,9 +62,11 @@ def equalize(model: ir.Model, ctx: Context) -> bool:
     """
     regions, refused = find_regions(model)
     look: Look = from_weights
+    gain = GAIN_BY_WEIGHTS
     if ctx.samples is not None and regions:
         look = from_data(model, regions, ctx.samples, ctx.target, SAMPLES)
-    outcomes = divide_best(model, regions, look)
+        gain = GAIN_BY_DATA
+    outcomes = divide_best(model, regions, look, gain)
     by = "weights" if ctx.samples is None else "data"
     for outcome in outcomes:
         ctx.counters["equalized" if outcome.changed else "kept"] += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_int8_sym.channels.observe import Channels, observe_channels
+from narrowpass_int8_sym.channels.observe import Channels, Seen, observe_channels
 from narrowpass_int8_sym.channels.operand import Operand
 from narrowpass_int8_sym.channels.regions import Region
 from narrowpass_int8_sym.channels.search import Look
@@ -33,7 +33,7 @@ def from_data(
     places = [place for region in regions for _, place in region.sinks]
     found = observe_channels(model, places, samples, target, limit)
 
-    def look(region: Region, factors: Array) -> Mapping[ir.Value, Channels]:
+    def look(region: Region, factors: Array) -> Mapping[ir.Value, Seen]:
         return {
             place.value: found[place.value.name or ""].divided(factors) for _, place in region.sinks
         }
@@ -41,7 +41,7 @@ def from_data(
     return look
 
 
-def from_weights(region: Region, factors: Array) -> Mapping[ir.Value, Channels]:
+def from_weights(region: Region, factors: Array) -> Mapping[ir.Value, Seen]:
     """Take the largest weight that a channel is made with for its largest magnitude.
 
     Where only normalizations make the value, the sum of factor and addend is taken.
@@ -49,10 +49,12 @@ def from_weights(region: Region, factors: Array) -> Mapping[ir.Value, Channels]:
     weights = [operand for operand in region.sources if len(operand.dims) > 1]
     found = [_largest(operand) for operand in weights or region.sources]
     largest = np.max(found, axis=0) if weights else np.sum(found, axis=0)
-    both = Channels(-largest, largest, 0 * largest, (largest / _DEVIATIONS) ** 2)
-    positive = Channels(0 * largest, largest, largest / _DEVIATIONS, both.square)
+    square = (largest / _DEVIATIONS) ** 2
+    both = Channels(1, -largest, largest, 0 * largest, square)
+    positive = Channels(1, 0 * largest, largest, largest / _DEVIATIONS, square)
     return {
-        place.value: positive if _is_positive(place.value) else both for _, place in region.sinks
+        place.value: Seen((positive if _is_positive(place.value) else both,))
+        for _, place in region.sinks
     }
 
 

@@ -13,6 +13,7 @@ parts of the noise: steps of ``x`` become finer, those of ``w`` coarser.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_int8_sym.channels.observe import Channels
+from narrowpass_int8_sym.channels.observe import Channels, Seen
 from narrowpass_int8_sym.channels.operand import Operand
 
 Array = np.ndarray[Any, Any]
 
 EXPONENTS = tuple(tenth / 10 for tenth in range(11))
-"""How much of the differences between channels goes from the values (1: all of it)."""
+"""How much of the differences between channels is taken from the values; the rest of 1 is taken
+from the weights."""
+
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)
+"""How much of all that."""
 
 _LARGEST_FACTOR = 1024.0
 _LEVELS = 255
@@ -38,26 +43,26 @@ class Reading:
     """A product that reads a value, as the model of the noise sees it.
 
     Attributes:
-        channels: what the value is.
+        seen: what the channels of the value are.
         largest: the largest magnitude of the weights for each channel of the result, and of the
             value, group by group; [G, R / G, C / G]. Without rows for what is not rounded itself.
         energy: the sum of squares of the weights that each channel is multiplied with; [C].
         taps: how many weights of a row belong to one channel.
     """
 
-    channels: Channels
+    seen: Seen
     largest: Array
     energy: Array
     taps: int
 
     @classmethod
-    def of(cls, sink: Operand, channels: Channels) -> Reading:
+    def of(cls, sink: Operand, seen: Seen) -> Reading:
         """Read a constant that multiplies channels."""
         weight = np.abs(sink.read().astype(np.float64))
         kind = sink.node.op_type
         if kind == "Mul":
             vector = weight.reshape(-1)
-            return cls(channels, np.zeros((1, 0, vector.size)), vector**2, 1)
+            return cls(seen, np.zeros((1, 0, vector.size)), vector**2, 1)
         if kind in ("MatMul", "Gemm"):
             groups, grouped = 1, (weight if sink.axis == 1 else weight.T)[None, :, :, None]
         elif kind == "ConvTranspose":
@@ -68,11 +73,10 @@ class Reading:
             grouped = weight.reshape(groups, -1, weight.shape[1], _rest(weight))
         # [groups, rows, channels, taps]
         energy = np.einsum("grct,grct->gc", grouped, grouped).reshape(-1)
-        return cls(channels, grouped.max(axis=3), energy, grouped.shape[3])
+        return cls(seen, grouped.max(axis=3), energy, grouped.shape[3])
 
-    def noise(self, factors: Array) -> float:
+    def noise(self, given: Channels, factors: Array) -> float:
         """Give the noise, as a share of the signal, where channels are divided by factors."""
-        given = self.channels
         signal = float(given.square @ self.energy)
         if signal == 0:
             return 0.0
@@ -90,43 +94,65 @@ class Choice:
     """Factors for the channels of a region.
 
     Attributes:
-        factors: what values are divided by; float64 [C], positive.
-        exponent: one of `EXPONENTS`.
+        factors: what values are divided by; float64 [C], positive; ones where none are better.
         before: the noise of the products without them, as a share of the signal.
         after: the noise with them.
     """
 
     factors: Array
-    exponent: float
     before: float
     after: float
 
 
-def choose(readings: Sequence[Reading]) -> Choice:
-    """Find the factors with the least noise, of those that are ``a^e / w^(1 - e)``.
+def choose(readings: Sequence[Reading], least_gain: float) -> Choice:
+    """Find the factors with the least noise, of those that are ``(a^e / w^(1 - e))^t``.
 
     ``a`` is the largest magnitude of a channel of the values, ``w`` that of the weights that it
-    is multiplied with, and ``e`` one of `EXPONENTS`; 0.5 is the rule of cross-layer equalization.
-    Dead channels, where one of them is zero, keep the factor 1.
+    is multiplied with, ``e`` one of `EXPONENTS` and ``t`` one of `STRENGTHS`; 0.5 and 1 is the rule
+    of cross-layer equalization. Dead channels, where one of them is zero, keep the factor 1.
+
+    Which ``e`` and ``t`` to take is found by cross-validation: factors of one half of the samples
+    are judged by the noise on the other half. Extremes of a channel on few samples say little of
+    what is to come, and factors that trust in them make the range of all channels wider then.
+
+    Args:
+        readings: the products; at least one.
+        least_gain: the share of the noise that must be gained, on the other half and on all.
     """
-    values = np.max([np.maximum(-r.channels.low, r.channels.high) for r in readings], axis=0)
-    weights = np.max([_magnitudes(r) for r in readings], axis=0)
+    weights = np.max([_magnitudes(reading) for reading in readings], axis=0)
+    folds = min(len(reading.seen.halves) for reading in readings)
+    fitted = [[reading.seen.halves[fold] for reading in readings] for fold in range(folds)]
+    everything = [reading.seen.all for reading in readings]
+    ones = np.ones(len(weights))
+    before = _total(readings, everything, ones)
+    plain = sum(_total(readings, given, ones) for given in fitted)
+    best, shape = (1 - least_gain) * plain, None
+    for exponent, strength in itertools.product(EXPONENTS, STRENGTHS):
+        noise = sum(
+            _total(readings, judge, _factors(given, weights, exponent, strength))
+            for given, judge in zip(fitted, reversed(fitted), strict=True)
+        )
+        if noise < best:
+            best, shape = noise, (exponent, strength)
+    if shape is None:
+        return Choice(ones, before, before)
+    factors = _factors(everything, weights, *shape)
+    after = _total(readings, everything, factors)
+    if after > (1 - least_gain) * before:
+        return Choice(ones, before, before)
+    return Choice(factors, before, after)
+
+
+def _factors(given: Sequence[Channels], weights: Array, exponent: float, strength: float) -> Array:
+    """Give factors whose geometric mean is 1, as float32 has them."""
+    values = np.max([np.maximum(-each.low, each.high) for each in given], axis=0)
     alive = (values > 0) & (weights > 0)
-    ones = np.ones(len(values))
-    before = _total(readings, ones)
-    best = Choice(ones, 0.0, before, before)
-    if not alive.any():
-        return best
-    for exponent in EXPONENTS:
-        logs = np.zeros(len(values))
+    logs = np.zeros(len(weights))
+    if alive.any():
         logs[alive] = exponent * np.log(values[alive]) - (1 - exponent) * np.log(weights[alive])
-        logs[alive] -= logs[alive].mean()
-        factors = np.clip(np.exp(logs), 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
-        factors = factors.astype(np.float32).astype(np.float64)
-        noise = _total(readings, factors)
-        if noise < best.after:
-            best = Choice(factors, exponent, before, noise)
-    return best
+        logs[alive] = strength * (logs[alive] - logs[alive].mean())
+    factors: Array = np.clip(np.exp(logs), 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
+    return factors.astype(np.float32).astype(np.float64)
 
 
 def _magnitudes(reading: Reading) -> Array:
@@ -139,5 +165,5 @@ def _rest(weight: Array) -> int:
     return math.prod(weight.shape[2:])
 
 
-def _total(readings: Sequence[Reading], factors: Array) -> float:
-    return sum(reading.noise(factors) for reading in readings)
+def _total(readings: Sequence[Reading], given: Sequence[Channels], factors: Array) -> float:
+    return sum(r.noise(each, factors) for r, each in zip(readings, given, strict=True))

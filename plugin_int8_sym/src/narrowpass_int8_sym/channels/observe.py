@@ -29,12 +29,14 @@ class Channels:
     """What the channels of a value are on data; float64 [C] each.
 
     Attributes:
+        count: how many elements of each were seen.
         low: the least element of each, 0 or less.
         high: the largest of each, 0 or more.
         mean: of the elements of each.
         square: the mean of their squares.
     """
 
+    count: int
     low: Array
     high: Array
     mean: Array
@@ -43,8 +45,45 @@ class Channels:
     def divided(self, factors: Array) -> Channels:
         """Give what they are when each channel is divided by its factor."""
         return Channels(
-            self.low / factors, self.high / factors, self.mean / factors, self.square / factors**2
+            self.count,
+            self.low / factors,
+            self.high / factors,
+            self.mean / factors,
+            self.square / factors**2,
         )
+
+    def merged(self, other: Channels) -> Channels:
+        """Give what they are on the data of both."""
+        total = max(self.count + other.count, 1)
+        share = other.count / total
+        return Channels(
+            self.count + other.count,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.mean + share * (other.mean - self.mean),
+            self.square + share * (other.square - self.square),
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the channels of a value are on every other sample, and on those between.
+
+    Attributes:
+        halves: one of them, where there is but one sample.
+    """
+
+    halves: tuple[Channels, ...]
+
+    @property
+    def all(self) -> Channels:
+        """What they are on all samples."""
+        first, *rest = self.halves
+        return first.merged(rest[0]) if rest else first
+
+    def divided(self, factors: Array) -> Seen:
+        """Give what they are when each channel is divided by its factor."""
+        return Seen(tuple(half.divided(factors) for half in self.halves))
 
 
 def observe_channels(
@@ -53,7 +92,7 @@ def observe_channels(
     samples: Samples,
     target: Backend | None,
     limit: int | None = None,
-) -> dict[str, Channels]:
+) -> dict[str, Seen]:
     """Look at the channels of values while a model runs.
 
     Memory is that of the values of a sample, `AT_ONCE` values at a time; the samples are gone
@@ -76,7 +115,7 @@ def observe_channels(
     """
     backend = judges(target)[-1]
     outputs = {value.name for value in model.graph.outputs}
-    found: dict[str, Channels] = {}
+    found: dict[str, Seen] = {}
     for group in _groups(places):
         keep = tuple(name for name in group if name not in outputs)
         sums = {name: _Sums(name, place) for name, place in group.items()}
@@ -103,36 +142,45 @@ def _see(program: Program, feeds: Any, sums: dict[str, _Sums], where: str) -> No
 
 
 class _Sums:
-    """Sums over the samples that went by."""
+    """Sums over the samples that went by, in turn for each half."""
 
     def __init__(self, name: str, place: Place) -> None:
         self._name, self._axis = name, place.axis
-        self._parts: list[Array] | None = None
-        self._count = 0
+        self._halves: list[Channels] = []
+        self._turn = 0
 
     def see(self, array: Array, where: str) -> None:
         """Add what the value is on a sample."""
         channels = array.shape[self._axis]
-        if self._parts is None:
-            self._parts = [np.zeros(channels) for _ in range(4)]
-        low, high, total, square = self._parts
-        if len(low) != channels:
+        if self._halves and len(self._halves[0].low) != channels:
             raise DataError(
-                f"value {self._name!r} has {channels} channels on {where}, and {len(low)} before"
+                f"value {self._name!r} has {channels} channels on {where}, and "
+                f"{len(self._halves[0].low)} before"
             )
         rows = np.moveaxis(array, self._axis, -1).reshape(-1, channels)
-        if not len(rows):
-            return
         if not np.isfinite(rows).all():
             raise DataError(f"value {self._name!r} on {where} is NaN or infinite")
-        np.minimum(low, rows.min(axis=0), out=low)
-        np.maximum(high, rows.max(axis=0), out=high)
-        total += rows.sum(axis=0, dtype=np.float64)
-        square += np.einsum("rc,rc->c", rows, rows, dtype=np.float64)
-        self._count += len(rows)
+        seen = _channels(rows)
+        if self._turn < len(self._halves):
+            seen = self._halves[self._turn].merged(seen)
+            self._halves[self._turn] = seen
+        else:
+            self._halves.append(seen)
+        self._turn = 1 - self._turn
 
-    def result(self) -> Channels:
+    def result(self) -> Seen:
         """Give what was seen."""
-        low, high, total, square = self._parts or [np.zeros(0)] * 4
-        count = max(self._count, 1)
-        return Channels(low, high, total / count, square / count)
+        return Seen(tuple(self._halves))
+
+
+def _channels(rows: Array) -> Channels:
+    """Look at the columns of a matrix."""
+    count = len(rows)
+    squares = np.einsum("rc,rc->c", rows, rows, dtype=np.float64)
+    return Channels(
+        count,
+        rows.min(axis=0, initial=0).astype(np.float64),
+        rows.max(axis=0, initial=0).astype(np.float64),
+        rows.sum(axis=0, dtype=np.float64) / max(count, 1),
+        squares / max(count, 1),
+    )

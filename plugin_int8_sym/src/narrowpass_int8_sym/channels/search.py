@@ -10,18 +10,15 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_int8_sym.channels.noise import Choice, Reading, choose
-from narrowpass_int8_sym.channels.observe import Channels
+from narrowpass_int8_sym.channels.observe import Seen
 from narrowpass_int8_sym.channels.operand import Operand
 from narrowpass_int8_sym.channels.regions import Region
 from narrowpass_int8_sym.channels.rewrite import divide
 
 Array = np.ndarray[Any, Any]
-Look = Callable[[Region, Array], Mapping[ir.Value, Channels]]
+Look = Callable[[Region, Array], Mapping[ir.Value, Seen]]
 """Tells what the channels of the values are that the sinks of a region read, which were divided by
 these factors in all since the beginning."""
-
-LEAST_GAIN = 0.02
-"""Factors that lower the noise by a smaller share are not worth the change."""
 
 _SWEEPS = 20
 
@@ -48,16 +45,19 @@ class Outcome:
         return bool(np.any(self.factors != 1))
 
 
-def divide_best(model: ir.Model, regions: Sequence[Region], look: Look) -> list[Outcome]:
+def divide_best(
+    model: ir.Model, regions: Sequence[Region], look: Look, least_gain: float
+) -> list[Outcome]:
     """Divide the values of each region by the factors with the least noise.
 
     What a constant is multiplied with for one region changes the noise of the next, so that
-    regions are gone through again, until none gains `LEAST_GAIN`.
+    regions are gone through again, until none gains `least_gain`.
 
     Args:
         model: changed, but for its tensors.
         regions: of the model.
         look: asked for each region when its turn comes.
+        least_gain: factors that lower the noise by a smaller share are not worth the change.
 
     Returns:
         What became of each region, in order.
@@ -72,12 +72,10 @@ def divide_best(model: ir.Model, regions: Sequence[Region], look: Look) -> list[
             region = regions[number]
             known = look(region, factors[number])
             readings = [Reading.of(sink, known[place.value]) for sink, place in region.sinks]
-            choice = choose(readings)
+            choice = choose(readings, least_gain)
             firsts[number] = firsts[number] or choice
             lasts[number] = choice.before
-            if choice.after > (1 - LEAST_GAIN) * choice.before:
-                continue
-            if not divide(model, region, choice.factors):
+            if np.all(choice.factors == 1) or not divide(model, region, choice.factors):
                 continue
             factors[number] = factors[number] * choice.factors
             lasts[number] = choice.after
