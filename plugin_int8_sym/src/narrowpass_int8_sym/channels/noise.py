@@ -46,7 +46,7 @@ class Reading:
         seen: what the channels of the value are.
         largest: the largest magnitude of the weights for each channel of the result, and of the
             value, group by group; [G, R / G, C / G]. Without rows for what is not rounded itself.
-        energy: the sum of squares of the weights that each channel is multiplied with; [C].
+        energy: the sum of the squares of these weights; the same shape.
         taps: how many weights of a row belong to one channel.
     """
 
@@ -62,7 +62,7 @@ class Reading:
         kind = sink.node.op_type
         if kind == "Mul":
             vector = weight.reshape(-1)
-            return cls(seen, np.zeros((1, 0, vector.size)), vector**2, 1)
+            return cls(seen, np.zeros((vector.size, 1, 1)), vector.reshape(-1, 1, 1) ** 2, 1)
         if kind in ("MatMul", "Gemm"):
             groups, grouped = 1, (weight if sink.axis == 1 else weight.T)[None, :, :, None]
         elif kind == "ConvTranspose":
@@ -72,21 +72,23 @@ class Reading:
             groups = sink.node.attributes.get_int("group", 1)
             grouped = weight.reshape(groups, -1, weight.shape[1], _rest(weight))
         # [groups, rows, channels, taps]
-        energy = np.einsum("grct,grct->gc", grouped, grouped).reshape(-1)
+        energy = np.einsum("grct,grct->grc", grouped, grouped)
         return cls(seen, grouped.max(axis=3), energy, grouped.shape[3])
 
     def noise(self, given: Channels, factors: Array) -> float:
         """Give the noise, as a share of the signal, where channels are divided by factors."""
-        signal = float(given.square @ self.energy)
-        if signal == 0:
-            return 0.0
+        groups, _, channels = self.energy.shape
+        squares = given.square.reshape(groups, channels, 1)
+        shares = factors.reshape(groups, 1, channels)
+        signal = (self.energy @ squares)[:, :, 0]
         width = (given.high / factors).max(initial=0) - (given.low / factors).min(initial=0)
-        rounded = (width / _LEVELS) ** 2 * float(factors**2 @ self.energy)
-        groups, _, channels = self.largest.shape
-        steps = (self.largest * factors.reshape(groups, 1, channels)).max(axis=2) / _WEIGHT_LEVELS
-        squares = (given.square / factors**2).reshape(groups, channels).sum(axis=1)
-        rounded += self.taps * float((steps**2).sum(axis=1) @ squares)
-        return float(rounded / 12 / signal)
+        values = (width / _LEVELS) ** 2 * (self.energy @ shares.swapaxes(1, 2) ** 2)[:, :, 0]
+        steps = (self.largest * shares).max(axis=2) / _WEIGHT_LEVELS
+        weights = self.taps * steps**2 * (squares / shares.swapaxes(1, 2) ** 2).sum(axis=1)
+        heard = signal > 0
+        if not heard.any():
+            return 0.0
+        return float(((values + weights)[heard] / signal[heard]).mean() / 12)
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,7 @@ def _factors(given: Sequence[Channels], weights: Array, exponent: float, strengt
 
 
 def _magnitudes(reading: Reading) -> Array:
-    if not reading.largest.shape[1]:
-        return np.sqrt(reading.energy)
-    return np.asarray(reading.largest.max(axis=1).reshape(-1))
+    return np.asarray(np.sqrt(reading.energy.max(axis=1)).reshape(-1))
 
 
 def _rest(weight: Array) -> int:

@@ -40,13 +40,14 @@ def divide(model: ir.Model, region: Region, factors: Array) -> bool:
 
 
 def put(model: ir.Model, operand: Operand, array: Array) -> None:
-    """Give a node another constant of the same shape.
+    """Give a node another constant.
 
     An initializer that nothing else reads keeps its name; what others read stays as it is.
     """
     old = operand.value
     if old.producer() is None and len(old.uses()) == 1:
         old.const_value = ir.Tensor(array, name=old.name)
+        old.shape = ir.Shape(array.shape)
         return
     name = unique_name(model, f"{old.name}.scaled")
     new = ir.Value(
