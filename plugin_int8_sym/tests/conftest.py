@@ -17,3 +17,9 @@ def fresh_numbers(monkeypatch):
     import int8_kit
 
     monkeypatch.setattr(int8_kit, "RNG", np.random.default_rng(77))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """Keep ranges out of the user's cache directory, and each test's to itself."""
+    monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))

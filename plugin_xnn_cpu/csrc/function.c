@@ -1,5 +1,5 @@
-/* exp, the logistic function and SiLU, and sqrt, right for all numbers: infinities, huge ones and
- * NaN, where XNNPACK's give something else.
+/* exp, log, the logistic function and SiLU, and sqrt, right for all numbers: infinities, huge ones
+ * and NaN, where XNNPACK's give something else.
  *
  * exp splits off a power of two; for the rest, in [-ln 2 / 2, ln 2 / 2], the polynomial of degree
  * 5 with value 1 at 0 and the least relative error is off by 9.2e-08 at most. Results below the least normal number are 0. */
@@ -64,6 +64,34 @@ NP_INLINE float exponential_of(float x) {
   return x < -87.3f ? 0.0f : e;
 }
 
+/* log of m · 2^e with m in [sqrt(1/2), sqrt(2)): x - x²/2 + x³ · a polynomial in x = m - 1, with the
+ * coefficients of S. Moshier's Cephes library. Numbers below the least normal one count as 0. */
+NP_INLINE float logarithm_of(float x) {
+  int32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const int32_t moved = bits - 0x3f3504f3; /* sqrt(1/2) */
+  const float e = (float)(moved >> 23);
+  const int32_t rest = bits - (moved & ~0x7fffff);
+  float m;
+  memcpy(&m, &rest, sizeof m);
+  m -= 1.0f;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float square = m * m;
+  float result = p * m * square - 2.12194440e-4f * e; /* ln 2 in two parts */
+  result = (m + (result - 0.5f * square)) + 0.693359375f * e;
+  result = bits >= 0x7f800000 ? x : result;           /* infinity and NaN */
+  result = bits < 0 ? NAN : result;                   /* below 0 */
+  return (bits & 0x7fffffff) < 0x00800000 ? -INFINITY : result;
+}
+
 NP_FOR_EACH_CPU
 static void silu(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = in[i] * logistic(in[i]);
@@ -80,6 +108,11 @@ static void sigmoid(const float *in, float *out, size_t count) {
 NP_FOR_EACH_CPU
 static void exponential(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = exponential_of(in[i]);
+}
+
+NP_FOR_EACH_CPU
+static void logarithm(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) out[i] = logarithm_of(in[i]);
 }
 
 NP_FOR_EACH_CPU
@@ -100,6 +133,9 @@ static void part(void *context, size_t start, size_t count) {
       break;
     case NP_FUNCTION_EXP:
       exponential(in, out, count);
+      break;
+    case NP_FUNCTION_LOG:
+      logarithm(in, out, count);
       break;
     default:
       square_root(in, out, count);

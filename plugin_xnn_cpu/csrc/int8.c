@@ -67,3 +67,30 @@ int np_product_int8(const np_step *step, const float *rows, float *out, void *wo
   }
   return 0;
 }
+
+typedef struct {
+  const int8_t *rows;
+  uint8_t *moved;
+} move;
+
+static void move_up(void *context, size_t start, size_t count) {
+  const move *task = context;
+  for (size_t i = start; i < start + count; i++) task->moved[i] = (uint8_t)(task->rows[i] ^ 0x80);
+}
+
+int np_product_s8_f32(const np_step *step, const int8_t *rows, float *out, void *workspace,
+                      pthreadpool_t pool) {
+  const struct np_s8_f32_params *p = step->params;
+  void *scratch = (char *)workspace + p->scratch_offset;
+  int status;
+  if (p->is_unsigned) {
+    move task = {rows, workspace};
+    const pthreadpool_t used = p->count < NP_SMALL ? NULL : pool;
+    pthreadpool_parallelize_1d_tile_1d(used, move_up, &task, p->count, TILE_BYTES, 0);
+    status = xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, workspace, out, scratch,
+                                                        p->ranges);
+  } else {
+    status = xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, rows, out, scratch, p->ranges);
+  }
+  return status != 0 ? status : (int)xnn_run_operator(step->op, pool);
+}

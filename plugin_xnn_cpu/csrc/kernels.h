@@ -58,6 +58,7 @@ struct np_add_clamp_params {
 #define NP_FUNCTION_SILU 1
 #define NP_FUNCTION_EXP 2
 #define NP_FUNCTION_SQRT 3
+#define NP_FUNCTION_LOG 4
 
 /* out[i] = function(x[i]). */
 struct np_function_params {
@@ -108,6 +109,39 @@ struct np_int8_params {
   size_t ranges_offset;
   size_t odd_offset;
   size_t scratch_offset; /* of XNNPACK's */
+};
+
+/* Of a product of int8 rows, all with one scale and zero point, that gives float32. `ranges` has
+ * as many of these as rows, and what kernels read beyond. Where the kernel takes integers from 0 to
+ * 255 the rows are moved up by 128, at the start of the workspace. */
+struct np_s8_f32_params {
+  size_t count; /* of the elements of all rows */
+  const struct xnn_quantization_params *ranges;
+  int32_t is_unsigned;
+  size_t scratch_offset; /* of XNNPACK's */
+};
+
+/* int8 out[i] = min(max(rint(x[i] / scale), low), high) + zero_point; `low` and `high` keep the sum
+ * in [-128, 127]. NaN becomes `low`. */
+struct np_quantize_params {
+  size_t count;
+  float scale;
+  float low;
+  float high;
+  int32_t zero_point;
+};
+
+/* float out[i] = (x[i] - zero_point) * scale. */
+struct np_dequantize_params {
+  size_t count;
+  float scale;
+  int32_t zero_point;
+};
+
+/* out[i] = table[x[i]], of bytes. */
+struct np_table_params {
+  size_t count;
+  uint8_t table[256];
 };
 
 /* Which code runs: the best that the CPU has, or at most the one that is named. */

@@ -35,7 +35,7 @@ typedef int np_kernel(const void *params, const void *const *inputs, void *out,
 
 np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float,
     np_function, np_interleave, np_softmax_pairs,
-    np_convert;
+    np_convert, np_quantize, np_dequantize, np_table;
 
 /* It needs scratch memory too. */
 int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
@@ -44,5 +44,12 @@ int np_attention(const void *params, const void *const *inputs, void *out, void 
 /* NP_FULLY_CONNECTED_INT8_ROWS. */
 int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
                     pthreadpool_t pool);
+
+/* NP_FULLY_CONNECTED_S8_F32. */
+int np_product_s8_f32(const np_step *step, const int8_t *rows, float *out, void *workspace,
+                      pthreadpool_t pool);
+
+/* out[i] = table[in[i]], of bytes; the table has 256. */
+void np_look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count);
 
 #endif

@@ -44,6 +44,20 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
       return xnn_setup_constant_pad_nd_x32(step->op, a, out);
     case NP_TRANSPOSE:
       return xnn_setup_transpose_nd_x32(step->op, a, out);
+    case NP_CONVOLUTION_S8:
+      return xnn_setup_convolution2d_nhwc_qs8_qc8w(step->op, workspace, a, out);
+    case NP_DECONVOLUTION_S8:
+      return xnn_setup_deconvolution2d_nhwc_qs8_qc8w(step->op, a, out);
+    case NP_FULLY_CONNECTED_S8:
+      return xnn_setup_fully_connected_nc_qs8_qc8w(step->op, a, out);
+    case NP_MAX_POOL_S8:
+      return xnn_setup_max_pooling2d_nhwc_s8(step->op, a, out);
+    case NP_PAD_S8:
+      return xnn_setup_constant_pad_nd_x8(step->op, a, out);
+    case NP_TRANSPOSE_S8:
+      return xnn_setup_transpose_nd_x8(step->op, a, out);
+    case NP_REDUCE_S8:
+      return xnn_setup_reduce_nd(step->op, workspace, a, out);
     case NP_RESIZE_BILINEAR:
       return xnn_setup_resize_bilinear2d_nhwc(step->op, workspace, a, out);
     default:
@@ -65,6 +79,9 @@ static int run_narrow(const np_step *step, void *const *buffers, void *workspace
   void *out = buffers[step->output];
   if (step->call == NP_FULLY_CONNECTED_INT8_ROWS) {
     return np_product_int8(step, rows, out, workspace, pool);
+  }
+  if (step->call == NP_FULLY_CONNECTED_S8_F32) {
+    return np_product_s8_f32(step, (const int8_t *)rows, out, workspace, pool);
   }
   int status;
   if (step->call == NP_FULLY_CONNECTED_BF16) {
@@ -107,6 +124,12 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_softmax_pairs(step->params, inputs, out, pool);
     case NP_CONVERT:
       return np_convert(step->params, inputs, out, pool);
+    case NP_QUANTIZE:
+      return np_quantize(step->params, inputs, out, pool);
+    case NP_DEQUANTIZE:
+      return np_dequantize(step->params, inputs, out, pool);
+    case NP_TABLE:
+      return np_table(step->params, inputs, out, pool);
     case NP_ATTENTION:
       return np_attention(step->params, inputs, out, workspace, pool);
     default:

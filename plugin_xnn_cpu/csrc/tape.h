@@ -29,6 +29,15 @@ enum np_call {
   NP_FULLY_CONNECTED_BF16 = 14,
   NP_FULLY_CONNECTED_INT8 = 15, /* of the matrix; its rows are float32 */
   NP_FULLY_CONNECTED_INT8_ROWS = 16,
+  /* All of these are of int8 from end to end; the last one gives float32. */
+  NP_CONVOLUTION_S8 = 17,
+  NP_DECONVOLUTION_S8 = 18,
+  NP_FULLY_CONNECTED_S8 = 19,
+  NP_MAX_POOL_S8 = 20,
+  NP_PAD_S8 = 21,
+  NP_TRANSPOSE_S8 = 22,
+  NP_REDUCE_S8 = 23,
+  NP_FULLY_CONNECTED_S8_F32 = 24,
 
   NP_COPY = 32,
   NP_WHERE = 33,
@@ -40,7 +49,10 @@ enum np_call {
   NP_INTERLEAVE = 39,
   NP_SOFTMAX_PAIRS = 40,
   NP_CONVERT = 41,
-  NP_ATTENTION = 42
+  NP_ATTENTION = 42,
+  NP_QUANTIZE = 43,
+  NP_DEQUANTIZE = 44,
+  NP_TABLE = 45
 };
 
 /* Statuses of ours, beside those of XNNPACK. */
@@ -53,7 +65,7 @@ typedef struct {
   int32_t inputs[4];  /* buffer numbers */
   int32_t output;     /* buffer number */
   xnn_operator_t op;  /* NULL for kernels of ours */
-  const void *params; /* for kernels of ours, and for NP_FULLY_CONNECTED_F16, _BF16, _INT8_ROWS */
+  const void *params; /* for kernels of ours, and for products that convert their operands */
 } np_step;
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'

@@ -63,7 +63,8 @@ enum xnn_status {
 enum xnn_datatype {
   xnn_datatype_invalid = 0,
   xnn_datatype_fp32 = 1,
-  xnn_datatype_fp16 = 2
+  xnn_datatype_fp16 = 2,
+  xnn_datatype_qint8 = 3
 };
 
 enum xnn_unary_operator {
@@ -233,6 +234,41 @@ enum xnn_status xnn_reshape_deconvolution2d_nhwc_f32(
 enum xnn_status xnn_setup_deconvolution2d_nhwc_f32(xnn_operator_t deconvolution_op,
                                                    const float *input, float *output);
 
+enum xnn_status xnn_create_convolution2d_nhwc_qs8_qc8w(
+    uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
+    uint32_t input_padding_left, uint32_t kernel_height, uint32_t kernel_width,
+    uint32_t subsampling_height, uint32_t subsampling_width, uint32_t dilation_height,
+    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
+    size_t group_output_channels, size_t input_channel_stride, size_t output_channel_stride,
+    int8_t input_zero_point, float input_scale, const float *kernel_scale, const int8_t *kernel,
+    const int32_t *bias, int8_t output_zero_point, float output_scale, int8_t output_min,
+    int8_t output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
+    xnn_operator_t *convolution_op_out);
+enum xnn_status xnn_reshape_convolution2d_nhwc_qs8_qc8w(
+    xnn_operator_t convolution_op, size_t batch_size, size_t input_height, size_t input_width,
+    size_t *workspace_size, size_t *output_height_out, size_t *output_width_out,
+    pthreadpool_t threadpool);
+enum xnn_status xnn_setup_convolution2d_nhwc_qs8_qc8w(xnn_operator_t convolution_op,
+                                                      void *workspace, const int8_t *input,
+                                                      int8_t *output);
+
+enum xnn_status xnn_create_deconvolution2d_nhwc_qs8_qc8w(
+    uint32_t output_padding_top, uint32_t output_padding_right, uint32_t output_padding_bottom,
+    uint32_t output_padding_left, uint32_t kernel_height, uint32_t kernel_width,
+    uint32_t stride_height, uint32_t stride_width, uint32_t dilation_height,
+    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
+    size_t group_output_channels, size_t input_pixel_stride, size_t output_pixel_stride,
+    int8_t input_zero_point, float input_scale, const float *kernel_scale, const int8_t *kernel,
+    const int32_t *bias, int8_t output_zero_point, float output_scale, int8_t output_min,
+    int8_t output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
+    xnn_operator_t *deconvolution_op_out);
+enum xnn_status xnn_reshape_deconvolution2d_nhwc_qs8_qc8w(
+    xnn_operator_t deconvolution_op, size_t batch_size, size_t input_height, size_t input_width,
+    uint32_t adjustment_height, uint32_t adjustment_width, size_t *output_height_out,
+    size_t *output_width_out, pthreadpool_t threadpool);
+enum xnn_status xnn_setup_deconvolution2d_nhwc_qs8_qc8w(xnn_operator_t deconvolution_op,
+                                                        const int8_t *input, int8_t *output);
+
 enum xnn_status xnn_create_fully_connected_nc_f32(
     size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
     const float *kernel, const float *bias, float output_min, float output_max, uint32_t flags,
@@ -298,6 +334,18 @@ enum xnn_status xnn_setup_fully_connected_nc_qdu8_f32_qc8w(
     xnn_operator_t fully_connected_op, const int8_t *input, float *output, void *workspace,
     const struct xnn_quantization_params *quantization_params);
 
+enum xnn_status xnn_create_fully_connected_nc_qs8_qc8w(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    int8_t input_zero_point, float input_scale, const float *kernel_scale, const int8_t *kernel,
+    const int32_t *bias, int8_t output_zero_point, float output_scale, int8_t output_min,
+    int8_t output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
+    xnn_operator_t *fully_connected_op_out);
+enum xnn_status xnn_reshape_fully_connected_nc_qs8_qc8w(xnn_operator_t fully_connected_op,
+                                                        size_t batch_size,
+                                                        pthreadpool_t threadpool);
+enum xnn_status xnn_setup_fully_connected_nc_qs8_qc8w(xnn_operator_t fully_connected_op,
+                                                      const int8_t *input, int8_t *output);
+
 enum xnn_status xnn_create_convert_nc_f32_qd8(uint32_t flags, xnn_operator_t *convert_op_out);
 enum xnn_status xnn_reshape_convert_nc_f32_qd8(xnn_operator_t convert_op, size_t batch_size,
                                                size_t channels, size_t input_stride,
@@ -336,6 +384,19 @@ enum xnn_status xnn_reshape_max_pooling2d_nhwc_f32(
     size_t *output_height_out, size_t *output_width_out, pthreadpool_t threadpool);
 enum xnn_status xnn_setup_max_pooling2d_nhwc_f32(xnn_operator_t max_pooling_op, const float *input,
                                                  float *output);
+
+enum xnn_status xnn_create_max_pooling2d_nhwc_s8(
+    uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
+    uint32_t input_padding_left, uint32_t pooling_height, uint32_t pooling_width,
+    uint32_t stride_height, uint32_t stride_width, uint32_t dilation_height,
+    uint32_t dilation_width, int8_t output_min, int8_t output_max, uint32_t flags,
+    xnn_operator_t *max_pooling_op_out);
+enum xnn_status xnn_reshape_max_pooling2d_nhwc_s8(
+    xnn_operator_t max_pooling_op, size_t batch_size, size_t input_height, size_t input_width,
+    size_t channels, size_t input_pixel_stride, size_t output_pixel_stride,
+    size_t *output_height_out, size_t *output_width_out, pthreadpool_t threadpool);
+enum xnn_status xnn_setup_max_pooling2d_nhwc_s8(xnn_operator_t max_pooling_op, const int8_t *input,
+                                                int8_t *output);
 
 enum xnn_status xnn_create_average_pooling2d_nhwc_f32(
     uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
@@ -377,6 +438,23 @@ enum xnn_status xnn_reshape_constant_pad_nd_x32(xnn_operator_t constant_pad_op, 
                                                 pthreadpool_t threadpool);
 enum xnn_status xnn_setup_constant_pad_nd_x32(xnn_operator_t constant_pad_op, const void *input,
                                               void *output);
+
+enum xnn_status xnn_create_constant_pad_nd_x8(const void *padding_value, uint32_t flags,
+                                              xnn_operator_t *constant_pad_op_out);
+enum xnn_status xnn_reshape_constant_pad_nd_x8(xnn_operator_t constant_pad_op, size_t num_dims,
+                                               const size_t *input_shape,
+                                               const size_t *pre_padding,
+                                               const size_t *post_padding,
+                                               pthreadpool_t threadpool);
+enum xnn_status xnn_setup_constant_pad_nd_x8(xnn_operator_t constant_pad_op, const void *input,
+                                             void *output);
+
+enum xnn_status xnn_create_transpose_nd_x8(uint32_t flags, xnn_operator_t *transpose_op_out);
+enum xnn_status xnn_reshape_transpose_nd_x8(xnn_operator_t transpose_op, size_t num_dims,
+                                            const size_t *input_shape, const size_t *output_perm,
+                                            pthreadpool_t threadpool);
+enum xnn_status xnn_setup_transpose_nd_x8(xnn_operator_t transpose_op, const void *input,
+                                          void *output);
 
 enum xnn_status xnn_create_transpose_nd_x32(uint32_t flags, xnn_operator_t *transpose_op_out);
 enum xnn_status xnn_reshape_transpose_nd_x32(xnn_operator_t transpose_op, size_t num_dims,

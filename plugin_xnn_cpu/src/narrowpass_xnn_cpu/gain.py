@@ -82,7 +82,8 @@ def _reasons(graph: ir.Graph) -> dict[ir.Node, str]:
         return node.version or graph.opset_imports.get(node.domain, 1)
 
     found = {}
-    for op in operations(graph, facts, version):
+    model = ir.Model(graph, ir_version=10)  # functions are not entered
+    for op in operations(graph, facts, model, version):
         if any(
             attribute.type == ir.AttributeType.GRAPH
             for attribute in op.nodes[0].attributes.values()

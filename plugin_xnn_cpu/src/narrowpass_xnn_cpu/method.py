@@ -95,7 +95,7 @@ class Method:
             graph, [value for value in kept if value in known], overridden, premises.identities
         )
         derive_constants(graph, facts)
-        assigned = assign(operations(graph, facts, _version(model)), facts)
+        assigned = assign(operations(graph, facts, model, _version(model)), facts)
         units = schedule(assigned)
         self._units = _compile(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}

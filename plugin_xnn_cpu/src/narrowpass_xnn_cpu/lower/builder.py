@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Converted, Permute
 from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
@@ -67,6 +67,10 @@ class Builder:
         """Give the order of axes that `value` was computed in."""
         return self.primary.get(value.name or "", identity(self.rank(value)))
 
+    def knows(self, value: ir.Value) -> bool:
+        """Tell whether a value is in this partition already."""
+        return value.name in self._slots
+
     def has(self, value: ir.Value, perm: Perm) -> bool:
         """Tell whether a value can be had in this order without moving elements."""
         if self.facts.is_constant(value):
@@ -87,10 +91,11 @@ class Builder:
         if name not in self._slots:
             slot = Slot(name, storage_dtype(self.facts, value))
             (self._fixed if name in self.facts.fixed else self._inputs)[name] = slot
-            if self.facts.dtype(value) in NARROW:
-                wide = Slot(name, np.dtype(np.float32))
-                self._items.append(Converted(slot, wide))
-                slot = wide
+            computed = _computed(slot.dtype)
+            if computed != slot.dtype:
+                converted = Slot(name, computed)
+                self._items.append(Converted(slot, converted))
+                slot = converted
             self._place(value, slot, identity(self.rank(value)))
         known = self._slots[name]
         if perm is None:
@@ -105,8 +110,23 @@ class Builder:
             self._place(value, slot, perm)
         return known[perm]
 
+    def stored(self, value: ir.Value) -> Slot:
+        """Give a slot that holds a value in ONNX's order and of its own type."""
+        name, dtype = value.name or "", storage_dtype(self.facts, value)
+        if name not in self._slots and not self.facts.is_constant(value):
+            known = self._fixed if name in self.facts.fixed else self._inputs
+            return known.setdefault(name, Slot(name, dtype))
+        slot = self.at(value)
+        if slot.dtype == dtype:
+            return slot
+        kept = Slot(name, dtype)
+        self._items.append(Converted(slot, kept))
+        return kept
+
     def _constant(self, value: ir.Value, perm: Perm | None, rank: int | None) -> Slot:
         array = self.facts.wide(value)
+        if array.dtype == np.uint8:
+            array = (array ^ np.uint8(0x80)).view(np.int8)
         full = max(rank or 0, array.ndim)
         order = identity(full) if perm is None else perm
         key = value.name or "", order, full
@@ -132,6 +152,7 @@ class Builder:
         """Add a step; its output is `value`, laid out as `perm`, where given."""
         if self._op is not None:
             step.nodes = tuple(_name(node) for node in self._op.nodes)
+            step.precision = step.precision or self._op.precision
         self._items.append(step)
         if value is not None:
             self.alias(value, step.output, perm)
@@ -160,20 +181,10 @@ class Builder:
     def finish(self, number: int, outputs: Sequence[ir.Value], workspace: Workspace) -> Partition:
         """Make the partition; `outputs` are what others read of it."""
         self._op = None
-        given = {value.name or "": self._stored(value) for value in outputs}
+        given = {value.name or "": self.stored(value) for value in outputs}
         return Partition(
             number, self._items, self._inputs, given, self._fixed, self._places, workspace
         )
-
-    def _stored(self, value: ir.Value) -> Slot:
-        """Give a slot that holds a value in ONNX's order and of its own type."""
-        slot = self.at(value)
-        dtype = storage_dtype(self.facts, value)
-        if slot.dtype == dtype:
-            return slot
-        narrow = Slot(value.name or "", dtype)
-        self._items.append(Converted(slot, narrow))
-        return narrow
 
 
 def _name(node: ir.Node) -> str:
@@ -182,8 +193,17 @@ def _name(node: ir.Node) -> str:
 
 def _numpy_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
     """Give the type that a value is computed with."""
-    dtype = storage_dtype(facts, value)
-    return np.dtype(np.float32) if facts.dtype(value) in NARROW else dtype
+    return _computed(storage_dtype(facts, value))
+
+
+def _computed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Give the type that elements of a type are computed with.
+
+    Bytes from 0 to 255 are int8 with their highest bit turned: kernels for int8 take them then.
+    """
+    if dtype == np.uint8:
+        return np.dtype(np.int8)
+    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
 
 
 def storage_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:

@@ -11,7 +11,13 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.native.operators import Convolution, Deconvolution, Movement
+from narrowpass_xnn_cpu.native.operators import (
+    Convolution,
+    ConvolutionS8,
+    Deconvolution,
+    DeconvolutionS8,
+    Movement,
+)
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -117,7 +123,7 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: Convolution | Deconvolution,
+        operator: Convolution | Deconvolution | ConvolutionS8 | DeconvolutionS8,
         window: Window,
         outputs: int,
         name: str,

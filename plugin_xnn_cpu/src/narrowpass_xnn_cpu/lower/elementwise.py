@@ -22,7 +22,6 @@ _UNARY = {
     "Cos": "cosine",
     "Floor": "floor",
     "HardSwish": "hardswish",
-    "Log": "log",
     "Neg": "negate",
     "Round": "bankers_rounding",
     "Sin": "sine",
@@ -104,7 +103,7 @@ def _unary(op: Op, builder: Builder) -> None:
     unary(op, builder, _UNARY[op.kind])
 
 
-@lowers("Exp", "Sigmoid", "Sqrt", "silu", check=_check_floats)
+@lowers("Exp", "Log", "Sigmoid", "Sqrt", "silu", check=_check_floats)
 def _function(op: Op, builder: Builder) -> None:
     function(op, builder, op.kind.lower())
 
@@ -379,9 +378,8 @@ def _check_cast(op: Op, facts: Facts) -> str | None:
 @lowers("Cast", check=_check_cast)
 def _cast(op: Op, builder: Builder) -> None:
     given = op.required(0)
-    perm = builder.layout(given)
-    slot = builder.at(given, perm)
-    if slot.dtype == np.float32:
-        builder.alias(op.output, slot, perm)
+    if builder.facts.is_float(given):
+        perm = builder.layout(given)
+        builder.alias(op.output, builder.at(given, perm), perm)
         return
-    builder.emit(ToFloat(slot, builder.new(op.output)), op.output, perm)
+    builder.emit(ToFloat(builder.stored(given), builder.new(op.output)), op.output)

@@ -127,10 +127,8 @@ class Facts:
 
     def scalar(self, value: ir.Value | None) -> float | None:
         """Give the element of a constant of shape [] or [1]; None where `value` is no such."""
-        if value is None or value.name not in self._constants:
-            return None
-        tensor = self._constants[value.name]
-        if tensor.size != 1 or len(tensor.shape) > 1:
+        dims = self.dims(value) if self.is_constant(value) else None
+        if dims not in ((), (1,)):
             return None
         array = self.wide(value)
         return float(array.reshape(())[()]) if array.dtype.kind in "fiub" else None

@@ -18,6 +18,10 @@ from narrowpass_xnn_cpu.lower import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.int8 import conversion, tables
+from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
+from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
+from narrowpass_xnn_cpu.lower.int8 import product as int8_product
 from narrowpass_xnn_cpu.lower.op import RULES, Op
 
 SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
@@ -25,9 +29,13 @@ SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
 
 FAMILIES = (
     attention,
+    conversion,
     convolution,
     elementwise,
     indexing,
+    int8_convolution,
+    int8_elementwise,
+    int8_product,
     join,
     linear,
     normalization,
@@ -35,6 +43,7 @@ FAMILIES = (
     reduction,
     resize,
     shape,
+    tables,
 )
 """Importing these registers their rules."""
 

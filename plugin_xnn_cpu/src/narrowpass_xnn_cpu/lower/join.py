@@ -10,8 +10,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise import common_layout
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.shape import check_float
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
+from narrowpass_xnn_cpu.lower.shape import MOVED, check_moved
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Pad
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
@@ -61,9 +61,10 @@ class Joined(Step):
 
 
 def _check_concat(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, len(op.inputs))
-    if reason:
-        return reason
+    for value in op.inputs:
+        reason = None if value is None else needs(value, facts, *MOVED)
+        if reason:
+            return reason
     rank = facts.rank(op.input(0)) or 0
     axis = op.get("axis", 1)
     if rank == 0 or not -rank <= axis < rank:
@@ -140,7 +141,7 @@ def _check_slice(op: Op, facts: Facts) -> str | None:
         facts.is_fixed(value) for value in op.inputs[1:] if value is not None
     ):
         return "its bounds are computed from data"
-    return check_float(op, facts)
+    return check_moved(op, facts)
 
 
 @lowers("Slice", check=_check_slice)
@@ -208,7 +209,7 @@ def _check_split(op: Op, facts: Facts) -> str | None:
     sizes = _split_sizes(op, facts)
     if sizes is not None and len(sizes) != len(op.outputs):
         return f"it has {len(op.outputs)} outputs for {len(sizes)} parts"
-    return check_float(op, facts)
+    return check_moved(op, facts)
 
 
 @lowers("Split", check=_check_split)
@@ -256,7 +257,7 @@ class Padded(Step):
         self.values = tuple(values)
         self._pads = pads
         self._value = value
-        self._operator = Pad(value)
+        self._operator = Pad(value, output.dtype.itemsize)
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -266,7 +267,7 @@ class Padded(Step):
         if not any(before) and not any(after):
             return Run(result, view=0)
         if not elements(shape):
-            return Run(result, constant=np.full(result, self._value, np.float32))
+            return Run(result, constant=np.full(result, self._value, self.output.dtype))
         self._operator.reshape(shape, before, after, sizing.pool)
         return Run(result, self._operator.call, self._operator)
 
@@ -286,7 +287,7 @@ def _check_pad(op: Op, facts: Facts) -> str | None:
         return "it has no pads"
     if facts.rank(op.input(0)) == 0:
         return "its input has no axes"
-    return check_float(op, facts)
+    return check_moved(op, facts)
 
 
 @lowers("Pad", check=_check_pad)

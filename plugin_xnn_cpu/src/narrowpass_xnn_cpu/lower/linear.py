@@ -119,7 +119,7 @@ def _gemm(op: Op, builder: Builder) -> None:
     alpha = np.float32(op.get("alpha", 1.0))
     if alpha != 1:
         kernel = kernel.cast(np.dtype(np.float32)).times(alpha)
-    bias = _as_bias(facts, added, kernel.shape[1], beta)
+    bias = as_bias(facts, added, kernel.shape[1], beta)
     complete = added is None or bias is not None
     dims = facts.dims(given) or ()
     leading = dims[1:] if op.get("transA", 0) else dims[:1]
@@ -151,7 +151,7 @@ def _count(dims: Sequence[int | str | None]) -> int | None:
     return math.prod(known) if dims and len(known) == len(dims) else None
 
 
-def _as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32) -> Weight | None:
+def as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32) -> Weight | None:
     """Give a constant that adds the same to each row, as the bias of a product."""
     if value is None or not facts.is_constant(value):
         return None
@@ -199,7 +199,7 @@ def _matmul(op: Op, builder: Builder) -> None:
     rank_a, rank_b = builder.rank(a), builder.rank(b)
     if _matrix(facts, b):
         kernel = facts.stored(b)
-        bias = _as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
+        bias = as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         leading = (facts.dims(a) or ())[:-1]
         product = _product(op, builder, kernel, bias, op.limits, leading)
         perm = builder.layout(a)

@@ -29,6 +29,8 @@ class Op:
         version: of the operator set.
         nodes: the nodes that it stands for.
         limits: what the output is clamped to.
+        otherwise: what is done instead, one after the other, where constants turn out not to fit.
+        precision: what it is computed in, for people, where the steps do not tell.
     """
 
     kind: str
@@ -38,6 +40,8 @@ class Op:
     version: int
     nodes: list[ir.Node] = field(default_factory=list)
     limits: Range = UNBOUNDED
+    otherwise: Sequence[Op] = ()
+    precision: str = ""
 
     @classmethod
     def of(cls, node: ir.Node, version: int) -> Op:

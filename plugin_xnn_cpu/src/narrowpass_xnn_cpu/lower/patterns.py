@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower import attention
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
+from narrowpass_xnn_cpu.lower.int8.matching import Bytes
+from narrowpass_xnn_cpu.lower.liveness import without_superseded
 from narrowpass_xnn_cpu.lower.matching import (
     Group,
     is_near,
@@ -195,16 +197,22 @@ _ANCHORS: dict[str, Match] = {
 }
 
 
-def operations(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> list[Op]:
-    """Give the operations of a graph, each where its last node stands.
+def operations(
+    graph: ir.Graph, facts: Facts, model: ir.Model, version: Callable[[ir.Node], int]
+) -> list[Op]:
+    """Give the operations of a graph, each after those whose results it reads.
 
     Args:
         graph: the graph, in topological order.
         facts: of it.
+        model: gives operator sets and functions.
         version: gives the operator set of a node.
     """
+    whole = Bytes(graph, facts, model, version)
     found: dict[ir.Node, Op] = {}
     for node in graph:
+        if node in whole.replaced:
+            continue
         match = _ANCHORS.get(node.op_type) if not node.domain else None
         group = None if match is None else match(node, facts, version(node))
         if group is None:
@@ -212,97 +220,34 @@ def operations(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int])
         nodes = group.nodes
         outputs = nodes[-1].outputs
         op = Op(group.kind, group.inputs, outputs, group.attributes, version(node), nodes)
-        if any(member in found for member in nodes) or RULES[group.kind].check(op, facts):
+        taken = found.keys() | whole.replaced
+        if any(member in taken for member in nodes) or RULES[group.kind].check(op, facts):
             continue
         found.update(dict.fromkeys(nodes, op))
-    return list(_fused(graph, facts, version, found))
+    return without_superseded(list(_fused(graph, facts, version, found, whole)), facts)
 
 
 def _fused(
-    graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int], found: dict[ir.Node, Op]
+    graph: ir.Graph,
+    facts: Facts,
+    version: Callable[[ir.Node], int],
+    found: dict[ir.Node, Op],
+    whole: Bytes,
 ) -> Iterator[Op]:
     """Give each operation once, with biases and activations taken into their producers."""
     for node in graph:
+        yield from whole.ops.get(node, ())
+        if node in whole.replaced:
+            continue
         op = found.get(node)
         if op is None:
             op = Op.of(node, version(node))
             rule = None if node.domain else RULES.get(node.op_type)
             if rule is not None and not rule.check(op, facts):
-                _take_bias(op, facts)
-                _take_channel_bias(op, facts)
-                _take_limits(op, facts, version)
+                take_bias(op, facts)
+                take_channel_bias(op, facts)
+                take_limits(op, facts, version)
             found.update(dict.fromkeys(op.nodes, op))
         # A group stands where its last node does.
         if node is op.nodes[-1]:
             yield op
-
-
-def _take_bias(op: Op, facts: Facts) -> None:
-    """Make MatMul and the Add of a constant row one product with a bias."""
-    if op.kind != "MatMul" or not facts.is_constant(op.input(1)) or facts.rank(op.input(1)) != 2:
-        return
-    add = facts.only_user(op.output)
-    if add is None or add.op_type != "Add" or add.domain or len(add.inputs) != 2:
-        return
-    (other,) = [value for value in add.inputs if value is not op.output] or [None]
-    width = (facts.dims(op.input(1)) or (None, None))[1]
-    dims = facts.dims(other)
-    if other is None or not facts.is_constant(other) or not facts.is_float(other):
-        return
-    if dims not in ((), (1,), (width,)) or len(dims) > (facts.rank(op.output) or 0):
-        return
-    op.kind = "linear"
-    op.inputs = [*op.inputs, other]
-    op.outputs = list(add.outputs)
-    op.nodes.append(add)
-
-
-def _take_channel_bias(op: Op, facts: Facts) -> None:
-    """Make a convolution and the Add of a constant for each channel one with a bias.
-
-    `fold` does so where the weights cannot be overridden; here they are what they are.
-    """
-    if op.kind not in ("Conv", "ConvTranspose") or op.input(2) is not None:
-        return
-    add = facts.only_user(op.output)
-    if add is None or add.op_type != "Add" or add.domain or len(add.inputs) != 2:
-        return
-    others = [value for value in add.inputs if value is not op.output]
-    other = others[0] if len(others) == 1 else None
-    rank = facts.rank(op.input(0)) or 0
-    kernel = facts.dims(op.input(1)) or ()
-    channels = kernel[0]
-    if op.kind == "ConvTranspose" and isinstance(kernel[1], int):
-        channels = kernel[1] * op.get("group", 1)
-    dims = facts.dims(other)
-    fits = ((channels, *(1,) * (rank - 2)), (1, channels, *(1,) * (rank - 2)))
-    if other is None or not facts.is_constant(other) or dims not in fits:
-        return
-    weight = facts.weight(other)
-    bias = weight.reshape(weight.size)
-    name = f"{other.name} (bias)"
-    value = ir.Value(name=name, shape=ir.Shape(bias.shape), type=ir.TensorType(ir.DataType.FLOAT))
-    facts.derive(value, bias)
-    op.inputs = [*op.inputs[:2], value]
-    op.outputs = list(add.outputs)
-    op.nodes.append(add)
-
-
-def _take_limits(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None:
-    """Take a Relu or Clip after the operation into it."""
-    if not RULES[op.kind].clamps or len(op.outputs) != 1:
-        return
-    user = facts.only_user(op.output)
-    if user is None or user.domain or user.inputs[0] is not op.output:
-        return
-    if user.op_type == "Relu":
-        limits: tuple[float, float] | str = (0.0, math.inf)
-    elif user.op_type == "Clip":
-        limits = clip_limits(Op.of(user, version(user)), facts)
-    else:
-        return
-    if isinstance(limits, str) or not all(np.float32(bound) == bound for bound in limits):
-        return
-    op.limits = limits
-    op.outputs = list(user.outputs)
-    op.nodes.append(user)

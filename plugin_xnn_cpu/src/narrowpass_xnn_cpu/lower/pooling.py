@@ -10,6 +10,7 @@ from narrowpass_xnn_cpu.lower.convolution import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduced
+from narrowpass_xnn_cpu.lower.shape import check_moved
 from narrowpass_xnn_cpu.native.operators import AveragePool, MaxPool, Pad
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -35,7 +36,8 @@ class Pooled(Step):
         if operator is None:
             window = self._window
             if self._maximum:
-                operator = MaxPool(window.size, pads, window.strides, window.dilations)
+                size = self.output.dtype.itemsize
+                operator = MaxPool(window.size, pads, window.strides, window.dilations, size)
             else:
                 operator = AveragePool(window.size, pads, window.strides)
             self._operators = {pads: operator}
@@ -93,7 +95,8 @@ def _window(op: Op, facts: Facts) -> Window:
 
 
 def _check_pool(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts)
+    maximum = op.kind == "MaxPool"
+    reason = check_moved(op, facts) if maximum else needs_floats(op, facts)
     if reason:
         return reason
     if facts.rank(op.input(0)) not in CHANNELS_LAST:
@@ -112,7 +115,7 @@ def _check_pool(op: Op, facts: Facts) -> str | None:
             (window.size[axis] - 1) * window.dilations[axis] + 1
         ):
             return "windows may lie in the padding altogether"
-    if op.kind == "MaxPool":
+    if maximum:
         return None
     if window.size == (1, 1):
         return "windows of one element have no kernel"

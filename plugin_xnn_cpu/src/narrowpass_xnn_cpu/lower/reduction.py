@@ -68,7 +68,7 @@ def _check_reduce(op: Op, facts: Facts) -> str | None:
     if axes is not None and facts.constant(axes) is None:
         return "its axes are not constant"
     try:
-        found = _axes(op, facts)
+        found = reduced_axes(op, facts)
     except BackendError as error:
         return str(error)
     if not found and op.kind in ("ReduceSumSquare", "ReduceL2"):
@@ -76,7 +76,12 @@ def _check_reduce(op: Op, facts: Facts) -> str | None:
     return None
 
 
-def _axes(op: Op, facts: Facts) -> tuple[int, ...]:
+def reduced_axes(op: Op, facts: Facts) -> tuple[int, ...]:
+    """Give the axes that are reduced, each once.
+
+    Raises:
+        BackendError: they are not those of the input, or repeat.
+    """
     rank = facts.rank(op.input(0)) or 0
     given = _axes_input(op)
     array = facts.constant(given)
@@ -95,7 +100,7 @@ def _axes(op: Op, facts: Facts) -> tuple[int, ...]:
 def _reduce(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
     perm = builder.layout(given)
-    axes = _axes(op, builder.facts)
+    axes = reduced_axes(op, builder.facts)
     slot = builder.at(given, perm)
     if not axes:
         builder.alias(output, slot, perm)

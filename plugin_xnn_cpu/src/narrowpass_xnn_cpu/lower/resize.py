@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers
-from narrowpass_xnn_cpu.lower.shape import check_float
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.shape import check_moved
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import ResizeBilinear
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
@@ -102,7 +102,8 @@ def _scales(op: Op, facts: Facts) -> list[float] | None:
 
 
 def _check_resize(op: Op, facts: Facts) -> str | None:
-    reason = check_float(op, facts)
+    nearest = op.get("mode", "nearest") == "nearest"
+    reason = check_moved(op, facts) if nearest else needs_floats(op, facts)
     if reason:
         return reason
     if facts.rank(op.input(0)) != 4:

@@ -16,10 +16,13 @@ from narrowpass_xnn_cpu.lower.steps import Reshaped, broadcast
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
+MOVED = (ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
+"""Types of elements that are only moved."""
 
-def check_float(op: Op, facts: Facts) -> str | None:
-    """Check that the first input is a float32 tensor of a rank that is known."""
-    return needs(op.required(0), facts, ir.DataType.FLOAT)
+
+def check_moved(op: Op, facts: Facts) -> str | None:
+    """Check that the first input is a tensor of floats or bytes, of a rank that is known."""
+    return needs(op.required(0), facts, *MOVED)
 
 
 class ReshapedTo(Step):
@@ -152,7 +155,7 @@ def _check_reshape(op: Op, facts: Facts) -> str | None:
         return "its target shape is computed from data"
     if facts.rank(op.output) is None:
         return "the rank of its output is not known"
-    return check_float(op, facts)
+    return check_moved(op, facts)
 
 
 @lowers("Reshape", check=_check_reshape)
@@ -186,7 +189,7 @@ def _cut(op: Op, facts: Facts) -> list[Group] | None:
     return None if before is None or after is None else _groups(before, after)
 
 
-@lowers("Flatten", check=check_float)
+@lowers("Flatten", check=check_moved)
 def _flatten(op: Op, builder: Builder) -> None:
     given = op.required(0)
     rank = builder.rank(given)
@@ -204,7 +207,7 @@ def _perm(op: Op, rank: int) -> list[int]:
 
 
 def _check_transpose(op: Op, facts: Facts) -> str | None:
-    reason = check_float(op, facts)
+    reason = check_moved(op, facts)
     rank = facts.rank(op.input(0)) or 0
     if reason is None and sorted(_perm(op, rank)) != list(range(rank)):
         return f"{_perm(op, rank)} is not a permutation of {rank} axes"
@@ -231,7 +234,7 @@ def _axes(op: Op, facts: Facts) -> list[int] | None:
 
 
 def _check_squeeze(op: Op, facts: Facts) -> str | None:
-    reason = check_float(op, facts)
+    reason = check_moved(op, facts)
     if reason:
         return reason
     axes = _axes(op, facts)
@@ -325,7 +328,7 @@ def _check_expand(op: Op, facts: Facts) -> str | None:
         return "its target shape is computed from data"
     if (facts.rank(op.output) or 7) > 6:
         return "the rank of its output is not known, or above 6"
-    return check_float(op, facts)
+    return check_moved(op, facts)
 
 
 @lowers("Expand", check=_check_expand)
@@ -388,7 +391,7 @@ def _check_image(op: Op, facts: Facts) -> str | None:
         return "its input is no image"
     if op.kind == "SpaceToDepth" and op.get("mode", "DCR") != "DCR":
         return f"mode {op.get('mode', '')} has no kernel"
-    return check_float(op, facts)
+    return check_moved(op, facts)
 
 
 @lowers("DepthToSpace", "SpaceToDepth", check=_check_image)
@@ -440,7 +443,7 @@ def _check_tile(op: Op, facts: Facts) -> str | None:
         return "its repeats are computed from data"
     if (facts.rank(op.input(0)) or 5) > 4:
         return "tensors of more than 4 dimensions are not covered"
-    return check_float(op, facts)
+    return check_moved(op, facts)
 
 
 @lowers("Tile", check=_check_tile)

@@ -52,8 +52,36 @@ class Pairwise(Step):
         return Run(shape, self._operator.call, self._operator)
 
 
+TURNED = bytes(byte ^ 0x80 for byte in range(256))
+"""The table between int8 and uint8 that stand for the same numbers."""
+
+
+class Table(Step):
+    """A function of bytes.
+
+    Args:
+        given: int8, or uint8.
+        output: one of these, too.
+        entries: what each byte becomes, the byte taken as a number from 0 to 255.
+    """
+
+    kernel = "table"
+    in_place: Sequence[int] = (0,)
+
+    def __init__(self, given: Slot, output: Slot, entries: bytes) -> None:
+        super().__init__([given], output)
+        self._entries = entries
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), self._entries))
+
+
 class Converted(Step):
-    """A conversion between float32 and a narrower float, to nearest even."""
+    """A conversion between float32 and a narrower float, to nearest even; or of int8 and uint8."""
 
     def __init__(self, given: Slot, output: Slot) -> None:
         super().__init__([given], output)
@@ -64,6 +92,8 @@ class Converted(Step):
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
+        if self.output.dtype.itemsize == 1:
+            return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), TURNED))
         names = self.inputs[0].dtype.name, self.output.dtype.name
         return Run(shape, "NP_CONVERT", params=kernels.convert(elements(shape), *names))
 
@@ -98,7 +128,9 @@ class Permute(Step):
         super().__init__([given], output)
         self.kernel = "transpose"
         self._perm = tuple(perm)
-        self._operator = Transpose()
+        self._operator = (
+            Transpose(output.dtype.itemsize) if output.dtype.itemsize in (1, 4) else None
+        )
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -112,7 +144,7 @@ class Permute(Step):
         planes = _planes(shape, self._perm)
         if planes is not None and self.output.dtype == np.float32:
             return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes))
-        if self.output.dtype.itemsize == 4 and len(shape) <= 6:
+        if self._operator is not None and len(shape) <= 6:
             self._operator.reshape(shape, self._perm, sizing.pool)
             return Run(result, self._operator.call, self._operator)
         strides = kernels.dense_strides(shape)

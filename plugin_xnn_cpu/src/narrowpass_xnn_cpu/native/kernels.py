@@ -24,7 +24,7 @@ _LINE = 16
 CAST_CODES = {"bool": 0, "int32": 1, "int64": 2, "uint8": 3}
 """Element types that can be converted to float32, as ``NP_CAST_*``."""
 
-FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt")
+FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log")
 """Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""
 
 
@@ -96,6 +96,27 @@ def convert(count: int, source: str, target: str) -> Any:
     """Give the parameters of ``NP_CONVERT``."""
     fields = count, CONVERSIONS[source, target]
     return extension().ffi.new("struct np_convert_params *", fields)
+
+
+def quantize(count: int, scale: float, zero_point: int) -> Any:
+    """Give the parameters of ``NP_QUANTIZE``, to all of int8."""
+    bounds = -128 - zero_point, 127 - zero_point
+    return extension().ffi.new("struct np_quantize_params *", (count, scale, *bounds, zero_point))
+
+
+def dequantize(count: int, scale: float, zero_point: int) -> Any:
+    """Give the parameters of ``NP_DEQUANTIZE``."""
+    return extension().ffi.new("struct np_dequantize_params *", (count, scale, zero_point))
+
+
+def table(count: int, entries: bytes) -> Any:
+    """Give the parameters of ``NP_TABLE``; entry i is for the byte i."""
+    if len(entries) != 256:
+        raise BackendError(f"a table has 256 entries, not {len(entries)}")
+    params = extension().ffi.new("struct np_table_params *")
+    params.count = count
+    extension().ffi.memmove(params.table, entries, 256)
+    return params
 
 
 def function(count: int, name: str) -> Any:

@@ -9,6 +9,16 @@ from __future__ import annotations
 from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Operator, Range
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Deconvolution, Movement
 from narrowpass_xnn_cpu.native.operators.elementwise import Binary, Unary
+from narrowpass_xnn_cpu.native.operators.int8 import (
+    BinaryS8,
+    ConvolutionS8,
+    DeconvolutionS8,
+    FullyConnectedS8,
+    FullyConnectedS8F32,
+    MeanS8,
+    Quantization,
+    Requantized,
+)
 from narrowpass_xnn_cpu.native.operators.linear import BatchMatMul, FullyConnected
 from narrowpass_xnn_cpu.native.operators.movement import Pad, ResizeBilinear, Transpose
 from narrowpass_xnn_cpu.native.operators.pooling import AveragePool, MaxPool
@@ -20,16 +30,24 @@ __all__ = [
     "AveragePool",
     "BatchMatMul",
     "Binary",
+    "BinaryS8",
     "Convolution",
+    "ConvolutionS8",
     "Deconvolution",
+    "DeconvolutionS8",
     "FullyConnected",
     "FullyConnectedInt8",
+    "FullyConnectedS8",
+    "FullyConnectedS8F32",
     "MaxPool",
+    "MeanS8",
     "Movement",
     "Operator",
     "Pad",
+    "Quantization",
     "Range",
     "Reduce",
+    "Requantized",
     "ResizeBilinear",
     "Softmax",
     "Transpose",

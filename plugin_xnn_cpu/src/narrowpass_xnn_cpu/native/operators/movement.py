@@ -10,15 +10,25 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 
 class Pad(Operator):
-    """Padding with a constant float32."""
+    """Padding with a constant.
 
-    call = "NP_PAD"
+    Args:
+        value: what is put around.
+        itemsize: bytes of an element: 4 for float32, 1 for int8.
+    """
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value: float, itemsize: int = 4) -> None:
         super().__init__()
-        ffi = self._ffi
+        ffi, lib = self._ffi, self._lib
         handle = ffi.new("xnn_operator_t *")
-        status = self._lib.xnn_create_constant_pad_nd_x32(ffi.new("float *", value), 0, handle)
+        if itemsize == 4:
+            self.call = "NP_PAD"
+            self._reshape = lib.xnn_reshape_constant_pad_nd_x32
+            status = lib.xnn_create_constant_pad_nd_x32(ffi.new("float *", value), 0, handle)
+        else:
+            self.call = "NP_PAD_S8"
+            self._reshape = lib.xnn_reshape_constant_pad_nd_x8
+            status = lib.xnn_create_constant_pad_nd_x8(ffi.new("int8_t *", int(value)), 0, handle)
         self._created(status, handle)
 
     def reshape(
@@ -28,30 +38,33 @@ class Pad(Operator):
         dims = checked_shape(shape)
         if len(before) != len(dims) or len(after) != len(dims) or min(*before, *after, 0) < 0:
             raise BackendError(f"padding {before}, {after} does not fit {list(dims)}")
-        status = self._lib.xnn_reshape_constant_pad_nd_x32(
+        status = self._reshape(
             self.handle, len(dims), list(dims), list(before), list(after), pool.handle
         )
         self._reshaped(status, shape)
 
 
 class Transpose(Operator):
-    """A permutation of axes, of elements of 4 bytes."""
+    """A permutation of axes, of elements of 4 bytes or of 1."""
 
-    call = "NP_TRANSPOSE"
-
-    def __init__(self) -> None:
+    def __init__(self, itemsize: int = 4) -> None:
         super().__init__()
+        lib = self._lib
         handle = self._ffi.new("xnn_operator_t *")
-        self._created(self._lib.xnn_create_transpose_nd_x32(0, handle), handle)
+        if itemsize == 4:
+            self.call, self._reshape = "NP_TRANSPOSE", lib.xnn_reshape_transpose_nd_x32
+            create = lib.xnn_create_transpose_nd_x32
+        else:
+            self.call, self._reshape = "NP_TRANSPOSE_S8", lib.xnn_reshape_transpose_nd_x8
+            create = lib.xnn_create_transpose_nd_x8
+        self._created(create(0, handle), handle)
 
     def reshape(self, shape: Sequence[int], perm: Sequence[int], pool: ThreadPool) -> None:
         """Take an input of `shape`; axis i of the output is axis ``perm[i]`` of the input."""
         dims = checked_shape(shape)
         if sorted(perm) != list(range(len(dims))):
             raise BackendError(f"{list(perm)} is not a permutation of the axes of {list(dims)}")
-        status = self._lib.xnn_reshape_transpose_nd_x32(
-            self.handle, len(dims), list(dims), list(perm), pool.handle
-        )
+        status = self._reshape(self.handle, len(dims), list(dims), list(perm), pool.handle)
         self._reshaped(status, shape)
 
 

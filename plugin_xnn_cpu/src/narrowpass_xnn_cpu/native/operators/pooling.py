@@ -17,9 +17,7 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 
 class MaxPool(Operator):
-    """Maximum over windows of [N, H, W, C]."""
-
-    call = "NP_MAX_POOL"
+    """Maximum over windows of [N, H, W, C], of float32 or int8."""
 
     def __init__(
         self,
@@ -27,27 +25,24 @@ class MaxPool(Operator):
         pads: Sequence[int],
         strides: Sequence[int],
         dilations: Sequence[int],
-        limits: Range = UNBOUNDED,
+        itemsize: int = 4,
     ) -> None:
         super().__init__()
+        lib = self._lib
+        if itemsize == 4:
+            self.call, self._reshape = "NP_MAX_POOL", lib.xnn_reshape_max_pooling2d_nhwc_f32
+            create, limits = lib.xnn_create_max_pooling2d_nhwc_f32, UNBOUNDED
+        else:
+            self.call, self._reshape = "NP_MAX_POOL_S8", lib.xnn_reshape_max_pooling2d_nhwc_s8
+            create, limits = lib.xnn_create_max_pooling2d_nhwc_s8, (-128, 127)
         checked_pixels(pads, 0, "padding")
         checked_pixels((*window, *strides, *dilations), 1, "window, stride or dilation")
         self._window, self._pads = tuple(window), tuple(pads)
         self._strides, self._dilations = tuple(strides), tuple(dilations)
         top, left, bottom, right = pads
         handle = self._ffi.new("xnn_operator_t *")
-        status = self._lib.xnn_create_max_pooling2d_nhwc_f32(
-            top,
-            right,
-            bottom,
-            left,
-            *window,
-            *strides,
-            *dilations,
-            *checked_range(limits),
-            0,
-            handle,
-        )
+        sizes = (top, right, bottom, left, *window, *strides, *dilations)
+        status = create(*sizes, *limits, 0, handle)
         self._created(status, handle)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
@@ -56,7 +51,7 @@ class MaxPool(Operator):
         check_window(dims, self._window, self._pads, self._dilations)
         sizes = self._ffi.new("size_t[2]")
         channels = dims[3]
-        status = self._lib.xnn_reshape_max_pooling2d_nhwc_f32(
+        status = self._reshape(
             self.handle, *dims, channels, channels, sizes, sizes + 1, pool.handle
         )
         self._reshaped(status, shape)

@@ -82,14 +82,15 @@ class FullyConnectedInt8(Operator):
         if rows_too and inputs > MOST_CHANNELS:
             raise UnfitError(f"sums over {inputs} channels may not fit 32 bits")
         low, high = checked_range(limits)
-        kernel, scales = _checked_integers(matrix.integers), _scales(matrix, outputs, transposed)
+        kernel = checked_integers(matrix.integers)
+        scales = checked_scales(matrix, outputs, 1 if transposed else 0)
         checked_weights(kernel, bias, outputs, "int8", "float32")
         flags = lib.XNN_FLAG_TRANSPOSE_WEIGHTS if transposed else 0
         sizes = inputs, outputs, inputs, outputs
         others = [scales]
         self._rows: _RowsToInt8 | None = None
         if rows_too:
-            kind = _ROWS[takes_unsigned_rows() if unsigned is None else unsigned]
+            kind = row_kind(unsigned)
             self._rows = _RowsToInt8(kind)
             create = getattr(lib, kind.create)
             if bias is not None:
@@ -132,7 +133,7 @@ class FullyConnectedInt8(Operator):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class RowKind:
     """Functions of XNNPACK for rows of one type."""
 
     dtype: str
@@ -143,14 +144,14 @@ class _Rows:
 
 
 _ROWS = {
-    False: _Rows(
+    False: RowKind(
         "int8",
         "xnn_create_fully_connected_nc_qd8_f32_qc8w",
         "xnn_reshape_fully_connected_nc_qd8_f32_qc8w",
         "xnn_create_convert_nc_f32_qd8",
         "xnn_reshape_convert_nc_f32_qd8",
     ),
-    True: _Rows(
+    True: RowKind(
         "uint8",
         "xnn_create_fully_connected_nc_qdu8_f32_qc8w",
         "xnn_reshape_fully_connected_nc_qdu8_f32_qc8w",
@@ -180,12 +181,17 @@ def takes_unsigned_rows() -> bool:
     return True
 
 
+def row_kind(unsigned: bool | None = None) -> RowKind:
+    """Give the functions for rows of one type; None for what is faster on this processor."""
+    return _ROWS[takes_unsigned_rows() if unsigned is None else unsigned]
+
+
 class _RowsToInt8(Operator):
     """Quantizes rows of float32, each by its own range; not on a tape by itself."""
 
     call = "NP_ROWS_TO_INT8"
 
-    def __init__(self, kind: _Rows) -> None:
+    def __init__(self, kind: RowKind) -> None:
         super().__init__()
         self.kind = kind
         handle = self._ffi.new("xnn_operator_t *")
@@ -202,8 +208,11 @@ def _aligned(size: int) -> int:
     return -(-size // 64) * 64
 
 
-def _checked_integers(weight: Weight) -> Weight:
-    """Give integers that are looked at when they are made; of the same name."""
+def checked_integers(weight: Weight) -> Weight:
+    """Give integers that are looked at when they are made; of the same name.
+
+    Making them raises `UnfitError` where one is -128.
+    """
 
     def make() -> Array:
         array = np.ascontiguousarray(weight.make())
@@ -214,14 +223,23 @@ def _checked_integers(weight: Weight) -> Weight:
     return dataclasses.replace(weight, make=make)
 
 
-def _scales(matrix: Quantized, outputs: int, transposed: bool) -> Weight:
-    """Give a scale for each output; looked at, with the zero points, when they are made."""
+def checked_scales(matrix: Quantized, outputs: int, axis: int) -> Weight:
+    """Give a scale for each output; looked at, with the zero points, when they are made.
+
+    Args:
+        matrix: of weights.
+        outputs: how many there are.
+        axis: of the weights, along which they are.
+
+    Raises:
+        UnfitError: scales of another type or number, or along another axis.
+    """
     scale, zero = matrix.scale, matrix.zero
     if scale.dtype != np.float32:
         raise UnfitError(f"its scales are {scale.dtype.name}")
     if scale.size not in (1, outputs) or (zero is not None and zero.size not in (1, scale.size)):
         raise UnfitError(f"it has {scale.size} scales for {outputs} outputs")
-    if scale.size != 1 and matrix.axis != (1 if transposed else 0):
+    if scale.size != 1 and matrix.axis != axis:
         raise UnfitError("its scales are of its input channels")
 
     def make() -> Array:

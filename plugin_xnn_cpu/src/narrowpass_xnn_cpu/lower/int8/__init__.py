@@ -1,0 +1,1 @@
+"""Operations between DequantizeLinear and QuantizeLinear, computed with bytes from end to end."""

@@ -1,0 +1,45 @@
+"""Operations that nobody needs any more, since others do their work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower.assign import reads
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op
+
+
+def without_superseded(ops: Sequence[Op], facts: Facts) -> list[Op]:
+    """Leave out operations all of whose readers are left out, or read something else now.
+
+    What nobody read in the model stays. Nodes that are left out go to the operation that reads
+    what they read, so that each node of the model is told of.
+    """
+    read: set[ir.Value] = set()
+    live: list[Op] = []
+    gone: list[Op] = []
+    for op in reversed(ops):
+        wanted = any(
+            value in read or value.name in facts.needed or not _has_readers(value)
+            for value in op.outputs
+        )
+        if wanted:
+            live.append(op)
+            read.update(reads(op))
+        else:
+            gone.append(op)
+    live.reverse()
+    told = {node for op in live for node in op.nodes}
+    for op in gone:
+        heirs = [other for other in live if other.otherwise and set(other.inputs) & set(op.inputs)]
+        missing = [node for node in op.nodes if node not in told]
+        if heirs and missing:
+            heirs[0].nodes[:0] = missing
+    return live
+
+
+def _has_readers(value: ir.Value) -> bool:
+    """Tell whether somebody reads a value of the model; values of ours are made to be read."""
+    return value.producer() is None or bool(value.uses())
