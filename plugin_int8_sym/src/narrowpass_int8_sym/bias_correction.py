@@ -30,6 +30,46 @@ SAMPLES = 16
 """So many samples are looked at, at most."""
 
 
+def bias_shifts(
+    model: ir.Model,
+    products: Mapping[int, Product],
+    samples: Samples,
+    target: Backend | None,
+    *,
+    per_channel: bool,
+    least: float = 0.0,
+    limit: int = SAMPLES,
+) -> dict[str, Array]:
+    """Give each product a bias of its own, where it can have one, and tell what to take off it.
+
+    Args:
+        model: changed by `own_bias`.
+        products: by the number of the node among all of the model.
+        samples: feeds for the model.
+        target: what runs it; see `mean_shifts`.
+        per_channel: whether weights have a scale for each channel of the result.
+        least: the least scale of a weight.
+        limit: how many samples are looked at, at most.
+
+    Returns:
+        What `take_off` subtracts, by the name of the bias.
+    """
+    found = {number: own_bias(model, product) for number, product in products.items()}
+    biases = {number: bias for number, bias in found.items() if isinstance(bias, ir.Value)}
+    # Nodes that made constants may be gone, and numbers be others.
+    places = {node: number for number, node in enumerate(model.graph.all_nodes())}
+    numbers = {number: places[products[number].node] for number in biases}
+    chosen = {numbers[number]: products[number] for number in biases}
+    shifts = mean_shifts(
+        model, chosen, samples, target, per_channel=per_channel, least=least, limit=limit
+    )
+    return {
+        bias.name or "": shifts[numbers[number]]
+        for number, bias in biases.items()
+        if numbers[number] in shifts
+    }
+
+
 def mean_shifts(
     model: ir.Model,
     products: Mapping[int, Product],
@@ -38,6 +78,7 @@ def mean_shifts(
     *,
     per_channel: bool,
     least: float = 0.0,
+    limit: int = SAMPLES,
 ) -> dict[int, Array]:
     """Give how far rounded weights move the mean of each channel of products.
 
@@ -52,6 +93,7 @@ def mean_shifts(
         target: what runs the model; the reference evaluator where it is None or not available.
         per_channel: whether weights have a scale for each channel of the result.
         least: the least scale of a weight.
+        limit: how many samples are looked at, at most.
 
     Returns:
         float64 [channels of the result], by the same numbers.
@@ -71,36 +113,56 @@ def mean_shifts(
         rank = len(known(product.weight) or ())
         convolution = node.op_type in ("Conv", "ConvTranspose")
         places[number] = Place(twin.outputs[0], 1 - rank if convolution else -1)
-    found = observe_channels(clone, list(places.values()), samples, target, SAMPLES)
+    found = observe_channels(clone, list(places.values()), samples, target, limit)
     return {number: found[place.value.name or ""].all.mean for number, place in places.items()}
 
 
-def take_off(model: ir.Model, product: Product, shift: Array) -> str:
-    """Subtract a shift from the bias of a product.
+def own_bias(model: ir.Model, product: Product) -> ir.Value | str:
+    """Give the bias of a product, as a constant with a number for each channel that it alone reads.
 
     Args:
-        model: changed, but for its tensors.
-        product: of the model. A Conv, ConvTranspose or Gemm without bias gets one; a MatMul has
-            one where nothing but an addition of a constant for each channel reads it.
-        shift: [channels of the result].
+        model: changed, but for its tensors: a Conv, ConvTranspose or Gemm without bias gets zeros,
+            and one that others read, too, is copied.
+        product: of the model. A MatMul has a bias where nothing but an addition of a constant for
+            each channel reads it.
 
     Returns:
-        Why it was not done; empty where it was.
+        The constant, or why there is none.
     """
     node = product.node
     if node.op_type == "MatMul":
-        return _take_off_addend(model, node, shift)
-    beta = node.attributes.get_float("beta", 1.0) if node.op_type == "Gemm" else 1.0
-    if beta == 0:
+        operand = _addend(product)
+        if isinstance(operand, str):
+            return operand
+    elif node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) == 0:
         return "its beta is 0"
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        _add_bias(model, node, (-shift / beta).astype(np.float32))
-        return ""
-    bias = constant_tensor(node.inputs[2])
-    if bias is None or node.inputs[2].is_graph_input() or bias.dtype != ir.DataType.FLOAT:
+    else:
+        operand = Operand(node, 2)
+        if len(node.inputs) < 3 or node.inputs[2] is None:
+            _add_bias(model, node, np.zeros(_results(product), np.float32))
+    bias = constant_tensor(operand.value)
+    if bias is None or operand.value.is_graph_input() or bias.dtype != ir.DataType.FLOAT:
         return "its bias is no float32 constant"
-    put(model, Operand(node, 2), (bias.numpy() - shift / beta).astype(np.float32))
-    return ""
+    if any(size != 1 for size in bias.shape.numpy()[:-1]):
+        return "its bias is no number for each channel"
+    count, row = _results(product), np.asarray(bias.numpy())
+    shared = len(operand.value.uses()) > 1 or operand.value.is_graph_output()
+    if bias.size != count or shared or operand.value.producer() is not None:
+        put(model, operand, row if row.size == count else np.repeat(row.reshape(-1), count))
+    return operand.value
+
+
+def take_off(product: Product, bias: ir.Value, shift: Array) -> None:
+    """Subtract a shift, [channels of the result], from what `own_bias` gave."""
+    tensor = constant_tensor(bias)
+    if tensor is None:
+        raise ValueError(f"{bias.name!r} is no constant")
+    node = product.node
+    beta = node.attributes.get_float("beta", 1.0) if node.op_type == "Gemm" else 1.0
+    row = tensor.numpy()
+    bias.const_value = ir.Tensor(
+        (row - (shift / beta).reshape(row.shape)).astype(np.float32), name=bias.name
+    )
 
 
 def _rounding_error(product: Product, axis: int | None, least: float) -> Array:
@@ -133,19 +195,26 @@ def _twin(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
     return twin
 
 
-def _take_off_addend(model: ir.Model, node: ir.Node, shift: Array) -> str:
-    uses = node.outputs[0].uses()
+def _addend(product: Product) -> Operand | str:
+    """Give the constant that is added to the result of a MatMul, and to nothing else."""
+    result = product.node.outputs[0]
+    uses = result.uses()
     add = next(iter(uses)).node if len(uses) == 1 else None
-    if add is None or add.op_type != "Add" or add.domain or node.outputs[0].is_graph_output():
+    if add is None or add.op_type != "Add" or add.domain or result.is_graph_output():
         return "no addition of a bias alone reads it"
-    operand = Operand(add, 1 if add.inputs[0] is node.outputs[0] else 0)
+    operand = Operand(add, 1 if add.inputs[0] is result else 0)
     bias = constant_tensor(add.inputs[operand.index])
-    if bias is None or operand.value.is_graph_input() or bias.dtype != ir.DataType.FLOAT:
-        return "what is added to it is no float32 constant"
-    if bias.size != len(shift) or bias.shape.numpy()[-1] != len(shift):
+    if bias is None or bias.size != _results(product):
         return "what is added to it is no number for each channel"
-    put(model, operand, (bias.numpy() - shift).astype(np.float32))
-    return ""
+    return operand
+
+
+def _results(product: Product) -> int:
+    """Give how many channels the result of a product has."""
+    dims = known(product.weight) or ()
+    if product.node.op_type == "ConvTranspose":
+        return int(dims[1] * product.node.attributes.get_int("group", 1))
+    return int(dims[0 if product.axis is None else product.axis])
 
 
 def _add_bias(model: ir.Model, node: ir.Node, bias: Array) -> None:

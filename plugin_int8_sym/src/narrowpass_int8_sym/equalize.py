@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,8 +11,8 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass_int8_sym.channels.magnitudes import from_data, from_weights
-from narrowpass_int8_sym.channels.regions import find_regions
-from narrowpass_int8_sym.channels.search import Look, Outcome, divide_best
+from narrowpass_int8_sym.channels.regions import Region, find_regions
+from narrowpass_int8_sym.channels.search import Outcome, divide_best
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -52,32 +53,43 @@ class Equalize(Pass):
         Raises:
             DataError: a value is infinite or NaN on the data.
         """
-        return PassResult(model, equalize(model, ctx))
+        regions, refused = find_regions(model)
+        outcomes = equalized(model, regions, ctx, SAMPLES)
+        for outcome in outcomes:
+            ctx.counters["equalized" if outcome.changed else "kept"] += 1
+            ctx.decisions.append(decision(outcome, "weights" if ctx.samples is None else "data"))
+        left = {node.inputs[0]: reason for node, reason in refused.items()}
+        for value, reason in left.items():
+            ctx.counters["kept"] += 1
+            ctx.decisions.append(Decision(_name(value), "", "kept", "rule", reason, open=True))
+        return PassResult(model, any(outcome.changed for outcome in outcomes))
 
 
-def equalize(model: ir.Model, ctx: Context) -> bool:
-    """Equalize the channels of a model in place; tell whether anything changed.
+def equalized(
+    model: ir.Model, regions: Sequence[Region], ctx: Context, limit: int
+) -> list[Outcome]:
+    """Divide the values of regions, each by the factors that are best for it.
 
-    Decisions are about values: ``equalized``, or ``kept`` and why.
+    Args:
+        model: in float32; changed.
+        regions: of the model.
+        ctx: its samples, where there are any, run on its target.
+        limit: how many samples are looked at, at most.
+
+    Returns:
+        What became of each region, in order.
+
+    Raises:
+        DataError: a value is infinite or NaN on the data.
     """
-    regions, refused = find_regions(model)
-    look: Look = from_weights
-    gain = GAIN_BY_WEIGHTS
-    if ctx.samples is not None and regions:
-        look = from_data(model, regions, ctx.samples, ctx.target, SAMPLES)
-        gain = GAIN_BY_DATA
-    outcomes = divide_best(model, regions, look, gain)
-    by = "weights" if ctx.samples is None else "data"
-    for outcome in outcomes:
-        ctx.counters["equalized" if outcome.changed else "kept"] += 1
-        ctx.decisions.append(_decision(outcome, by))
-    for value, reason in {node.inputs[0]: text for node, text in refused.items()}.items():
-        ctx.counters["kept"] += 1
-        ctx.decisions.append(Decision(_name(value), "", "kept", "rule", reason, open=True))
-    return any(outcome.changed for outcome in outcomes)
+    if ctx.samples is None:
+        return divide_best(model, regions, from_weights, GAIN_BY_WEIGHTS)
+    look = from_data(model, regions, ctx.samples, ctx.target, limit)
+    return divide_best(model, regions, look, GAIN_BY_DATA)
 
 
-def _decision(outcome: Outcome, by: str) -> Decision:
+def decision(outcome: Outcome, by: str) -> Decision:
+    """Tell of a region: ``equalized``, or ``kept`` and why, of the value that is read first."""
     value = outcome.region.places[0].value
     before, after = _decibels(outcome.before), _decibels(outcome.after)
     if not outcome.changed:

@@ -88,7 +88,7 @@ class Reading:
         heard = signal > 0
         if not heard.any():
             return 0.0
-        return float(((values + weights)[heard] / signal[heard]).mean() / 12)
+        return float(np.exp(np.log((values + weights)[heard] / signal[heard] / 12).mean()))
 
 
 @dataclass(frozen=True)

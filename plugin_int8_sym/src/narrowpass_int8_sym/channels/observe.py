@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-AT_ONCE = 32
+AT_ONCE = 64
 """Values that are kept in one run, at most."""
 
 

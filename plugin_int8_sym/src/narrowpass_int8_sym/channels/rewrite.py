@@ -45,7 +45,7 @@ def put(model: ir.Model, operand: Operand, array: Array) -> None:
     An initializer that nothing else reads keeps its name; what others read stays as it is.
     """
     old = operand.value
-    if old.producer() is None and len(old.uses()) == 1:
+    if old.producer() is None and len(old.uses()) == 1 and not old.is_graph_output():
         old.const_value = ir.Tensor(array, name=old.name)
         old.shape = ir.Shape(array.shape)
         return
