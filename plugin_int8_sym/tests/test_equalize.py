@@ -163,7 +163,7 @@ def test_both_sides_of_a_residual_sum_are_divided():
         node("Relu", ["first"], "skip"),
         node("Conv", ["skip", "w3"], "body"),
         node("Add", ["skip", "body"], "last"),
-        w3=numbers(8, 8, 1, 1, seed=7) * SCALES[:, None, None, None],
+        w3=numbers(8, 8, 1, 1, seed=7) * (SCALES[:, None] / SCALES)[:, :, None, None],
     )
     made, told = equalized(proto, images())
     assert spread(made, images(), "last") < spread(proto, images(), "last") / 10
@@ -256,7 +256,7 @@ def test_a_dead_channel_keeps_finite_weights():
         assert np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(sorted(set(PASSING) - {"Transpose"})), max_size=3),
     st.integers(0, 2**16),

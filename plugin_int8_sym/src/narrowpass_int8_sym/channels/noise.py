@@ -1,14 +1,18 @@
 """How much noise products have from rounding to int8, as estimated, and for which factors least.
 
 The model of the noise: what is rounded to steps of ``d`` gets noise of variance ``d² / 12`` in
-each element, independent of all else. A product of ``x``, whose scale is one for the tensor, and
-``w``, whose scales are one for each channel of the result, then has the noise
+each element, independent of all else, but not more than if it became zero. A product of ``x``,
+whose scale is one for the tensor, and ``w``, whose scales are one for each channel of the result,
+then has in such a channel the noise
 
-    (dx² / 12) Σ w²  +  Σ over channels of the result (dw² / 12) Σ x²
+    Σ w² min(dx² / 12, x²)  +  Σ x² min(dw² / 12, w²)
 
 and the signal ``Σ w² x²``, where channels of ``x`` are taken to be uncorrelated. Dividing channels
 of ``x`` by factors, and multiplying those of ``w``, leaves the signal as it is and changes both
 parts of the noise: steps of ``x`` become finer, those of ``w`` coarser.
+
+The noise of a product is the geometric mean of the shares of the signal in its channels, as the
+mean of decibels: later weights may make any channel large.
 """
 
 from __future__ import annotations
@@ -78,17 +82,16 @@ class Reading:
     def noise(self, given: Channels, factors: Array) -> float:
         """Give the noise, as a share of the signal, where channels are divided by factors."""
         groups, _, channels = self.energy.shape
-        squares = given.square.reshape(groups, channels, 1)
-        shares = factors.reshape(groups, 1, channels)
-        signal = (self.energy @ squares)[:, :, 0]
+        shares = factors.reshape(groups, 1, channels) ** 2
+        squares = given.square.reshape(groups, 1, channels)
         width = (given.high / factors).max(initial=0) - (given.low / factors).min(initial=0)
-        values = (width / _LEVELS) ** 2 * (self.energy @ shares.swapaxes(1, 2) ** 2)[:, :, 0]
-        steps = (self.largest * shares).max(axis=2) / _WEIGHT_LEVELS
-        weights = self.taps * steps**2 * (squares / shares.swapaxes(1, 2) ** 2).sum(axis=1)
-        heard = signal > 0
-        if not heard.any():
-            return 0.0
-        return float(np.exp(np.log((values + weights)[heard] / signal[heard] / 12).mean()))
+        step = (width / _LEVELS) ** 2 / 12
+        steps = (self.largest**2 * shares).max(axis=2, keepdims=True) / _WEIGHT_LEVELS**2 / 12
+        lost = self.energy * np.minimum(step * shares, squares)
+        lost += squares * np.minimum(self.taps * steps / shares, self.energy)
+        noise, signal = lost.sum(axis=2), (self.energy * squares).sum(axis=2)
+        heard = (signal > 0) & (noise > 0)
+        return float(np.exp(np.log(noise[heard] / signal[heard]).mean())) if heard.any() else 0.0
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,6 @@ def _grow(graph: ir.Graph, start: Place) -> Region | str:
     counts = {operand.channels for operand in operands}
     if len(counts) != 1:
         return f"channels of {start.value.name!r} are broadcast"
-    if set(sources) & set(sinks):
-        return f"{start.value.name!r} is made and read by the same constant"
     return Region(tuple(places.values()), tuple(sources.values()), tuple(sinks.values()), *counts)
 
 

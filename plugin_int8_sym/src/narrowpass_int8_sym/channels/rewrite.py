@@ -25,16 +25,18 @@ def divide(model: ir.Model, region: Region, factors: Array) -> bool:
     Returns:
         Whether it was done. It is not where a constant would overflow.
     """
-    made: list[tuple[Operand, Array]] = []
+    made: dict[tuple[ir.Node, int], tuple[Operand, Array]] = {}
     shares = [(operand, 1 / factors) for operand in region.sources]
     shares += [(operand, factors) for operand, _ in region.sinks]
     for operand, share in shares:
+        # The weight of a product within a residual block is divided and multiplied.
+        key = operand.node, operand.index
+        array = made[key][1] if key in made else operand.read()
         with np.errstate(over="ignore"):
-            array = (operand.read() * operand.spread(share)).astype(np.float32)
-        if not np.isfinite(array).all():
-            return False
-        made.append((operand, array))
-    for operand, array in made:
+            made[key] = operand, (array * operand.spread(share)).astype(np.float32)
+    if not all(np.isfinite(array).all() for _, array in made.values()):
+        return False
+    for operand, array in made.values():
         put(model, operand, array)
     return True
 
