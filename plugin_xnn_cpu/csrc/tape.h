@@ -52,7 +52,13 @@ enum np_call {
   NP_ATTENTION = 42,
   NP_QUANTIZE = 43,
   NP_DEQUANTIZE = 44,
-  NP_TABLE = 45
+  NP_TABLE = 45,
+
+  NP_OBSERVE = 60, /* writes nothing to its output */
+
+  NP_INT8_CONVOLUTION = 70,
+  NP_INT8_DEPTHWISE = 71,
+  NP_INT8_PRODUCT = 72
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

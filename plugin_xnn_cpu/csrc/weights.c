@@ -293,6 +293,30 @@ void np_session_next(np_session *session, const void *kernel, const void *bias,
   if (name != NULL) memcpy(session->name, name, sizeof session->name);
 }
 
+static struct xnn_weights_cache_look_up_key own_key(const np_session *session, uint32_t layout) {
+  return (struct xnn_weights_cache_look_up_key){
+      .seed = layout,
+      .kernel = session->kernel,
+      .bias = session->bias,
+      .fingerprint_id = NP_OWN_FINGERPRINT,
+  };
+}
+
+const void *np_session_find_block(np_session *session, uint32_t layout) {
+  const struct xnn_weights_cache_look_up_key key = own_key(session, layout);
+  const size_t offset = look_up(session, &key);
+  return offset == SIZE_MAX ? NULL : (const void *)(uintptr_t)offset;
+}
+
+void *np_session_new_block(np_session *session, size_t size) {
+  return reserve_space(session, size);
+}
+
+void np_session_keep_block(np_session *session, uint32_t layout, void *block, size_t size) {
+  const struct xnn_weights_cache_look_up_key key = own_key(session, layout);
+  look_up_or_insert(session, &key, block, size); /* what notes it was made with its memory */
+}
+
 xnn_weights_cache_t np_session_provider(np_session *session) { return &session->provider; }
 
 static void close_session(np_session *session) {

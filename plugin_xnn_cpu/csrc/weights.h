@@ -54,6 +54,18 @@ void np_session_next(np_session *session, const void *kernel, const void *bias,
 /* What is passed to xnn_create_*; it lives as long as the session. */
 xnn_weights_cache_t np_session_provider(np_session *session);
 
+/* Fingerprint of blocks that kernels of ours read; their seed is the version of the layout. */
+#define NP_OWN_FINGERPRINT 0xffffffffu
+
+/* A block of our own, of the name that np_session_next was told: where it lies, or NULL where it
+ * is not there. */
+const void *np_session_find_block(np_session *session, uint32_t layout);
+
+/* Memory for a block of our own, which belongs to the session once it is kept; NULL without
+ * memory. It is to be filled, and kept, before another one is asked for. */
+void *np_session_new_block(np_session *session, size_t size);
+void np_session_keep_block(np_session *session, uint32_t layout, void *block, size_t size);
+
 /* Let operators run, and others find the entries. */
 void np_session_commit(np_session *session);
 

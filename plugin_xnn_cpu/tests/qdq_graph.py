@@ -10,8 +10,6 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from narrowpass.io import load_proto
-
 
 class QdqGraph:
     """A graph whose tensors are bytes between operators.
@@ -91,4 +89,4 @@ class QdqGraph:
         """Give the model."""
         graph = helper.make_graph(self._nodes, "g", self._inputs, self._outputs, self._initializers)
         opset = helper.make_opsetid("", self._opset)
-        return load_proto(helper.make_model(graph, opset_imports=[opset], ir_version=10))
+        return ir.from_proto(helper.make_model(graph, opset_imports=[opset], ir_version=10))

@@ -18,8 +18,9 @@ __all__ = ["narrowpass_passes"]
 
 @hookimpl
 def narrowpass_passes() -> list[type[Pass]]:
-    """Register the passes ``equalize`` and ``int8-sym``."""
+    """Register the passes ``equalize``, ``int8-sym`` and ``repair-quantized``."""
     from narrowpass_int8_sym.equalize import Equalize
     from narrowpass_int8_sym.int8_sym import Int8Sym
+    from narrowpass_int8_sym.repair_quantized import RepairQuantized
 
-    return [Equalize, Int8Sym]
+    return [Equalize, Int8Sym, RepairQuantized]

@@ -19,7 +19,7 @@ from narrowpass_int8_sym.static.choosing import Choice, choose
 from narrowpass_int8_sym.static.emission import emit
 from narrowpass_int8_sym.static.finding import Found, find_units
 from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
-from narrowpass_int8_sym.static.telling import Outcome, selected, tell
+from narrowpass_int8_sym.static.telling import Outcome, selected, tell, tell_values
 from narrowpass_int8_sym.static.units import Unit
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Static:
                 ctx.target,
                 self.calibrator,
                 symmetric=self.scheme.symmetric,
+                progress=lambda done, total: ctx.progress("calibrating", done, total),
                 limit=self.samples,
                 cache=self.cache,
             )
@@ -156,6 +157,7 @@ class Static:
                 shift = calibrated.shifts.get(unit.bias.name or "")
                 if shift is not None:
                     take_off(unit.product, unit.bias, shift)
+        tell_values(chosen.values, calibrated.ranges, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         return bool(choice.units)
 

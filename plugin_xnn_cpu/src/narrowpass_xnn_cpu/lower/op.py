@@ -30,7 +30,7 @@ class Op:
         nodes: the nodes that it stands for.
         limits: what the output is clamped to.
         otherwise: what is done instead, one after the other, where constants turn out not to fit.
-        precision: what it is computed in, for people, where the steps do not tell.
+        unfit: why it is not computed with bytes; empty where nobody meant it to be.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Op:
     nodes: list[ir.Node] = field(default_factory=list)
     limits: Range = UNBOUNDED
     otherwise: Sequence[Op] = ()
-    precision: str = ""
+    unfit: str = ""
 
     @classmethod
     def of(cls, node: ir.Node, version: int) -> Op:

@@ -18,7 +18,8 @@ then blocks, each at a multiple of 128 bytes, then the index, a JSON document::
      "entries": [[name, seed, fingerprint id, offset, size, sha256], ...]}
 
 A fingerprint is what XNNPACK makes of a fixed input with an algorithm that packs weights: another
-processor, for which it packs otherwise, has another one.
+processor, for which it packs otherwise, has another one. Blocks of the kernels of this package
+have the fingerprint 2³² - 1, of value 0, and the version of their layout as the seed.
 """
 
 from __future__ import annotations
@@ -188,6 +189,8 @@ def _check_machine(index: dict[str, Any]) -> None:
     ):
         raise UnusableError("the index has no fingerprints")
     for number, value in prints:
+        if (number, value) == (lib.NP_OWN_FINGERPRINT, 0):
+            continue  # what is looked for has the version of its layout in its key
         valid = 0 <= number < 1 << 32 and 0 <= value < 1 << 32
         if not valid or lib.xnn_check_fingerprint((number, value)):
             raise UnusableError("its weights were packed for another processor")
@@ -249,6 +252,9 @@ def _digest(view: memoryview) -> str:
 def _fingerprints(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
     ffi, lib = extension().ffi, extension().lib
     for number in sorted(set(numbers)):
+        if number == lib.NP_OWN_FINGERPRINT:
+            yield number, 0
+            continue
         found = lib.xnn_get_fingerprint(number)
         # No header says what a fingerprint looks like: it must come back as it went.
         if found == ffi.NULL or found.id != number or lib.xnn_check_fingerprint(found[0]):

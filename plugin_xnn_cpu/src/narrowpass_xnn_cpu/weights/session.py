@@ -231,6 +231,61 @@ class Session:
         self.counts.packs += made
         return handle[0]
 
+    def pack_own(
+        self,
+        what: str,
+        parameters: object,
+        kernel: Weight,
+        bias: Weight | None,
+        scales: Weight,
+        layout: int,
+        size: int,
+        write: Callable[..., None],
+    ) -> Any:
+        """Give the address of a block for kernels of ours; it lies there as long as the session.
+
+        Args:
+            what: the kind of kernel.
+            parameters: all that the packed bytes follow from beside the weights and the layout.
+            kernel: integers.
+            bias: what is added to sums, or None.
+            scales: of sums.
+            layout: the version of how bytes lie.
+            size: bytes of the block.
+            write: fills a block: called with its address, and those of kernel, bias and scales.
+
+        Raises:
+            BackendError: there is no memory for it.
+            UsageError: the session is not open.
+        """
+        self._check("open")
+        ffi, lib = self._ffi, self._lib
+        name = packed_name(what, parameters, kernel, bias, scales)
+        if name:
+            self._labels.setdefault(self.label, set()).add(name)
+        key = bytes.fromhex(name) if name else ffi.NULL
+        lib.np_session_next(self._handle, self._handle, ffi.NULL, key, False)
+        block = lib.np_session_find_block(self._handle, layout)
+        if block != ffi.NULL:
+            self.counts.hits += 1
+            return block
+        needed = {f"{name or id(kernel)}/{i}": w for i, w in enumerate((kernel, bias, scales))}
+        try:
+            given = [
+                ffi.NULL if weight is None else pointer(ffi, self.load_unpacked(key_, weight))
+                for key_, weight in needed.items()
+            ]
+            block = lib.np_session_new_block(self._handle, size)
+            if block == ffi.NULL:
+                raise BackendError(f"out of memory for {size} bytes of packed weights")
+            write(block, *given)
+            lib.np_session_keep_block(self._handle, layout, block, size)
+        finally:
+            self.free_unpacked(*needed)
+        self.counts.misses += 1
+        self.counts.packs += 1
+        return block
+
     def load_unpacked(self, name: str, weight: Weight | None = None) -> Array:
         """Make the elements of a weight, and hold them until `free_unpacked`.
 

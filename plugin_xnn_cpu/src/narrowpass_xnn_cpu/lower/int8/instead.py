@@ -24,9 +24,7 @@ def or_floats(lower: Lower) -> Lower:
             for other in op.otherwise:
                 if builder.knows(other.output):
                     continue
-                other.precision = (
-                    f"float32: {error}" if other.kind == op.get("operator", "") else ""
-                )
+                other.unfit = str(error) if other.kind == op.get("operator", "") else ""
                 builder.start(other)
                 RULES[other.kind].lower(other, builder)
 

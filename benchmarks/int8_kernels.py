@@ -1,0 +1,156 @@
+"""Times convolutions and products of int8 by the kernels of this package.
+
+Usage: ``python benchmarks/int8_kernels.py [--threads 1] [--rounds 100] [--only ResNet-50]``
+
+Shapes are those of ResNet-50, MobileNetV2, MiniLM and BERT, with int8 in and out. Ours, and float32
+and int8 on XNNPACK, are run in turns. Shown are billions of operations a second, a multiplication
+and an addition being two, in the fastest run, since other programs only make one slower; and how
+many times faster ours is. Its results must be those of XNNPACK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native.operators import Convolution, Movement
+from narrowpass_xnn_cpu.native.operators.int8 import ConvolutionS8, Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
+    TiledConvolutionS8,
+    TiledDepthwiseS8,
+)
+from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+Shape = tuple[str, tuple[int, int], int, int, int, int, bool]
+
+# Name, height and width, inputs, outputs, window, stride, depthwise.
+SHAPES: tuple[Shape, ...] = (
+    ("ResNet-50", (224, 224), 3, 64, 7, 2, False),
+    ("ResNet-50", (56, 56), 64, 64, 1, 1, False),
+    ("ResNet-50", (56, 56), 64, 64, 3, 1, False),
+    ("ResNet-50", (56, 56), 64, 256, 1, 1, False),
+    ("ResNet-50", (56, 56), 256, 64, 1, 1, False),
+    ("ResNet-50", (56, 56), 128, 128, 3, 2, False),
+    ("ResNet-50", (56, 56), 256, 512, 1, 2, False),
+    ("ResNet-50", (28, 28), 128, 128, 3, 1, False),
+    ("ResNet-50", (28, 28), 512, 128, 1, 1, False),
+    ("ResNet-50", (14, 14), 256, 256, 3, 1, False),
+    ("ResNet-50", (14, 14), 1024, 256, 1, 1, False),
+    ("ResNet-50", (7, 7), 512, 512, 3, 1, False),
+    ("ResNet-50", (7, 7), 512, 2048, 1, 1, False),
+    ("ResNet-50", (1, 1), 2048, 1000, 1, 1, False),
+    ("MobileNetV2", (224, 224), 3, 32, 3, 2, False),
+    ("MobileNetV2", (112, 112), 32, 32, 3, 1, True),
+    ("MobileNetV2", (112, 112), 16, 96, 1, 1, False),
+    ("MobileNetV2", (112, 112), 96, 96, 3, 2, True),
+    ("MobileNetV2", (56, 56), 96, 24, 1, 1, False),
+    ("MobileNetV2", (56, 56), 144, 144, 3, 1, True),
+    ("MobileNetV2", (28, 28), 192, 32, 1, 1, False),
+    ("MobileNetV2", (14, 14), 64, 384, 1, 1, False),
+    ("MobileNetV2", (14, 14), 576, 576, 3, 1, True),
+    ("MobileNetV2", (7, 7), 960, 960, 3, 1, True),
+    ("MobileNetV2", (7, 7), 960, 160, 1, 1, False),
+    ("MobileNetV2", (7, 7), 320, 1280, 1, 1, False),
+    ("MiniLM", (128, 1), 384, 384, 1, 1, False),
+    ("MiniLM", (128, 1), 384, 1536, 1, 1, False),
+    ("MiniLM", (128, 1), 1536, 384, 1, 1, False),
+    ("BERT", (128, 1), 768, 768, 1, 1, False),
+    ("BERT", (128, 1), 768, 3072, 1, 1, False),
+    ("BERT", (128, 1), 3072, 768, 1, 1, False),
+)
+
+REQUANTIZED = Requantized(Quantization(0.5, -128), Quantization(0.25, -128))
+
+
+def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], np.ndarray]:
+    """Give three operators, and their input."""
+    _, size, inputs, outputs, window, stride, depthwise = shape
+    pad = window // 2
+    movement = Movement(
+        pads=(pad,) * 4, strides=(stride, stride), groups=inputs if depthwise else 1
+    )
+    dims = (window, window, outputs) if depthwise else (outputs, window, window, inputs)
+    integers = rng.integers(-127, 128, dims).astype(np.int8)
+    depth = window * window * (1 if depthwise else inputs)
+    scales = (rng.uniform(0.5, 1, outputs) / np.sqrt(depth) / 100).astype(np.float32)
+    axis = 2 if depthwise else 0
+    stored = Quantized(Weight.of(integers), Weight.of(scales), None, axis)
+    wide = Weight.of(integers * (scales if depthwise else scales[:, None, None, None]))
+    bias = Weight.of(rng.integers(-999, 999, outputs).astype(np.int32))
+    float_bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
+    made = {
+        "float32": Convolution(wide, float_bias, movement, depthwise=depthwise),
+        "ours": (TiledDepthwiseS8 if depthwise else TiledConvolutionS8)(
+            stored, bias, movement, REQUANTIZED
+        ),
+        "int8": ConvolutionS8(stored, bias, movement, REQUANTIZED, depthwise=depthwise),
+    }
+    x = rng.integers(-128, 128, (1, *size, inputs)).astype(np.int8)
+    return made, x
+
+
+def measure(
+    shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int
+) -> tuple[int, dict[str, float]]:
+    """Give the operations of a run, and the median seconds of each operator."""
+    made, x = operators(shape, rng)
+    tapes, seconds, kept, results = {}, {name: [] for name in made}, [], {}
+    out = (1, 1)
+    for name, operator in made.items():
+        out = operator.reshape(x.shape, pool)
+        dtype = np.float32 if name == "float32" else np.int8
+        params = operator.params if name == "ours" else None
+        tape = Tape([Entry(operator.call, (0,), 1, operator, params, False, name)], 2)
+        given = aligned(x.size * np.dtype(dtype).itemsize)
+        given[: x.size * np.dtype(dtype).itemsize].view(dtype)[...] = x.reshape(-1)
+        results[name] = np.empty((*out, shape[3]), dtype)
+        scratch = aligned(operator.workspace)
+        tape.bind_workspace(scratch, 0)
+        tape.bind(0, given)
+        tape.bind(1, results[name])
+        tape.run(pool)
+        kept += [given, scratch]
+        tapes[name] = tape
+    if (results["int8"] != results["ours"]).any():
+        raise SystemExit(f"{shape}: ours and XNNPACK's results differ")
+    _, _, inputs, outputs, window, _, depthwise = shape
+    work = 2 * out[0] * out[1] * outputs * window * window * (1 if depthwise else inputs)
+    for _ in range(rounds):
+        for name, tape in tapes.items():
+            start = time.perf_counter()
+            tape.run(pool)
+            seconds[name].append(time.perf_counter() - start)
+    return work, {name: min(times) for name, times in seconds.items()}
+
+
+def main() -> None:
+    """Print a row for each shape."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    pool, rng = shared(arguments.threads), np.random.default_rng(0)
+    print(f"{'':44}  ours GOP/s   ours µs   float32 GOP/s   to float32   to XNNPACK int8")
+    for shape in SHAPES:
+        if arguments.only not in shape[0]:
+            continue
+        work, seconds = measure(shape, rng, pool, arguments.rounds)
+        name, size, inputs, outputs, window, stride, depthwise = shape
+        kind = "depthwise" if depthwise else f"{inputs} to {outputs}"
+        text = f"{name:11} {size[0]:3}x{size[1]:<3} {window}x{window}/{stride} {kind:13}"
+        print(
+            f"{text:44} {work / seconds['ours'] / 1e9:11.1f} {seconds['ours'] * 1e6:9.1f}"
+            f"{work / seconds['float32'] / 1e9:14.1f} {seconds['float32'] / seconds['ours']:12.2f}"
+            f" {seconds['int8'] / seconds['ours']:10.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+/* Convolutions of int8; see int8_kernels.h. */
+#include "int8_code.h"
+
+/* Multiplications below which waking the workers costs more than it saves. */
+#define SMALL_WORK 4e5
+
+typedef struct {
+  const struct np_int8_convolution_params *params;
+  const np_int8_code *code;
+  const int8_t *in;
+  int8_t *out;
+  uint8_t *scratch;
+} job;
+
+/* What `count` output rows from `first` on are made from. */
+static void widen_band(const job *task, const int8_t *image, size_t first, size_t count,
+                       int16_t *wide) {
+  const struct np_int8_convolution_params *p = task->params;
+  const size_t rows = (count - 1) * p->steps[0] + (p->window[0] - 1) * p->dilations[0] + 1;
+  const size_t row_size = p->wide_width * p->channels;
+  const size_t pick = p->picks[1];
+  if (p->wide_width == p->width && p->pads[0] + p->pads[1] == 0 && p->picks[0] * pick == 1 &&
+      first * p->steps[0] + rows <= p->height) {
+    task->code->widen(image + first * p->steps[0] * row_size, rows * row_size, p->in_zero, wide);
+    return;
+  }
+  /* Columns that lie inside the input: those from `left` to `right`. */
+  size_t left = (p->pads[1] + pick - 1) / pick;
+  size_t right = (p->width + p->pads[1] + pick - 1) / pick;
+  left = left < p->wide_width ? left : p->wide_width;
+  right = right < left ? left : right < p->wide_width ? right : p->wide_width;
+  for (size_t row = 0; row < rows; row++, wide += row_size) {
+    const size_t y = (first * p->steps[0] + row) * p->picks[0];
+    if (y < p->pads[0] || y - p->pads[0] >= p->height) {
+      memset(wide, 0, row_size * sizeof *wide);
+      continue;
+    }
+    const int8_t *in = image + (y - p->pads[0]) * p->width * p->channels;
+    memset(wide, 0, left * p->channels * sizeof *wide);
+    if (right > left) {
+      in += (left * pick - p->pads[1]) * p->channels;
+      const size_t dense = pick == 1 ? (right - left) * p->channels : p->channels;
+      int16_t *to = wide + left * p->channels;
+      for (size_t x = left; x < right; x += dense / p->channels) {
+        task->code->widen(in, dense, p->in_zero, to);
+        in += pick * p->channels;
+        to += p->channels;
+      }
+    }
+    memset(wide + right * p->channels, 0, (p->wide_width - right) * p->channels * sizeof *wide);
+  }
+}
+
+/* Where windows start in a widened band, and where runs start in a window. */
+static void address(const struct np_int8_convolution_params *p, size_t rows, int32_t *pixels,
+                    int32_t *runs) {
+  for (size_t y = 0; y < rows; y++) {
+    for (size_t x = 0; x < p->out_width; x++) {
+      *pixels++ = (int32_t)((y * p->steps[0] * p->wide_width + x * p->steps[1]) * p->channels);
+    }
+  }
+  const size_t in_row = p->runs / p->window[0];
+  for (size_t q = 0; q < p->runs; q++) {
+    const size_t row = q / in_row * p->dilations[0], column = q % in_row * p->dilations[1];
+    runs[q] = (int32_t)((row * p->wide_width + column) * p->channels);
+  }
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  const job *task = context;
+  const struct np_int8_convolution_params *p = task->params;
+  const size_t columns = index % p->parts * p->part_columns;
+  const size_t band = index / p->parts % p->bands;
+  const size_t image = index / p->parts / p->bands;
+  const size_t first = band * p->band;
+  const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
+  uint8_t *scratch = task->scratch + thread * p->thread_scratch;
+  int16_t *wide = (int16_t *)scratch;
+  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
+  int32_t *runs = (int32_t *)(scratch + p->runs_offset);
+  widen_band(task, task->in + image * p->height * p->width * p->channels, first, rows, wide);
+  address(p, rows, pixels, runs);
+
+  const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
+  const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;
+  const size_t pairs = (p->run_length + 1) / 2;
+  const size_t group_size = np_int8_packed_size(1, outputs, p->runs, p->run_length);
+  int8_t *out = task->out + (image * p->out_height + first) * p->out_width * p->outputs;
+  np_int8_panel panel = {
+      .pixels = pixels,
+      .count = rows * p->out_width,
+      .runs = runs,
+      .run_count = p->runs,
+      .pairs = pairs,
+      .out_stride = p->outputs,
+      .range = {p->out_zero, p->low, p->high},
+  };
+  for (size_t group = 0; group < p->groups; group++) {
+    panel.image = wide + group * inputs;
+    panel.panel = (const uint8_t *)p->packed + group * group_size +
+                  columns / NP_INT8_COLUMNS * np_int8_panel_size(NP_INT8_COLUMNS, p->runs * pairs);
+    for (size_t column = columns; column < last; column += panel.columns) {
+      panel.columns = last - column < NP_INT8_COLUMNS ? last - column : NP_INT8_COLUMNS;
+      panel.out = out + group * outputs + column;
+      task->code->multiply(&panel);
+      panel.panel += np_int8_panel_size(panel.columns, p->runs * pairs);
+    }
+  }
+}
+
+int np_int8_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
+                        pthreadpool_t pool) {
+  const struct np_int8_convolution_params *p = params;
+  job task = {p, np_int8_code_for(p->target), inputs[0], out, workspace};
+  const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
+  const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
+  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+                                         p->batch * p->bands * p->parts, 0);
+  return 0;
+}

@@ -1,0 +1,121 @@
+/* Convolutions and products of int8, of our own: for processors where XNNPACK's are slow.
+ *
+ * Sums are exact, of 32 bits. What is packed for them is written by np_int8_pack and
+ * np_int8_pack_depthwise. Read by cffi too: no directives but simple constants. */
+#ifndef NARROWPASS_INT8_KERNELS_H
+#define NARROWPASS_INT8_KERNELS_H
+
+#include "kernels.h"
+
+/* Changes whenever packed bytes are laid out otherwise. */
+#define NP_INT8_LAYOUT 1
+
+/* out = clamp(rint(float(sum) · scale) + zero, low, high), where the sum is over the window of
+ * (input - its zero) · weight, plus the bias. Images are [N, H, W, C].
+ *
+ * A thread widens the pixels that a band of output rows is made from to int16, with their zero
+ * taken away and zeros around, then goes over the panels of columns. Windows are read from there in
+ * runs of dense elements: a row of the window, or a pixel of it where its pixels lie apart. */
+struct np_int8_convolution_params {
+  const void *packed;
+  size_t batch;
+  size_t height;
+  size_t width;
+  size_t channels;
+  size_t out_height;
+  size_t out_width;
+  size_t outputs;
+  size_t groups;
+  size_t window[2];
+  size_t steps[2];    /* between windows, in rows and columns of what was widened */
+  size_t picks[2];    /* between rows and columns of the input that are widened */
+  size_t dilations[2];
+  size_t pads[2];     /* above, left */
+  size_t wide_width;  /* columns that are widened */
+  size_t runs;
+  size_t run_length;
+  size_t band;        /* output rows */
+  size_t bands;       /* of an image */
+  size_t parts;       /* that the columns of a group are divided into, for threads */
+  size_t part_columns;
+  int32_t in_zero;
+  int32_t out_zero;
+  int32_t low;
+  int32_t high;
+  int32_t target;     /* NP_TARGET_* */
+  size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
+  size_t runs_offset;
+  size_t thread_scratch; /* bytes */
+};
+
+/* Each channel by itself. A thread widens a band of 16 channels, two rows at a time. Rows that are
+ * `dilations[0]` apart make an image of their own, whose pairs of rows lie one after the other. */
+struct np_int8_depthwise_params {
+  const void *packed;
+  size_t batch;
+  size_t height;
+  size_t width;
+  size_t channels;
+  size_t out_height;
+  size_t out_width;
+  size_t window[2];
+  size_t strides[2];
+  size_t dilations[2];
+  size_t pads[2];
+  size_t wide_width;
+  size_t band;
+  size_t bands;
+  size_t pairs;       /* of rows that are widened, of each image */
+  int32_t in_zero;
+  int32_t out_zero;
+  int32_t low;
+  int32_t high;
+  int32_t target;
+  size_t weights_offset;
+  size_t thread_scratch;
+};
+
+#define NP_INT8_ROWS_FLOAT 0
+#define NP_INT8_ROWS_INT8 1
+
+/* float32 out = clamp(float(sum) · row scale · scale + bias, low, high), with the last product and
+ * sum rounded once.
+ *
+ * Rows of float32 are quantized each by its own range, 0 included; one with an element that is NaN,
+ * infinite, or of 2^127 and more gives NaN. Rows of int8 have one scale and zero point. */
+struct np_int8_product_params {
+  const void *packed;
+  size_t rows;
+  size_t channels;
+  size_t outputs;
+  size_t band; /* rows that are computed at a time */
+  size_t parts;
+  size_t part_columns;
+  int32_t from; /* NP_INT8_ROWS_* */
+  int32_t in_zero;
+  float in_scale;
+  float low;
+  float high;
+  int32_t target;
+  size_t pixels_offset;
+  size_t scales_offset;
+  size_t thread_scratch;
+};
+
+/* Bytes of packed weights of `outputs` columns for each group. */
+size_t np_int8_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
+size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t width);
+
+/* weights[groups][outputs][runs][run_length] in panels of 16 columns. `bias` is of int32 or
+ * float32, or NULL; scales are float32. */
+void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
+                  const void *weights, const void *bias, const void *scales, void *packed);
+
+/* weights[height][width][channels] in blocks of 16 channels. */
+void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
+                            const void *bias, const void *scales, void *packed);
+
+/* Whether the fast code runs on this processor. */
+bool np_int8_is_fast(void);
+
+#endif

@@ -1,0 +1,108 @@
+/* The int8 kernels' innermost code for any processor: what the others compute, spelled out. */
+#include <math.h>
+
+#include "int8_code.h"
+
+NP_INLINE int8_t narrow(int32_t sum, float scale, np_int8_range range) {
+  const float least = (float)(range.low - range.zero), most = (float)(range.high - range.zero);
+  float x = (float)sum * scale;
+  x = x < least ? least : x > most ? most : x;
+  return (int8_t)((int32_t)rintf(x) + range.zero);
+}
+
+static void multiply_row(const np_int8_panel *p, size_t row, const size_t width) {
+  const int32_t *bias = (const int32_t *)p->panel;
+  const float *float_bias = (const float *)p->panel;
+  const float *scales = (const float *)p->panel + width;
+  const int8_t *weights = (const int8_t *)(scales + width);
+  const int floats = p->row_scales != NULL;
+  uint32_t sums[NP_INT8_COLUMNS]; /* unsigned: what leaves 32 bits on its way may come back */
+  for (size_t n = 0; n < width; n++) sums[n] = floats ? 0 : (uint32_t)bias[n];
+  for (size_t q = 0; q < p->run_count; q++) {
+    const int16_t *x = p->image + p->pixels[row] + p->runs[q];
+    for (size_t k = 0; k < p->pairs; k++, weights += 2 * width) {
+      for (size_t n = 0; n < width; n++) {
+        sums[n] += (uint32_t)(x[2 * k] * weights[2 * n] + x[2 * k + 1] * weights[2 * n + 1]);
+      }
+    }
+  }
+  for (size_t n = 0; n < width; n++) {
+    const size_t column = width == 8 ? n : np_int8_order[n];
+    if (column >= p->columns) continue;
+    const int32_t sum = (int32_t)sums[n];
+    if (!floats) {
+      ((int8_t *)p->out)[row * p->out_stride + column] = narrow(sum, scales[n], p->range);
+      continue;
+    }
+    float x = fmaf((float)sum * p->row_scales[row], scales[n], float_bias[n]);
+    x = x < p->low ? p->low : x > p->high ? p->high : x;
+    ((float *)p->out)[row * p->out_stride + column] = x;
+  }
+}
+
+static void multiply(const np_int8_panel *p) {
+  const size_t width = np_int8_panel_width(p->columns);
+  for (size_t row = 0; row < p->count; row++) multiply_row(p, row, width);
+}
+
+static void depthwise(const np_int8_block *b) {
+  const int32_t *bias = (const int32_t *)b->head;
+  const float *scales = (const float *)b->head + NP_INT8_COLUMNS;
+  for (size_t i = 0; i < b->count; i++) {
+    uint32_t sums[NP_INT8_COLUMNS];
+    for (size_t n = 0; n < NP_INT8_COLUMNS; n++) sums[n] = (uint32_t)bias[n];
+    const int16_t *w = b->weights;
+    for (size_t j = 0; j < b->pairs; j++) {
+      const int16_t *x = b->image + i * b->step + j * b->pair_stride;
+      for (size_t k = 0; k < b->width; k++, x += b->column_stride, w += NP_INT8_PAIR) {
+        for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+          sums[n] += (uint32_t)(x[2 * n] * w[2 * n] + x[2 * n + 1] * w[2 * n + 1]);
+        }
+      }
+    }
+    for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+      const size_t column = np_int8_order[n];
+      if (column >= b->columns) continue;
+      b->out[i * b->out_stride + column] = narrow((int32_t)sums[n], scales[n], b->range);
+    }
+  }
+}
+
+static void widen(const int8_t *in, size_t count, int32_t zero, int16_t *out) {
+  np_int8_widen_loop(in, count, zero, out);
+}
+
+static void widen_pairs(const int8_t *upper, const int8_t *lower, size_t stride, size_t count,
+                        size_t columns, int32_t zero, int16_t *out) {
+  for (size_t i = 0; i < count * stride; i += stride, out += NP_INT8_PAIR) {
+    for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+      const size_t column = np_int8_order[n];
+      const int inside = column < columns;
+      out[2 * n] = (int16_t)(inside && upper != NULL ? upper[i + column] - zero : 0);
+      out[2 * n + 1] = (int16_t)(inside && lower != NULL ? lower[i + column] - zero : 0);
+    }
+  }
+}
+
+static float quantize(const float *row, size_t count, int16_t *out) {
+  return np_int8_quantize_loop(row, count, out);
+}
+
+const np_int8_code np_int8_plain = {multiply, depthwise, widen, widen_pairs, quantize};
+
+const np_int8_code *np_int8_code_for(int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  if (target != NP_TARGET_PLAIN && np_int8_is_fast()) return &np_int8_avx2;
+#else
+  (void)target;
+#endif
+  return &np_int8_plain;
+}
+
+bool np_int8_is_fast(void) {
+#ifdef NP_CHOOSES_CPU
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}

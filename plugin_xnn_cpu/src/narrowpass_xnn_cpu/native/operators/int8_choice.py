@@ -1,0 +1,114 @@
+"""Which kernels compute with int8 here: XNNPACK's, or ours.
+
+Both take the same arguments and sum exactly. On processors with AVX2 and nothing newer, XNNPACK
+widens both operands in the inner loop; ours widens the input once, and a tile of it takes twice as
+many rows. Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of which 162 are the
+limit of AVX2 (``benchmarks/int8_kernels.py``):
+
+==============================================  =====
+3 x 3 of 56 x 56, 64 to 64 channels             151
+1 x 1 of 56 x 56, 256 to 64 channels            141
+1 x 1 of 14 x 14, 1024 to 256 channels          153
+7 x 7 of 224 x 224, 3 to 64 channels            134
+128 rows, 384 to 1536 channels                  149
+==============================================  =====
+
+XNNPACK has instructions of AVX-512 that multiply int8 as such, and those of ARM; there it is near
+the limit of the processor.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Range
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.int8 import (
+    ConvolutionS8,
+    FullyConnectedS8,
+    FullyConnectedS8F32,
+    Quantization,
+    Requantized,
+)
+from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
+    TiledConvolutionS8,
+    TiledDepthwiseS8,
+)
+from narrowpass_xnn_cpu.native.operators.tiled_product import (
+    TiledFullyConnectedInt8,
+    TiledFullyConnectedS8,
+    TiledFullyConnectedS8F32,
+)
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+
+@functools.cache
+def ours() -> bool:
+    """Tell whether our kernels of int8 are the faster ones on this processor."""
+    return bool(extension().lib.np_int8_is_fast()) and "avx512bw" not in cpu.flags()
+
+
+def convolution_s8(
+    kernel: Quantized,
+    bias: Weight | None,
+    movement: Movement,
+    requantized: Requantized,
+    *,
+    depthwise: bool = False,
+    session: Session | None = None,
+) -> ConvolutionS8 | TiledConvolutionS8 | TiledDepthwiseS8:
+    """Make a convolution of int8; see `ConvolutionS8`."""
+    multiplied = depthwise and kernel.integers.shape[-1] != movement.groups
+    if multiplied or not ours():
+        return ConvolutionS8(
+            kernel, bias, movement, requantized, depthwise=depthwise, session=session
+        )
+    kind = TiledDepthwiseS8 if depthwise else TiledConvolutionS8
+    return kind(kernel, bias, movement, requantized, session=session)
+
+
+def fully_connected_s8(
+    matrix: Quantized,
+    bias: Weight | None,
+    requantized: Requantized,
+    *,
+    transposed: bool = False,
+    session: Session | None = None,
+) -> FullyConnectedS8 | TiledFullyConnectedS8:
+    """Make a product of int8 that gives int8; see `FullyConnectedS8`."""
+    kind = TiledFullyConnectedS8 if ours() else FullyConnectedS8
+    return kind(matrix, bias, requantized, transposed=transposed, session=session)
+
+
+def fully_connected_s8_f32(
+    matrix: Quantized,
+    bias: Weight | None,
+    given: Quantization,
+    limits: Range = UNBOUNDED,
+    *,
+    transposed: bool = False,
+    session: Session | None = None,
+) -> FullyConnectedS8F32 | TiledFullyConnectedS8F32:
+    """Make a product of int8 that gives float32; see `FullyConnectedS8F32`."""
+    kind = TiledFullyConnectedS8F32 if ours() else FullyConnectedS8F32
+    return kind(matrix, bias, given, limits, transposed=transposed, session=session)
+
+
+def fully_connected_int8_rows(
+    matrix: Quantized,
+    bias: Weight | None,
+    limits: Range = UNBOUNDED,
+    *,
+    transposed: bool = False,
+    session: Session | None = None,
+) -> FullyConnectedInt8 | TiledFullyConnectedInt8:
+    """Make a product of rows that are quantized each by its range; see `FullyConnectedInt8`."""
+    if ours():
+        return TiledFullyConnectedInt8(matrix, bias, limits, transposed=transposed, session=session)
+    return FullyConnectedInt8(
+        matrix, bias, limits, transposed=transposed, rows_too=True, session=session
+    )

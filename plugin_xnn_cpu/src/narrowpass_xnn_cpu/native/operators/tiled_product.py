@@ -1,0 +1,206 @@
+"""Products with a matrix of int8 by our own kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from narrowpass_xnn_cpu.native.operators import tiled
+from narrowpass_xnn_cpu.native.operators.base import (
+    UNBOUNDED,
+    Range,
+    checked_range,
+    checked_shape,
+    checked_weights,
+)
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.quantized import checked_integers, checked_scales
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+_ROWS = 4 * tiled.ROWS
+"""For which a panel of weights is read, at least."""
+
+
+class TiledFullyConnectedS8(TiledConvolutionS8):
+    """Rows of int8 times a constant matrix of int8, as int8; see `FullyConnectedS8`.
+
+    Args:
+        matrix: [O, C], or [C, O] where `transposed`; scales of the outputs.
+        bias: int32 [O], or None.
+        requantized: of input and output.
+        transposed: whether the matrix has its input channels first.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        UnfitError: constants that cannot be computed with exactly.
+        BackendError: what is not valid otherwise.
+    """
+
+    def __init__(
+        self,
+        matrix: Quantized,
+        bias: Weight | None,
+        requantized: Requantized,
+        *,
+        transposed: bool = False,
+        session: Session | None = None,
+    ) -> None:
+        matrix = _upright(matrix, transposed)
+        outputs, inputs = matrix.integers.shape
+        kernel = Quantized(
+            matrix.integers.reshape(outputs, 1, 1, inputs), matrix.scale, matrix.zero, matrix.axis
+        )
+        super().__init__(kernel, bias, Movement(), requantized, session=session)
+
+    def reshape(self, rows: Any, pool: ThreadPool) -> Any:
+        """Take `rows` rows."""
+        super().reshape((1, rows, 1, self.channels), pool)
+
+
+class _ToFloat(tiled.Tiled):
+    """Rows times a constant matrix of int8, as float32."""
+
+    call = "NP_INT8_PRODUCT"
+    _from: str
+
+    def __init__(
+        self,
+        matrix: Quantized,
+        bias: Weight | None,
+        limits: Range,
+        transposed: bool,
+        given: Quantization | None,
+        session: Session | None,
+    ) -> None:
+        super().__init__()
+        matrix = _upright(matrix, transposed)
+        outputs, inputs = matrix.integers.shape
+        tiled.checked_sums(inputs)
+        self._limits = checked_range(limits)
+        self._given = given
+        integers, scales = checked_integers(matrix.integers), checked_scales(matrix, outputs, 0)
+        checked_weights(integers, bias, outputs, "int8", "float32")
+        self.channels, self.outputs = inputs, outputs
+        layout = 1, outputs, 1, inputs
+        lib = self._lib
+        self._pack_own(
+            session,
+            (),
+            integers,
+            bias,
+            scales,
+            lib.np_int8_packed_size(*layout),
+            lambda block, k, b, s: lib.np_int8_pack(*layout, k, b, s, block),
+        )
+
+    def reshape(self, rows: int, pool: ThreadPool) -> Any:
+        """Take `rows` rows; give the parameters of the product."""
+        checked_shape((rows, max(self.channels, self.outputs)))
+        wide = -(-self.channels // 2) * 2
+        most = max(_ROWS, tiled.BAND_BYTES // (2 * wide) // tiled.ROWS * tiled.ROWS)
+        band, bands = tiled.even_bands(rows, most)
+        if bands > 1:
+            band = -(-band // tiled.ROWS) * tiled.ROWS
+            bands = -(-rows // band)
+        columns, parts = tiled.column_parts(self.outputs, bands, pool.threads)
+        pixels = tiled.line(2 * tiled.checked_elements(band * wide))
+        scales = pixels + tiled.line(4 * band)
+        scratch = scales + tiled.line(4 * band)
+        self.workspace = pool.threads * scratch
+        low, high = map(tiled.float32, self._limits)
+        lib, given = self._lib, self._given
+        fields = {
+            "packed": self._packed_weights,
+            "rows": rows,
+            "channels": self.channels,
+            "outputs": self.outputs,
+            "band": band,
+            "parts": parts,
+            "part_columns": columns,
+            "from": lib.NP_INT8_ROWS_FLOAT if given is None else lib.NP_INT8_ROWS_INT8,
+            "in_zero": 0 if given is None else given.zero_point,
+            "in_scale": 1.0 if given is None else given.scale,
+            "low": low,
+            "high": high,
+            "target": tiled.target(),
+            "pixels_offset": pixels,
+            "scales_offset": scales,
+            "thread_scratch": scratch,
+        }
+        self.params = self._ffi.new("struct np_int8_product_params *", fields)
+        return self.params
+
+
+class TiledFullyConnectedS8F32(_ToFloat):
+    """Rows of int8, all with one scale, times a constant matrix of int8, as float32.
+
+    Args:
+        matrix: [O, C], or [C, O] where `transposed`; scales of the outputs.
+        bias: float32 [O], or None.
+        given: of the rows.
+        limits: what the output is clamped to.
+        transposed: whether the matrix has its input channels first.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        UnfitError: constants that cannot be computed with exactly.
+        BackendError: what is not valid otherwise.
+    """
+
+    def __init__(
+        self,
+        matrix: Quantized,
+        bias: Weight | None,
+        given: Quantization,
+        limits: Range = UNBOUNDED,
+        *,
+        transposed: bool = False,
+        session: Session | None = None,
+    ) -> None:
+        given.check()
+        super().__init__(matrix, bias, limits, transposed, given, session)
+
+
+class TiledFullyConnectedInt8(_ToFloat):
+    """Rows of float32, quantized each by its own range, times a constant matrix of int8.
+
+    A row with an element that is NaN, infinite, or of 2¹²⁷ and more gives NaN. See
+    `FullyConnectedInt8`.
+
+    Args:
+        matrix: [O, C], or [C, O] where `transposed`; scales of the outputs.
+        bias: float32 [O], or None.
+        limits: what the output is clamped to.
+        transposed: whether the matrix has its input channels first.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        UnfitError: constants that cannot be computed with exactly.
+        BackendError: what is not valid otherwise.
+    """
+
+    def __init__(
+        self,
+        matrix: Quantized,
+        bias: Weight | None,
+        limits: Range = UNBOUNDED,
+        *,
+        transposed: bool = False,
+        session: Session | None = None,
+    ) -> None:
+        super().__init__(matrix, bias, limits, transposed, None, session)
+
+
+def _upright(matrix: Quantized, transposed: bool) -> Quantized:
+    """Give a matrix with its outputs first."""
+    checked_shape(matrix.integers.shape, 2)
+    if not transposed:
+        return matrix
+    if matrix.scale.size == 1:
+        # Of no axis: it may stand for either.
+        moved = matrix.integers.transpose(1, 0)
+        return Quantized(moved, matrix.scale, matrix.zero, 0)
+    return matrix.transpose((1, 0))
