@@ -1,4 +1,4 @@
-"""Sentences for a sentence encoder: pairs to compare embeddings on, and others to calibrate with."""
+"""Pairs of sentences to compare embeddings on, and others to calibrate with."""
 
 from __future__ import annotations
 
