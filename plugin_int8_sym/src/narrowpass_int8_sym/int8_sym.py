@@ -22,6 +22,7 @@ from narrowpass_int8_sym.equalize import decision, equalized
 from narrowpass_int8_sym.holding import nodes_to_hold
 from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.static import Scheme, Static
+from narrowpass_int8_sym.static.measuring import tell_noise
 from narrowpass_int8_sym.stored import Stored
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class Int8Sym(Pass):
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
         shifts: dict[str, Array] = {}
         if self.bias_correction:
-            shifts = self._shifts(model, static, samples, ctx)
+            shifts, biased = self._shifts(model, static, samples, ctx)
+            changed = changed or biased
         calibrated = dataclasses.replace(static.calibrate(model, samples, ctx), shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
@@ -135,7 +137,11 @@ class Int8Sym(Pass):
         if self.tolerance is not None:
             numbers = static.numbers(model, ctx)
             held = nodes_to_hold(model, numbers, rewrite, samples, self.tolerance, ctx)
-        return rewrite(model, held, ctx) or changed
+        before = model.clone()
+        if not rewrite(model, held, ctx):
+            return changed
+        tell_noise(before, model, samples, ctx)
+        return True
 
     def _smooth(self, model: ir.Model, ctx: Context) -> bool:
         """Equalize channels in place; tell whether anything changed."""
@@ -148,9 +154,9 @@ class Int8Sym(Pass):
 
     def _shifts(
         self, model: ir.Model, static: Static, samples: Samples, ctx: Context
-    ) -> dict[str, Array]:
-        """Tell what is to be taken off the biases of products, which get one where they can."""
-        found = bias_shifts(
+    ) -> tuple[dict[str, Array], bool]:
+        """Tell what is to be taken off biases, and whether products got some to take it off."""
+        found, changed = bias_shifts(
             model,
             static.products(model, ctx),
             samples,
@@ -160,7 +166,7 @@ class Int8Sym(Pass):
             limit=_fewer(self.samples, bias_correction.SAMPLES),
         )
         ctx.counters["biases"] += len(found)
-        return found
+        return found, changed
 
     def _stored(self, model: ir.Model, ctx: Context) -> bool:
         if self.mode == "auto":
