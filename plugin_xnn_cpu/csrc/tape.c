@@ -132,17 +132,14 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_table(step->params, inputs, out, pool);
     case NP_ATTENTION:
       return np_attention(step->params, inputs, out, workspace, pool);
-<<<<<<< HEAD
     case NP_OBSERVE:
       return np_observe(step->params, inputs, out, pool);
-=======
     case NP_INT8_CONVOLUTION:
       return np_int8_convolution(step->params, inputs, out, workspace, pool);
     case NP_INT8_DEPTHWISE:
       return np_int8_depthwise(step->params, inputs, out, workspace, pool);
     case NP_INT8_PRODUCT:
       return np_int8_product(step->params, inputs, out, workspace, pool);
->>>>>>> kernels
     default:
       return NP_STATUS_CALL;
   }

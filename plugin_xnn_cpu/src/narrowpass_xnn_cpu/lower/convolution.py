@@ -18,6 +18,10 @@ from narrowpass_xnn_cpu.native.operators import (
     DeconvolutionS8,
     Movement,
 )
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
+    TiledConvolutionS8,
+    TiledDepthwiseS8,
+)
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -116,6 +120,17 @@ def _same_pads(
     return before + after
 
 
+Windowed = (
+    Convolution
+    | ConvolutionS8
+    | Deconvolution
+    | DeconvolutionS8
+    | TiledConvolutionS8
+    | TiledDepthwiseS8
+)
+"""Operators whose windows move over images."""
+
+
 class Convolve(Step):
     """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
@@ -123,13 +138,13 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: Convolution | Deconvolution | ConvolutionS8 | DeconvolutionS8,
+        operator: Windowed,
         window: Window,
         outputs: int,
         name: str,
     ) -> None:
         super().__init__([given], output)
-        self.kernel = f"xnn {name}"
+        self.kernel = f"{operator.maker}{name}"
         self._window = window
         self._operator = operator
         self._outputs = outputs
@@ -145,7 +160,8 @@ class Convolve(Step):
             raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
-        return Run(result, self._operator.call if image[0] else "", self._operator)
+        operator = self._operator
+        return Run(result, operator.call if image[0] else "", operator, operator.params)
 
 
 def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 
@@ -12,6 +14,8 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnectedInt8,
     Range,
 )
+from narrowpass_xnn_cpu.native.operators.int8_choice import fully_connected_int8_rows
+from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -29,6 +33,9 @@ HALF_SIZE = 1 << 19
 
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+Made = FullyConnected | FullyConnectedInt8 | TiledFullyConnectedInt8
 
 
 class Product:
@@ -65,7 +72,7 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected | FullyConnectedInt8] = {}
+        self._operators: dict[np.dtype[np.generic], Made] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
@@ -98,13 +105,11 @@ class Product:
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
             try:
-                made = FullyConnectedInt8(
-                    matrix,
-                    self._bias,
-                    self._limits,
-                    transposed=transposed,
-                    rows_too=rows_too,
-                    session=session,
+                make: Callable[..., Made] = (
+                    fully_connected_int8_rows if rows_too else FullyConnectedInt8
+                )
+                made = make(
+                    matrix, self._bias, self._limits, transposed=transposed, session=session
                 )
             except BackendError as error:  # unfit constants, or a processor without the kernel
                 reason = f": {error}"
@@ -132,7 +137,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected | FullyConnectedInt8:
+    def operator(self, rows: int) -> Made:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

@@ -19,18 +19,25 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnectedS8F32,
     UnfitError,
 )
+from narrowpass_xnn_cpu.native.operators.int8_choice import (
+    fully_connected_s8,
+    fully_connected_s8_f32,
+)
+from narrowpass_xnn_cpu.native.operators.tiled_product import (
+    TiledFullyConnectedS8,
+    TiledFullyConnectedS8F32,
+)
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+Product = FullyConnectedS8 | FullyConnectedS8F32 | TiledFullyConnectedS8 | TiledFullyConnectedS8F32
 
 
 class LinearBytes(Step):
     """Rows of bytes, of any number of leading axes, times a constant matrix."""
 
-    kernel = "xnn fully connected int8"
-
-    def __init__(
-        self, given: Slot, output: Slot, operator: FullyConnectedS8 | FullyConnectedS8F32
-    ) -> None:
+    def __init__(self, given: Slot, output: Slot, operator: Product) -> None:
         super().__init__([given], output)
+        self.kernel = f"{operator.maker}fully connected int8"
         self._operator = operator
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -43,7 +50,8 @@ class LinearBytes(Step):
         rows = elements(shape[:-1])
         if not rows:
             return Run(result)
-        return Run(result, operator.call, operator, operator.reshape(rows, sizing.pool))
+        operator.reshape(rows, sizing.pool)
+        return Run(result, operator.call, operator, operator.params)
 
 
 def _check(op: Op, facts: Facts) -> str | None:
@@ -76,15 +84,15 @@ def _product(op: Op, builder: Builder) -> None:
     if not transposed:
         matrix = matrix.transpose((1, 0))
     (given,), made = op.attributes["given"], op.attributes["made"]
-    operator: FullyConnectedS8 | FullyConnectedS8F32
+    operator: Product
     if made is None:
         bias_in_steps(None, matrix, given, given, inputs)
-        operator = FullyConnectedS8F32(
+        operator = fully_connected_s8_f32(
             matrix, bias, given, op.limits, transposed=transposed, session=builder.session
         )
     else:
         steps = bias_in_steps(bias, matrix, given, made, inputs)
-        operator = FullyConnectedS8(
+        operator = fully_connected_s8(
             matrix, steps, requantized(op), transposed=transposed, session=builder.session
         )
     rows = op.required(0)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators.base import Operator
-from narrowpass_xnn_cpu.native.operators.int8 import Requantized
+from narrowpass_xnn_cpu.native.operators.int8 import Requantized, fitting
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
 from narrowpass_xnn_cpu.native.tape import aligned
 from narrowpass_xnn_cpu.weights.session import Session, pointer
@@ -32,16 +31,13 @@ _MOST_ELEMENTS = 1 << 31
 
 
 class Tiled(Operator):
-    """An operator whose kernel is ours.
+    """An operator whose kernel is ours."""
 
-    Attributes:
-        params: of the kernel, after `reshape`.
-    """
+    maker = ""
 
     def __init__(self) -> None:
         super().__init__()
         self.handle = self._ffi.NULL
-        self.params: Any = None
 
     def _pack_own(
         self,
@@ -74,13 +70,11 @@ class Tiled(Operator):
 
 def requantizing(scales: Weight, requantized: Requantized) -> Weight:
     """Give what sums are multiplied by, from the scales of the weights."""
+    scales = fitting(scales, requantized)
     given, made = np.float32(requantized.given.scale), np.float32(requantized.made.scale)
 
     def make() -> Array:
-        with np.errstate(over="ignore"):
-            array: Array = given * scales.array() / made
-        if not np.isfinite(array).all():
-            raise UnfitError("input scale * weight scale / output scale is not finite")
+        array: Array = given * scales.array() / made
         return array
 
     known = scales.identity
@@ -91,7 +85,7 @@ def requantizing(scales: Weight, requantized: Requantized) -> Weight:
 def checked_sums(inputs: int) -> None:
     """Raise `UnfitError` where sums over `inputs` products may not fit 32 bits."""
     if inputs > MOST_CHANNELS:
-        raise UnfitError(f"sums over {inputs} products may not fit 32 bits")
+        raise UnfitError(f"sums over {inputs} channels may not fit 32 bits")
 
 
 def checked_elements(elements: int) -> int:
