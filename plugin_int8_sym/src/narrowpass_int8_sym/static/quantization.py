@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
+from narrowpass_int8_sym.bias_correction import take_off
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
 from narrowpass_int8_sym.limits import Limits, Violation
+from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.static.choosing import Choice, choose
 from narrowpass_int8_sym.static.emission import emit
 from narrowpass_int8_sym.static.finding import Found, find_units
@@ -24,6 +27,8 @@ from narrowpass_int8_sym.tables import find_tables, store_tables
 if TYPE_CHECKING:
     from narrowpass import Context, Samples
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True)
 class Calibrated:
@@ -31,10 +36,13 @@ class Calibrated:
 
     Attributes:
         ranges: of the values that may become int8, by name.
+        shifts: what rounding the weights of a product adds to the means of its channels, by the
+            name of its bias, which nothing else reads; float64 [channels].
         magnitudes: of weights.
     """
 
     ranges: Mapping[str, Range]
+    shifts: Mapping[str, Array] = field(default_factory=dict)
     magnitudes: Magnitudes = field(default_factory=Magnitudes)
 
 
@@ -109,6 +117,14 @@ class Static:
         tables = find_tables(model.graph, self._red(model))
         return sorted(places[node] for node in (*(u.nodes[0] for u in choice.units), *tables))
 
+    def products(self, model: ir.Model, ctx: Context) -> dict[int, Product]:
+        """Give the products that can be quantized, by the numbers of their nodes."""
+        places = {node: number for number, node in enumerate(model.graph.all_nodes())}
+        with inferred(model):
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
+        found = [unit.product for unit in choice.units if unit.product is not None]
+        return {places[product.node]: product for product in found}
+
     def rewrite(
         self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
     ) -> bool:
@@ -141,6 +157,11 @@ class Static:
         tables = find_tables(model.graph, self._red(model) | set(reasons))
         outcome = Outcome(found, choice, kept, broken, selected(self.red, model), tables, reasons)
         tell(model, outcome, ctx)
+        for unit in choice.units:
+            if unit.product is not None and unit.bias is not None:
+                shift = calibrated.shifts.get(unit.bias.name or "")
+                if shift is not None:
+                    take_off(unit.product, unit.bias, shift)
         tell_values(chosen.values, calibrated.ranges, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         ctx.counters["tables"] += store_tables(tables, taken_names(model))
