@@ -71,7 +71,11 @@ def files(folder):
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
 def test_the_second_time_nothing_is_run(tmp_path, calibrator):
     assert run(tmp_path, calibrator)[0] == RIGHT[calibrator]
-    assert run(tmp_path, calibrator) == (RIGHT[calibrator], [])
+    again, told = run(tmp_path, calibrator)
+    assert (again, told) == (RIGHT[calibrator], [])
+    assert [each.histogram for each in again.values()] == [
+        each.histogram for each in RIGHT[calibrator].values()
+    ]
     assert len(files(tmp_path)) == 1
 
 
@@ -259,6 +263,7 @@ def test_a_foreign_file(tmp_path, caplog, content):
         b'{"format": "narrowpass calibration 1", "key": "KEY", "ranges": {"h": [NaN, 2.0]}}',
         b'{"format": "narrowpass calibration 1", "key": "KEY", "ranges": {"h": ["a", 2.0]}}',
         b'{"format": "narrowpass calibration 1", "key": "KEY", "ranges": {"h": 1}}',
+        b'{"format": "narrowpass calibration 1", "key": "KEY", "ranges": {"h": [-1.0, 1.0, {}]}}',
         b'{"format": "narrowpass calibration 1", "key": "KEY", "ranges": {}, "partial": 1}',
         b'{"format": "narrowpass calibration 1", "key": "KEY", "ranges": {}, "partial": []}',
     ],

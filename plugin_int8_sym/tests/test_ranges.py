@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from narrowpass.backend import Backend
 from narrowpass.errors import DataError, UsageError
 from narrowpass.reference import ReferenceBackend
 from narrowpass_int8_sym.calibration import Calibrator, calibrate, ranges
+
+HISTOGRAMS = ("percentile", "l2", "entropy")
 
 
 def values(items, names=NAMES):
@@ -58,6 +61,72 @@ def test_on_the_native_backend(calibrator):
         width = right[name].high - right[name].low
         assert got[name].low == pytest.approx(right[name].low, abs=near * width)
         assert got[name].high == pytest.approx(right[name].high, abs=near * width)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
+def test_looking_where_values_lie_makes_no_difference(calibrator, symmetric, monkeypatch):
+    """To what comes out: given out and counted by numpy, it is the same to the bit."""
+    xnn = pytest.importorskip("narrowpass_xnn_cpu.backend").XnnCpuBackend
+    if xnn().available() is not None:
+        pytest.skip(xnn().available())
+    compiled = []
+
+    class Watched(xnn):
+        def compile(self, bundle, options):
+            compiled.append(options.keep)
+            return super().compile(bundle, options)
+
+    class GivenOut(Watched):
+        observes = False
+
+        def compile(self, bundle, options):
+            return super().compile(bundle, replace(options, observe=False))
+
+    monkeypatch.setattr(ranges, "AT_ONCE", 1)
+    items = data()
+    items[3]["x"] = np.tile(items[3]["x"], (700, 1))  # more than one thread's work
+    for item in items:
+        item["x"] = item["x"].astype(np.float32)
+    told = [
+        calibrate(network(), NAMES, samples(items), backend, calibrator, symmetric=symmetric)
+        for backend in (Watched(), GivenOut())
+    ]
+    assert told[0] == told[1]
+    assert [each.histogram for each in told[0].values()] == [
+        each.histogram for each in told[1].values()
+    ]
+    # All at once where they lie, which takes no memory; else in groups.
+    assert compiled == [("x", "h", "r"), ("x",), ("h",), ("r",), ()]
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("calibrator", HISTOGRAMS)
+def test_ranges_come_with_histograms(calibrator, symmetric):
+    items = data()
+    chosen = Calibrator(calibrator, bins=300)
+    got = calibrate(network(), NAMES, samples(items), None, chosen, symmetric=symmetric)
+    right = values(items)
+    for name, found_ in got.items():
+        histogram = found_.histogram
+        assert histogram.window == (found_.low, found_.high)
+        assert len(histogram.counts) <= 65
+        seen = np.concatenate([array.reshape(-1) for array in right[name]])
+        seen = np.abs(seen) if symmetric else seen
+        assert histogram.zeros == np.count_nonzero(seen == 0)
+        seen = seen[seen != 0].astype(np.float64)
+        edges = np.linspace(histogram.low, histogram.high, len(histogram.counts) + 1)
+        assert 0 in np.round(edges, 9)
+        expected, _ = np.histogram(seen, edges)
+        # Elements beside edges may be on the other side.
+        assert np.abs(np.cumsum(expected - np.array(histogram.counts))).max() <= 1
+        assert sum(histogram.counts) == seen.size
+
+
+@pytest.mark.parametrize("calibrator", ["minmax", "moving-average"])
+def test_calibrators_without_histograms_have_none(calibrator):
+    got = calibrate(network(), NAMES, samples(data()), None, calibrator, symmetric=False)
+    assert {each.histogram for each in got.values()} == {None}
 
 
 @pytest.mark.parametrize("calibrator", ["minmax", "l2"])

@@ -42,7 +42,7 @@ def kinds(bundle):
 
 def test_what_is_met_changes_nothing():
     data = samples()
-    assert kinds(built("int8-sym{tolerance=cosine:0.9}", data)) == dict.fromkeys(
+    assert kinds(built("int8-sym{mode=dynamic,tolerance=cosine:0.9}", data)) == dict.fromkeys(
         ["p0", "p1", "p2", "p3"], "int8"
     )
 
@@ -60,8 +60,8 @@ def test_the_fewest_nodes_stay_float():
             power += float(np.sum(right**2))
         return 10 * np.log10(power / noise)
 
-    everything = ratio(built("int8-sym", data))
-    bundle = built(f"int8-sym{{tolerance=sqnr:{everything + 3:.2f}}}", data)
+    everything = ratio(built("int8-sym{mode=dynamic}", data))
+    bundle = built(f"int8-sym{{mode=dynamic,tolerance=sqnr:{everything + 3:.2f}}}", data)
     left = [name for name, kind in kinds(bundle).items() if kind == "float"]
     assert 1 <= len(left) < 4
     for name in left:
@@ -71,11 +71,11 @@ def test_the_fewest_nodes_stay_float():
     # No smaller number of the most harmful nodes does.
     fewer = ",".join(left[:-1])
     assert ratio(bundle) >= everything + 3 - 0.5
-    assert ratio(built(f"int8-sym{{red=[{fewer}]}}", data)) < ratio(bundle)
+    assert ratio(built(f"int8-sym{{mode=dynamic,red=[{fewer}]}}", data)) < ratio(bundle)
 
 
 def test_nothing_is_quantized_where_nothing_may_differ():
-    found = kinds(built("int8-sym{tolerance=rel:1e-7}", samples()))
+    found = kinds(built("int8-sym{mode=dynamic,tolerance=rel:1e-7}", samples()))
     assert set(found.values()) == {"float"}
 
 

@@ -232,12 +232,18 @@ def test_a_weight_that_may_be_fed_stays():
     assert verdicts(build(proto))["n0"]["reason"] == "its weight 'w' may be fed"
 
 
-@pytest.mark.parametrize(("opset", "text"), [(12, "int8-sym"), (9, "int8-sym{weights=per-tensor}")])
-def test_operator_sets_without_it(opset, text):
+@pytest.mark.parametrize(
+    ("opset", "text", "least"), [(12, "int8-sym", 13), (9, "int8-sym{weights=per-tensor}", 10)]
+)
+def test_older_operator_sets_are_upgraded(opset, text, least):
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     proto = model([node], {"x": [3, 16]}, {"y": [3, 8]}, {"w": floats(16, 8)}, opset=opset)
-    with pytest.raises(NarrowpassError, match="run upgrade-opset before"):
-        build(proto, text)
+    made = rewritten(proto, text)
+    assert made.opset_import[0].version == least
+    assert "w.int8" in constants(made)
+    part = build(proto, text).reports[-1].methods["main"]
+    said = [item["reason"] for item in part.decisions if item["decision"] == "upgraded"]
+    assert all(f"the model had {opset}" in reason for reason in said)
 
 
 def test_per_tensor_from_operator_set_10():

@@ -132,6 +132,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_table(step->params, inputs, out, pool);
     case NP_ATTENTION:
       return np_attention(step->params, inputs, out, workspace, pool);
+    case NP_OBSERVE:
+      return np_observe(step->params, inputs, out, pool);
     case NP_INT8_CONVOLUTION:
       return np_int8_convolution(step->params, inputs, out, workspace, pool);
     case NP_INT8_DEPTHWISE:

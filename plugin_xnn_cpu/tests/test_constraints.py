@@ -25,9 +25,7 @@ def test_it_is_plain_data_of_the_callers_own():
 
 def test_operators_are_those_of_onnx():
     names = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
-    listed = [*FOUND["ratios"], *FOUND["same_quantization"], *FOUND["fixed_outputs"]]
-    assert set(listed) | set(FOUND["dynamic"]["operators"]) <= names
-    assert len(listed) == len(set(listed))
+    assert set(FOUND["ratios"]) | set(FOUND["dynamic"]["operators"]) <= names
 
 
 def test_ratios():
@@ -37,7 +35,6 @@ def test_ratios():
     assert ratios["Conv"]["low"] == 2.0**-12 * 2.0**-12 / 256
     assert ratios["Conv"]["high"] == 256
     assert (ratios["Add"]["low"], ratios["Mul"]["low"]) == (1 / 1024, 1 / 65536)
-    assert (ratios["LeakyRelu"]["low"], ratios["LeakyRelu"]["high"]) == (1 / 256, 128)
 
 
 def product(matrix: np.ndarray, scale: float, zero: int = 0, *, rows: bool = False) -> None:

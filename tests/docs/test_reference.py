@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC_MODULES = (
     "narrowpass.bundle",
     "narrowpass.io",
+    "narrowpass.meters",
     "narrowpass.metrics",
     "narrowpass.feeds",
     "narrowpass.onnx_backend",

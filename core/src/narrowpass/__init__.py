@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from narrowpass.driver import build, load, open_bundle
     from narrowpass.errors import NarrowpassError
     from narrowpass.fixed_point import FixedPoint
+    from narrowpass.histogram import Histogram
     from narrowpass.instruments import Instrument
     from narrowpass.io import load_model, save_model
     from narrowpass.passes import Pass, PassResult
@@ -65,6 +66,7 @@ _HOME = {
     "narrowpass.driver": ("build", "load", "open_bundle"),
     "narrowpass.errors": ("NarrowpassError",),
     "narrowpass.fixed_point": ("FixedPoint",),
+    "narrowpass.histogram": ("Histogram",),
     "narrowpass.instruments": ("Instrument",),
     "narrowpass.io": ("load_model", "save_model"),
     "narrowpass.passes": ("Pass", "PassResult"),
@@ -83,6 +85,7 @@ __all__ = [
     "Context",
     "Decision",
     "FixedPoint",
+    "Histogram",
     "Instrument",
     "NarrowpassError",
     "NodePlan",

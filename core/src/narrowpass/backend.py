@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.classify import OpClassifier, OpDtypes
     from narrowpass.context import Context
+    from narrowpass.meters import Meter
 
 Feeds = Mapping[str, "np.ndarray[Any, Any]"]
 Outputs = dict[str, "np.ndarray[Any, Any]"]
@@ -58,6 +59,8 @@ class CompileOptions:
         cache_dir: where that is kept; None for ``NARROWPASS_CACHE_DIR`` or the user's cache
             directory.
         share_workspace: whether all methods compute in the same memory. They then take turns.
+        observe: whether values of `keep` are read by `Program.observe` alone. A backend then need
+            not give them out through `run`, which leaves it free where and how they lie.
     """
 
     threads: int | None = None
@@ -67,6 +70,7 @@ class CompileOptions:
     cache: bool | Literal["memory"] = True
     cache_dir: str | os.PathLike[str] | None = None
     share_workspace: bool = False
+    observe: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,26 @@ class Program(abc.ABC):
             BackendError: the computation failed.
         """
 
+    def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
+        """Run a method, and let meters take in what values are.
+
+        A backend that looks at values where they lie overrides it; the meters come out the same.
+
+        Args:
+            feeds: as for `run`.
+            meters: `Extremes` or `Counts` by the value's name: an output of the method, or named
+                in ``compile(keep=..., observe=True)``.
+            method: as for `run`.
+
+        Raises:
+            UsageError: a value that is no tensor of floating point numbers; or as `run`.
+            DataError: as `run`.
+            BackendError: as `run`.
+        """
+        values = self.run(feeds, method, tuple(meters))
+        for name, meter in meters.items():
+            meter.add(values[name], f"value {name!r}")
+
     @abc.abstractmethod
     def explain(self) -> list[NodePlan]:
         """Tell for each node of each method where it runs, or why not natively."""
@@ -187,10 +211,13 @@ class Backend(abc.ABC):
         priority: the available backend of highest priority is the default target.
         classifier: an op classifier that knows what the backend does with narrow nodes, chosen by
             ``classifier=target+default``; None for none.
+        observes: whether `Program.observe` looks at values where they lie, so that it needs no
+            memory for them, however many there are.
     """
 
     name: ClassVar[str]
     priority: ClassVar[int] = 0
+    observes: ClassVar[bool] = False
     classifier: ClassVar[OpClassifier | None] = None
 
     def available(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     from narrowpass.backend import Backend
     from narrowpass.calibration import Samples
     from narrowpass.classify import OpClassifier
+    from narrowpass.histogram import Histogram
 
 Number = int | float
+Progress = Callable[[str, int, int], object]
+
+
+def _nothing(what: str, done: int, total: int) -> None:
+    return
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class Decision:
         limit: what it was compared with.
         error: how far the node's result was from that of the model as it was, on data: the
             largest difference over the largest magnitude; None where nobody looked.
+        sqnr: how far the value's quantized elements are from the true ones, on data: the ratio of
+            signal to quantization noise in dB. Infinite where they are equal.
+        histogram: of the value's elements on data, with the window that was chosen for it.
         open: whether a later run of the pass may decide otherwise, as for a node that was left
             alone. Where passes run to a fixed point, the last word counts.
     """
@@ -42,6 +51,8 @@ class Decision:
     measured: Number | None = None
     limit: Number | None = None
     error: Number | None = None
+    sqnr: Number | None = None
+    histogram: Histogram | None = None
     open: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +72,9 @@ class Context:
         samples: calibration data, None where the caller gave none.
         counters: what the pass counts, by name; shown in its summary line.
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
-        log: for warnings and progress notes.
+        log: for warnings and notes.
+        progress: told in long work what is being done, how much of it is done, and how much there
+            is (0 where that is not known). Instruments hear it, and a terminal shows a bar.
         strict: whether each pass, also one within another, is checked to tell truly whether it
             changed the model. For tests: it costs time.
     """
@@ -72,4 +85,5 @@ class Context:
     counters: Counter[str] = field(default_factory=Counter)
     decisions: list[Decision] = field(default_factory=list)
     log: logging.Logger = logging.getLogger("narrowpass")
+    progress: Progress = _nothing
     strict: bool = False

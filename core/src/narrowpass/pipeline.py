@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from narrowpass.context import Context
+    from narrowpass.context import Context, Progress
     from narrowpass.instruments import Instrument
     from narrowpass.plugins import Registry
     from narrowpass.verify import Signature
@@ -180,6 +180,17 @@ class Pipeline:
         return PassResult(model, modified)
 
 
+def _telling(pass_: Pass, ctx: Context, instruments: Sequence[Instrument]) -> Progress:
+    """Give what tells the instruments of a pass's progress, and who made the context."""
+
+    def tell(what: str, done: int, total: int) -> None:
+        ctx.progress(what, done, total)
+        for instrument in instruments:
+            instrument.progress(pass_, what, done, total)
+
+    return tell
+
+
 def _run_one(
     pass_: Pass,
     model: ir.Model,
@@ -194,9 +205,10 @@ def _run_one(
     signature = Signature.of(model)
     for instrument in instruments:
         instrument.before_pass(pass_, model, ctx)
+    watched = dataclasses.replace(ctx, progress=_telling(pass_, ctx, instruments))
     start = time.perf_counter()
     try:
-        result = run_checked(pass_, model, ctx)
+        result = run_checked(pass_, model, watched)
         seconds = time.perf_counter() - start
         if verify and result.modified:
             _check(pass_, result.model, signature)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx.reference
+import pytest
 
 import narrowpass
 from narrowpass.cli._app import app
@@ -126,3 +129,38 @@ def test_reproducer_and_replay(call, passes, install, model, tmp_path):
     path.write_text(path.read_text("utf-8").replace('"fail"', '"negate"'))
     assert "no longer fails" in call("replay", "r").out
     assert call("replay", "r", "--json").json["error"] is None
+
+
+@dataclass(frozen=True)
+class Work(narrowpass.Pass):
+    """Takes long."""
+
+    name = "work"
+
+    def run(self, model, ctx):
+        for done in range(4):
+            ctx.progress("calibrating", done + 1, 4)
+            time.sleep(0.15)  # a bar is drawn ten times in a second
+        return narrowpass.PassResult(model, modified=False)
+
+
+@pytest.mark.parametrize("options", [(), ("-q",), ("--json",)])
+def test_no_bar_where_nobody_watches(call, install, model, options):
+    install(narrowpass_passes=[Work])
+    result = call("build", model, "-o", "o.narrow", "-p", "work", *options)
+    assert "calibrating" not in result.err + result.out
+
+
+def test_a_bar_on_a_terminal(call, install, model, monkeypatch):
+    install(narrowpass_passes=[Work])
+    monkeypatch.setattr("narrowpass.cli._output.error_is_terminal", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = call("build", model, "-o", "o.narrow", "-p", "work")
+    assert "work: calibrating" in shown.err
+    assert "50%" in shown.err
+    assert "calibrating" not in shown.out
+    told = call("build", f"a={model}", f"b={model}", "-o", "p.narrow", "-p", "work").err
+    assert "b: work: calibrating" in told
+    assert "calibrating" not in call("-q", "build", model, "-o", "o.narrow", "-p", "work").err

@@ -383,3 +383,36 @@ def test_an_unknown_instrument_is_an_error_with_a_caret(registry):
         parse_instrument("timin", registry)
     with pytest.raises(PipelineError, match="one instrument is expected"):
         parse_instrument("timing,dump", registry)
+
+
+def test_instruments_and_callers_hear_of_progress(registry_of):
+    @dataclass(frozen=True)
+    class Work(Pass):
+        name = "work"
+
+        def run(self, model, ctx):
+            for done in range(3):
+                ctx.progress("working", done + 1, 3)
+            return PassResult(model, modified=False)
+
+    @dataclass
+    class Ear(Instrument):
+        name = "ear"
+
+        def __post_init__(self):
+            self.heard = []
+
+        def progress(self, pass_, what, done, total):
+            self.heard.append((str(pass_), what, done, total))
+
+    told, ear = [], Ear()
+    context = Context(progress=lambda *all_: told.append(all_))
+    model = ir.from_onnx_text(MODEL)
+    Pipeline.parse("work,work", registry_of(Work)).run(model, context, instruments=[ear])
+    once = [("working", done, 3) for done in (1, 2, 3)]
+    assert told == [*once, *once]
+    assert ear.heard == [("work", *each) for each in [*once, *once]]
+
+
+def test_nobody_need_listen_to_progress():
+    assert Context().progress("working", 1, 2) is None

@@ -16,6 +16,7 @@ from narrowpass.subgraphs import Opsets, model_graphs, model_nodes
 from narrowpass_fp16.constants import Constants
 from narrowpass_fp16.exactness import CONTROL_FLOW, exact_nodes
 from narrowpass_fp16.magnitude import magnitudes, number_beyond
+from narrowpass_fp16.quantized import quantized_nodes
 from narrowpass_fp16.schemas import FLOAT, first_version, is_float, slots
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Coloring:
         # A model's output keeps its name when a cast makes it, and what made it gets another.
         self._results = {node: [v.name for v in node.outputs if v.name] for node in nodes}
         self._magnitudes = magnitudes(model, nodes, self._constants.largest)
+        self._quantized = quantized_nodes(nodes)
         self._verdicts = {node: self._of(node) for node in nodes}
         for node in exact_nodes(model, nodes, self.color):
             reason = "an index or a size follows from it"
@@ -171,6 +173,8 @@ class Coloring:
             return Verdict(Color.RED, "schema", text)
         if node in self._held:
             return self._held[node]
+        if node in self._quantized and node not in self._chosen:
+            return Verdict(Color.RED, "quantization", self._quantized[node])
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return Verdict(Color.RED, "functions", "its attributes follow from the call")
         function = self._opsets.function(node)

@@ -18,7 +18,8 @@ __all__ = ["narrowpass_passes"]
 
 @hookimpl
 def narrowpass_passes() -> list[type[Pass]]:
-    """Register the pass ``int8-sym``."""
+    """Register the passes ``int8-sym`` and ``repair-quantized``."""
     from narrowpass_int8_sym.int8_sym import Int8Sym
+    from narrowpass_int8_sym.repair_quantized import RepairQuantized
 
-    return [Int8Sym]
+    return [Int8Sym, RepairQuantized]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -11,165 +9,148 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
-from narrowpass.classify import ACTIVATIONS, matching_nodes
-from narrowpass.errors import PassError
+from narrowpass.errors import PassError, UsageError
 from narrowpass.metrics import Tolerance
-from narrowpass.subgraphs import nested_graphs
-from narrowpass.verification import Verification, judges
-from narrowpass_int8_sym.products import Product, product_of
-from narrowpass_int8_sym.scales import LEAST_SCALE
-from narrowpass_int8_sym.storage import drop_unread, store
+from narrowpass.upgrading import upgrade
+from narrowpass_int8_sym.calibration import CalibrationCache
+from narrowpass_int8_sym.holding import nodes_to_hold
+from narrowpass_int8_sym.static import Scheme, Static
+from narrowpass_int8_sym.stored import Stored
 
 if TYPE_CHECKING:
     from narrowpass import Context
     from narrowpass.calibration import Samples
 
 _FIRST_OPSET = {"per-tensor": 10, "per-channel": 13}
-_DYNAMIC = ("MatMul", "Gemm")
+"""The operator sets from which weights can be stored so."""
 
 
 @dataclass(frozen=True)
 class Int8Sym(Pass):
-    """Store the weights of products in signed bytes, with the zero point 0.
+    """Let a model compute with signed bytes; those of weights have the zero point 0.
 
-    The result is standard ONNX: a DequantizeLinear before each weight. In mode ``dynamic``, MatMul
-    and Gemm also have the metadata ``narrowpass.activations``, which asks the backend to quantize
-    their rows at run time; others compute with floats.
+    The result is standard ONNX. In mode ``static``, activations have scales that are found on data,
+    and QuantizeLinear and DequantizeLinear stand around what computes with int8. Otherwise a
+    DequantizeLinear stands before each weight, and in mode ``dynamic`` MatMul and Gemm also have
+    the metadata ``narrowpass.activations``, which asks the backend to quantize their rows at run
+    time.
 
     Attributes:
-        mode: whether rows are quantized at run time too, or weights only.
+        mode: where activations are quantized: on data beforehand, at run time, or nowhere;
+            ``auto``: on data where there are samples, else at run time.
         weights: one scale for each channel of the result, or one for the tensor.
+        activations: of ``static``: whether their zero points fit the range, or are 0.
+        calibrator: of ``static``: what makes a range of the data.
+        samples: of ``static``: how many samples are taken, the first ones; none for all.
         scale_policy: ``floor``: no scale is below 2⁻¹², as in PyTorch's presets for XNNPACK;
-            ``solve``: as small as the weights ask for.
-        red: nodes whose weights stay float32: globs of names, ``op:TYPE``.
+            ``solve``: as small as the data asks for, and raised as far as a limit of the target
+            asks.
+        red: nodes that stay float32: globs of names, ``op:TYPE``.
+        green: of ``static``: nodes that are quantized also where a rule would leave them, if
+            that is possible at all.
         tolerance: how far outputs may be from those of the model as it was on the data, such as
             ``cosine:0.995``; the fewest nodes that must be for that stay float32, those first that
             harm the outputs most when they alone are quantized.
     """
 
     name: ClassVar[str] = "int8-sym"
-    mode: Literal["dynamic", "weight-only"] = "dynamic"
+    mode: Literal["auto", "static", "dynamic", "weight-only"] = "auto"
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
+    activations: Literal["affine", "symmetric"] = "affine"
+    calibrator: Literal["l2", "minmax", "percentile", "entropy", "moving-average"] = "l2"
+    samples: int | None = None
     scale_policy: Literal["solve", "floor"] = "solve"
     red: tuple[str, ...] = ()
+    green: tuple[str, ...] = ()
     tolerance: Tolerance | None = None
 
-    def run(self, model: ir.Model, ctx: Context) -> PassResult:
-        """Quantize the weights; they are converted when they are written.
-
-        Counters: ``int8`` (weights), ``nodes`` (that read them), ``left`` (products in float).
+    def __post_init__(self) -> None:
+        """Check the options.
 
         Raises:
-            PassError: the operator set has no DequantizeLinear of that kind; a tolerance without
-                data.
-            DataError: a weight has an element that is infinite or NaN.
+            OptionError: a value that does not fit its field's type.
+            UsageError: fewer than one sample.
         """
-        version = model.opset_imports.get("", 1)
-        if version < _FIRST_OPSET[self.weights]:
-            raise PassError(
-                f"operator set {version} has no DequantizeLinear {self.weights}, which came with "
-                f"{_FIRST_OPSET[self.weights]}; run upgrade-opset before"
-            )
-        if self.tolerance is not None and ctx.samples is None:
-            raise PassError("tolerance needs data: give --calibration, or build(calibration=...)")
+        super().__post_init__()
+        if self.samples is not None and self.samples < 1:
+            raise UsageError(f"samples must be at least 1: {self.samples}")
+
+    def run(self, model: ir.Model, ctx: Context) -> PassResult:
+        """Quantize; weights are converted when they are written.
+
+        Counters: ``nodes`` (that compute with int8, or with weights in bytes), ``left`` (that stay
+        float), ``int8`` (weights) or, of ``static``, ``values`` (activations that have become
+        int8).
+
+        Raises:
+            PassError: the mode or the tolerance needs data and there is none; the operator set is
+                old and cannot be upgraded.
+            DataError: a weight has an element that is infinite or NaN, or an activation is on a
+                sample.
+        """
+        if ctx.samples is None and (self.mode == "static" or self.tolerance is not None):
+            what = "mode=static" if self.mode == "static" else "tolerance"
+            raise PassError(f"{what} needs data: give --calibration, or build(calibration=...)")
+        model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
+        if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
+            return PassResult(model, self._static(model, ctx) or upgraded)
+        return PassResult(model, self._stored(model, ctx) or upgraded)
+
+    def _static(self, model: ir.Model, ctx: Context) -> bool:
+        samples = _given(ctx)
+        if self.mode == "auto":
+            ctx.log.info("int8-sym: mode=static, because there are samples")
+        scheme = Scheme(
+            self.weights == "per-channel",
+            self.activations == "symmetric",
+            self.scale_policy == "floor",
+        )
+        cache = CalibrationCache()
+        static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
+        calibrated = static.calibrate(model, samples, ctx)
+
+        def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
+            return static.rewrite(model, calibrated, held, ctx)
+
         held: dict[int, str] = {}
-        if self.tolerance is not None and ctx.samples is not None:
-            held = self._held(model, ctx, ctx.samples, self.tolerance)
-        return PassResult(model, self._rewrite(model, ctx, held))
+        if self.tolerance is not None:
+            numbers = static.numbers(model, ctx)
+            held = nodes_to_hold(model, numbers, rewrite, samples, self.tolerance, ctx)
+        return rewrite(model, held, ctx)
 
-    def _held(
-        self, model: ir.Model, ctx: Context, samples: Samples, tolerance: Tolerance
-    ) -> dict[int, str]:
-        """Give the numbers of the nodes that must stay float for `tolerance` to be met, and why."""
-        original = model.clone()
-        # The evaluator does not quantize rows: the target has the last word.
-        verification = Verification(original, samples, tolerance, judges(ctx.target)[-1:], ctx.log)
-
-        def rewrite(held: frozenset[int]) -> ir.Model:
-            clone = original.clone()
-            trial = dataclasses.replace(ctx, counters=Counter(), decisions=[])
-            self._rewrite(clone, trial, dict.fromkeys(held, ""))
-            return clone
-
-        everything = self._candidates(original, ctx, {})
-        numbers = [n for n, (_, found) in everything.items() if isinstance(found, Product)]
-        if not verification.problem(rewrite(frozenset())):
-            return {}
-        ratios: dict[int, float] = {}
-        for number in numbers:
-            ctx.log.info("int8-sym: harm of %d of %d nodes is known", len(ratios), len(numbers))
-            ratios[number] = verification.sensitivity(rewrite(frozenset(numbers) - {number}))
-        worst = sorted(numbers, key=lambda number: (ratios[number], number))
-        return {
-            number: f"quantized alone, it leaves {ratios[number]:.1f} dB; out of {tolerance}"
-            for number in verification.fewest(rewrite, worst)
-        }
-
-    def _candidates(
-        self, model: ir.Model, ctx: Context, held: Mapping[int, str]
-    ) -> dict[int, tuple[str, Product | str]]:
-        """Give, for each node with a weight or two operands, who decides and what is found.
-
-        By the number of the node; a text is the reason to leave it.
-        """
-        nodes = list(model.graph.all_nodes())
-        red: dict[ir.Node, str] = {}
-        for item, chosen in matching_nodes(self.red, nodes).items():
-            if not chosen:
-                ctx.log.warning("int8-sym: red item %r selects no node", item)
-            red.update(dict.fromkeys(chosen, f"option red={item}"))
-        found: dict[int, tuple[str, Product | str]] = {}
-        for number, node in enumerate(nodes):
-            product = product_of(node)
-            if product is None:
-                continue
-            by = f"mode={self.mode}" if isinstance(product, Product) else "rule"
-            if node in red:
-                by, product = red[node], "it is to stay float"
-            elif number in held and isinstance(product, Product):
-                by, product = "verification", held[number]
-            elif self.mode == "dynamic" and node.op_type not in _DYNAMIC:
-                by, product = "rule", f"rows of {node.op_type} are not quantized at run time"
-            found[number] = by, product
-        return found
-
-    def _rewrite(self, model: ir.Model, ctx: Context, held: Mapping[int, str]) -> bool:
-        """Rewrite in place; tell whether anything changed."""
-        nodes = list(model.graph.all_nodes())
-        taken = {node.name for node in nodes}
-        for graph in nested_graphs(model.graph):
-            taken |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
-        taken |= {value.name for node in nodes for value in node.outputs}
-        made: dict[tuple[ir.Value, int | None], ir.Value] = {}
-        for number, (by, product) in self._candidates(model, ctx, held).items():
-            node = nodes[number]
-            if isinstance(product, str):
-                ctx.counters["left"] += 1
-                _decide(ctx, node, "float", by, product)
-                continue
-            self._replace(product, made, taken)
-            if self.mode == "dynamic":
-                node.metadata_props[ACTIVATIONS] = "dynamic"
-            ctx.counters["nodes"] += 1
-            _decide(ctx, node, "int8", by, "")
-        ctx.counters["int8"] = len(made)
-        return bool(made)
-
-    def _replace(
-        self,
-        product: Product,
-        made: dict[tuple[ir.Value, int | None], ir.Value],
-        taken: set[str | None],
-    ) -> None:
-        """Let a node read its weight from bytes."""
-        weight, axis = product.weight, product.axis if self.weights == "per-channel" else None
-        if (weight, axis) not in made:
-            least = LEAST_SCALE if self.scale_policy == "floor" else 0.0
-            made[weight, axis] = store(weight, axis, least, taken)
-        product.node.replace_input_with(product.index, made[weight, axis])
-        drop_unread(weight)
+    def _stored(self, model: ir.Model, ctx: Context) -> bool:
+        if self.mode == "auto":
+            ctx.log.info("int8-sym: mode=dynamic, because there are no samples")
+        stored = Stored(
+            self.mode != "weight-only",
+            self.weights == "per-channel",
+            self.scale_policy == "floor",
+            self.red,
+        )
+        held: dict[int, str] = {}
+        if self.tolerance is not None:
+            numbers = stored.numbers(model, ctx)
+            held = nodes_to_hold(model, numbers, stored.rewrite, _given(ctx), self.tolerance, ctx)
+        return stored.rewrite(model, held, ctx)
 
 
-def _decide(ctx: Context, node: ir.Node, what: str, by: str, reason: str) -> None:
-    name = node.name or next((value.name for value in node.outputs if value.name), "")
-    ctx.decisions.append(Decision(name or "", node.op_type, what, by, reason))
+def _given(ctx: Context) -> Samples:
+    if ctx.samples is None:
+        raise PassError("there is no data")
+    return ctx.samples
+
+
+def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool]:
+    """Give a model of an operator set that has what is needed, and whether it is another."""
+    before = model.opset_imports.get("", 1)
+    if before >= least:
+        return model, False
+    made, changed = upgrade(model, least)
+    if made is model:
+        return model, False
+    ctx.log.info("int8-sym: operator set %d becomes %d", before, least)
+    reason = f"int8 weights of that kind came with operator set {least}; the model had {before}"
+    ctx.decisions.extend(
+        Decision(node.name or "", node.op_type, "upgraded", "rule", reason) for node in changed
+    )
+    return made, True

@@ -2,39 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass_int8_sym.weights import quantized
+from narrowpass.subgraphs import nested_graphs
+from narrowpass_int8_sym.weights import Array, QuantizedTensor
 
 
-def store(weight: ir.Value, axis: int | None, least: float, taken: set[str | None]) -> ir.Value:
+def taken_names(model: ir.Model) -> set[str | None]:
+    """Give the names of all nodes and values of a model's graphs."""
+    found: set[str | None] = set()
+    for graph in nested_graphs(model.graph):
+        found |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
+        for node in graph:
+            found |= {node.name, *(value.name for value in node.outputs)}
+    return found
+
+
+def store(
+    weight: ir.Value,
+    axis: int | None,
+    scales: Array,
+    taken: set[str | None],
+    *,
+    factor: float = 1.0,
+) -> ir.Value:
     """Add a weight in bytes to the graph that has it as a constant.
 
     Args:
-        weight: an initializer, or what a Constant node gives; float32.
+        weight: an initializer, or what a Constant node gives; float32, finite.
         axis: along which scales differ; None for one scale.
-        least: the least scale.
+        scales: float32 [] or [C], of the bytes.
         taken: names that others have; those of new values are added.
+        factor: the weight in float32 is multiplied by it, by way of its scales.
 
     Returns:
         The weight in float32 again, for the nodes that read it.
-
-    Raises:
-        DataError: an element is infinite or NaN.
     """
     tensor, producer = constant_tensor(weight), weight.producer()
     graph = weight.graph if producer is None else producer.graph
     if tensor is None or not isinstance(graph, ir.Graph):
         raise ValueError(f"{weight.name!r} is no constant of a graph")
     name = weight.name or "weight"
-    stored = _unique(f"{name}.int8", taken)
-    elements, scales = quantized(tensor, axis, stored, least)
-    scale = ir.Tensor(scales, name=_unique(f"{name}.scale", taken))
-    inputs = [_initializer(graph, each) for each in (elements, scale)]
+    elements = QuantizedTensor(tensor, scales, axis, unique(f"{name}.int8", taken))
+    multiplied = scales if factor == 1.0 else (scales * np.float32(factor)).astype(np.float32)
+    return dequantized(graph, elements, [multiplied], axis, name, taken)
+
+
+def dequantized(
+    graph: ir.Graph,
+    elements: ir.TensorProtocol,
+    parameters: Sequence[Array],
+    axis: int | None,
+    name: str,
+    taken: set[str | None],
+) -> ir.Value:
+    """Add integers to a graph, and the DequantizeLinear that makes them float32, at its beginning.
+
+    Args:
+        graph: to add to.
+        elements: the integers; its name is not another's.
+        parameters: the scales, and the zero point where there is one.
+        axis: along which scales differ; None for one scale.
+        name: that names of what is added begin with.
+        taken: names that others have; those of new values are added.
+    """
+    kinds = zip(("scale", "zero_point"), parameters, strict=False)
+    tensors = [ir.Tensor(array, name=unique(f"{name}.{kind}", taken)) for kind, array in kinds]
+    inputs = [initializer(graph, each) for each in (elements, *tensors)]
     result = ir.Value(
-        name=_unique(f"{name}.float", taken),
-        shape=ir.Shape(tuple(tensor.shape.numpy())),
+        name=unique(f"{name}.float", taken),
+        shape=ir.Shape(tuple(elements.shape.numpy())),
         type=ir.TensorType(ir.DataType.FLOAT),
     )
     node = ir.node(
@@ -42,7 +83,7 @@ def store(weight: ir.Value, axis: int | None, least: float, taken: set[str | Non
         inputs,
         attributes={} if axis is None else {"axis": axis},
         outputs=[result],
-        name=_unique(f"{name}/DequantizeLinear", taken),
+        name=unique(f"{name}/DequantizeLinear", taken),
     )
     graph.insert_before(next(iter(graph)), node)
     return result
@@ -59,7 +100,8 @@ def drop_unread(weight: ir.Value) -> None:
         del weight.graph.initializers[weight.name]
 
 
-def _initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+def initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """Add a tensor to a graph, under its name."""
     value = ir.Value(
         name=tensor.name,
         shape=ir.Shape(tuple(tensor.shape.numpy())),
@@ -70,7 +112,8 @@ def _initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
-def _unique(name: str, taken: set[str | None]) -> str:
+def unique(name: str, taken: set[str | None]) -> str:
+    """Give a name that nobody has yet, like the one that is given."""
     chosen, number = name, 1
     while chosen in taken:
         chosen, number = f"{name}.{number}", number + 1

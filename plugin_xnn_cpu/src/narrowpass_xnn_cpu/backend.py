@@ -22,6 +22,7 @@ class XnnCpuBackend(Backend):
 
     name: ClassVar[str] = "xnn-cpu"
     priority: ClassVar[int] = 100
+    observes: ClassVar[bool] = True
 
     def available(self) -> str | None:
         """Give None where the library can be loaded, else the reason why not."""
@@ -66,19 +67,13 @@ class XnnCpuBackend(Backend):
     def quantization_constraints(self) -> Mapping[str, Any]:
         """Give what XNNPACK needs of quantized operators, as plain data.
 
-        These are limits of its kernels. Which of them this backend calls is another matter:
-        products of int8 weights with float rows and with rows of int8, so far.
+        An operator beyond them is computed with floats between its bytes, and `explain` says why.
 
         - ``activations``, ``weights``: ``dtype`` and ``range`` (both ends taken); weights have the
           ``zero_point`` 0 and one scale, or one for each index of the ``axis`` of outputs.
         - ``smallest_scale``: the least scale of anything; scales are finite.
         - ``ratios``: by ONNX operator, ``what`` of the scales must be at least ``low`` and less
-          than ``high``, or at most that where ``closed``. `input / output` holds for each input;
-          for LeakyRelu, also for the magnitude of the input's scale times alpha; for QuantizeLinear
-          it speaks of one that follows a DequantizeLinear.
-        - ``same_quantization``: operators whose results have the scale and zero point of what
-          they read.
-        - ``fixed_outputs``: operators whose results have one quantization only.
+          than ``high``. `input / output` holds for each input.
         - ``dynamic``: ``operators`` whose rows can be quantized at run time, if they have
           ``most_channels`` at most: sums of more might not fit 32 bits.
         """

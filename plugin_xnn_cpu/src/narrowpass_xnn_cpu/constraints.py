@@ -10,18 +10,30 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from narrowpass_xnn_cpu.native.operators.int8 import (
+    HIGH,
+    LOW,
+    MULTIPLY_RATIO,
+    PRODUCT_RATIO,
+    SUM_RATIO,
+)
 from narrowpass_xnn_cpu.native.operators.quantized import (
     MOST_CHANNELS,
     SMALLEST_SCALE,
     WEIGHTS_RANGE,
 )
 
-_PRODUCT = {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8}
-_SUM = {"what": "input / output", "low": 2.0**-10, "high": 2.0**8}
-_CONVERSION = {"what": "input / output", "low": 2.0**-8, "high": 2.0**7, "closed": True}
+
+def _ratio(what: str, limits: tuple[float, float]) -> dict[str, Any]:
+    low, high = limits
+    return {"what": what, "low": low, "high": high}
+
+
+_PRODUCT = _ratio("input * weight / output", PRODUCT_RATIO)
+_SUM = _ratio("input / output", SUM_RATIO)
 
 _CONSTRAINTS: dict[str, Any] = {
-    "activations": {"dtype": "int8", "range": (-128, 127)},
+    "activations": {"dtype": "int8", "range": (LOW, HIGH)},
     "weights": {"dtype": "int8", "range": WEIGHTS_RANGE, "zero_point": 0, "axis": "output"},
     "smallest_scale": SMALLEST_SCALE,
     "ratios": {
@@ -31,29 +43,10 @@ _CONSTRAINTS: dict[str, Any] = {
         "Gemm": _PRODUCT,
         "Add": _SUM,
         "Sub": _SUM,
-        "Mul": {"what": "input * input / output", "low": 2.0**-16, "high": 2.0**8},
-        "LeakyRelu": _CONVERSION,
-        "QuantizeLinear": _CONVERSION,
+        "GlobalAveragePool": _SUM,
+        "ReduceMean": _SUM,
+        "Mul": _ratio("input * input / output", MULTIPLY_RATIO),
     },
-    "same_quantization": (
-        "Clip",
-        "Concat",
-        "DepthToSpace",
-        "Flatten",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Relu",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    ),
-    "fixed_outputs": {"Softmax": {"dtype": "uint8", "scale": 2.0**-8, "zero_point": 0}},
     "dynamic": {"operators": ("MatMul", "Gemm"), "most_channels": MOST_CHANNELS},
 }
 

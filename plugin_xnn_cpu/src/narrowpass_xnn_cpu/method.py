@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -29,11 +29,16 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.patterns import operations
+from narrowpass_xnn_cpu.lower.steps import Observed
+from narrowpass_xnn_cpu.native.meter import scratch_for
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Step, Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 from narrowpass_xnn_cpu.weights.session import Session
+
+if TYPE_CHECKING:
+    from narrowpass.meters import Meter
 
 Array = np.ndarray[Any, Any]
 
@@ -63,10 +68,13 @@ class Method:
         overridden: inputs that are fed in each run although they have defaults. The defaults of
             others are constants.
         premises: what it has from its program.
+        observe: whether kept values are only looked at, by `observe`.
 
     Attributes:
         defaults: names of the inputs that have defaults.
         fresh: names of the values that are made anew in each run.
+        types: of the outputs, and of the values that a run can give beside them, by name.
+        observable: names of the values that `observe` can be asked for.
     """
 
     def __init__(
@@ -76,6 +84,8 @@ class Method:
         kept: Sequence[str],
         overridden: frozenset[str] = frozenset(),
         premises: Premises | None = None,
+        *,
+        observe: bool = False,
     ) -> None:
         premises = premises or Premises(Workspace())
         graph = model.graph
@@ -88,17 +98,23 @@ class Method:
         known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
         known.update((value.name, value) for node in graph for value in node.outputs)
         self.known = frozenset(name for name in known if name)
-        self.types = {
-            value: known[value].type for value in (*self.outputs, *kept) if value in known
-        }
-        facts = Facts(
-            graph, [value for value in kept if value in known], overridden, premises.identities
-        )
+        kept = [value for value in kept if value in known]
+        self.observable = frozenset((*self.outputs, *kept)) if observe else frozenset()
+        observed = [v.name for v in known.values() if v.name in self.observable and _computed(v)]
+        kept = [value for value in kept if value not in observed]
+        self.types = {value: known[value].type for value in (*self.outputs, *kept)}
+        facts = Facts(graph, kept, overridden, premises.identities, observed)
         derive_constants(graph, facts)
         assigned = assign(operations(graph, facts, model, _version(model)), facts)
         units = schedule(assigned)
         self._units = _compile(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}
+        self._meters = {
+            step.value: step.meter
+            for partition in self.partitions
+            for step in partition.steps
+            if isinstance(step, Observed)
+        }
         self._constants = _Constants(facts, needed | facts.needed)
         self.plans = (*plans_of_units(name, units, self._units), *plans_of_weights(name, assigned))
         self.workspace = premises.workspace
@@ -172,6 +188,24 @@ class Method:
                     unit.run(values, shapes, pool, times)
             return {name: self._read(name, values) for name in wanted}
 
+    def observe(
+        self, feeds: Mapping[str, Any], meters: Mapping[str, Meter], pool: ThreadPool
+    ) -> None:
+        """Run the method on feeds that were checked, and let meters take in its values."""
+        native = {name: meter for name, meter in meters.items() if name in self._meters}
+        others = [name for name in meters if name not in native]
+        scratch = scratch_for(native.values(), pool)
+        with self.workspace.entered():
+            for name, meter in native.items():
+                self._meters[name].begin(meter, scratch)
+            try:
+                values = self.run(feeds, others, pool, {})
+            finally:
+                for name, meter in native.items():
+                    self._meters[name].end(meter)
+        for name in others:
+            meters[name].add(values[name], f"value {name!r}")
+
     def _read(self, name: str, values: Mapping[str, Any]) -> Any:
         if name in values:
             return values[name]
@@ -196,6 +230,11 @@ class _Constants(Mapping[str, Array]):
         return len(self._weights)
 
 
+def _computed(value: ir.Value) -> bool:
+    """Tell whether a value lies somewhere as float32 elements while the method runs."""
+    return value.producer() is not None and value.dtype == ir.DataType.FLOAT
+
+
 def _version(model: ir.Model) -> Callable[[ir.Node], int]:
     def version(node: ir.Node) -> int:
         return node.version or model.opset_imports.get(node.domain, 1)
@@ -217,21 +256,24 @@ def _compile(
     compiled: list[Partition | HostUnit] = []
     number = 0
     for index, unit in enumerate(units):
+        native = any(entry.where is Where.NATIVE for entry in unit.ops)
+        wanted = facts.given if native else facts.needed
         given = [
             value
             for entry in unit.ops
             for value in entry.op.outputs
             if value.name
             and value.name not in facts.fixed
-            and (value.name in facts.needed or read_by.get(value.name, set()) - {index})
+            and (value.name in wanted or read_by.get(value.name, set()) - {index})
         ]
-        if any(entry.where is Where.NATIVE for entry in unit.ops):
+        if native:
             builder = Builder(facts, premises.session)
             for entry in unit.ops:
                 if entry.where is Where.SHAPES:
                     builder.add_shape_node(_shape_node(entry.op, facts, model))
                     continue
                 families.lower(entry.op, builder)
+                builder.observe(entry.op.outputs)
             compiled.append(builder.finish(number, given, premises.workspace))
             number += 1
             continue

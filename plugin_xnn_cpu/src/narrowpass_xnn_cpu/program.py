@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.method import Method, Premises, step_name
-from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 from narrowpass_xnn_cpu.weights import names
@@ -35,6 +36,7 @@ from narrowpass_xnn_cpu.weights.session import Counts, Session, reasons
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
+    from narrowpass.meters import Meter
 
 
 class XnnProgram(Program):
@@ -53,7 +55,7 @@ class XnnProgram(Program):
         self._pool = shared(options.threads, spin=options.spin)
         self._methods: dict[str, Method] = {}
         self._closed = False
-        self._keep = options.keep
+        self._keep, self._observe = options.keep, options.observe
         self._models: dict[str, ir.Model] = {}
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._workspace = Workspace() if options.share_workspace else None
@@ -87,7 +89,7 @@ class XnnProgram(Program):
         overridden: frozenset[str] = frozenset(),
     ) -> Method:
         try:
-            return Method(name, model, self._keep, overridden, premises)
+            return Method(name, model, self._keep, overridden, premises, observe=self._observe)
         except BackendError as error:
             raise BackendError(f"method {name!r}: {error}") from error
 
@@ -121,22 +123,42 @@ class XnnProgram(Program):
         chosen.check(feeds)
         return self._run(self._for(chosen, feeds), feeds, wanted, out or {})
 
-    def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
-        check_targets(method.name, out, wanted)
+    def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
+        """Run a method, and look at values where they lie; see `Program.observe`."""
+        chosen = self._choose(method)
+        if not self._observe:
+            super().observe(feeds, meters, method)
+            return
+        choose_outputs(chosen.name, tuple(meters), (), chosen.observable, chosen.known)
+        chosen.check(feeds)
+        with self._told(chosen):
+            self._for(chosen, feeds).observe(feeds, meters, self._threads())
+
+    def _threads(self) -> ThreadPool:
         if self._pool.process != os.getpid():
-            self._pool = shared(
-                self._pool.threads, spin=self._pool.spin
-            )  # threads do not come along in a fork
-        given: list[Any] = [value for value in feeds.values() if _is_array(value)]
-        direct = (
-            {name: array for name, array in out.items() if _can_take(array, given)} if out else {}
-        )
+            # Threads do not come along in a fork.
+            self._pool = shared(self._pool.threads, spin=self._pool.spin)
+        return self._pool
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _told(method: Method) -> Iterator[None]:
+        """Let errors of a run name the method."""
         try:
-            values = method.run(feeds, wanted, self._pool, direct)
+            yield
         except BackendError as error:
             raise BackendError(f"method {method.name!r}: {error}") from error
         except MemoryError as error:
             raise BackendError(f"method {method.name!r} is out of memory: {error}") from error
+
+    def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
+        check_targets(method.name, out, wanted)
+        given: list[Any] = [value for value in feeds.values() if _is_array(value)]
+        direct = (
+            {name: array for name, array in out.items() if _can_take(array, given)} if out else {}
+        )
+        with self._told(method):
+            values = method.run(feeds, wanted, self._threads(), direct)
         results: Outputs = {}
         seen: list[Any] = []
         for name in wanted:

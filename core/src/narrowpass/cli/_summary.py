@@ -66,9 +66,15 @@ class Summary(Instrument):
         return self.names[self._done]
 
     def before_pass(self, pass_: Pass, model: ir.Model, ctx: Context) -> None:
-        self.show(f"{self._method}: {pass_}" if len(self.names) > 1 else str(pass_), 0, 0)
+        self.show(self._named(pass_), 0, 0)
         if self._method not in self._before:
             self._before[self._method] = (count_nodes(model), count_bytes(model))
+
+    def progress(self, pass_: Pass, what: str, done: int, total: int) -> None:
+        self.show(f"{self._named(pass_)}: {what}", done, total)
+
+    def _named(self, pass_: Pass) -> str:
+        return f"{self._method}: {pass_}" if len(self.names) > 1 else str(pass_)
 
     def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
         counters = dict(sorted(ctx.counters.items()))

@@ -33,6 +33,17 @@ class Instrument(abc.ABC):
         """Called before `pass_` runs on `model`."""
         return
 
+    def progress(self, pass_: Pass, what: str, done: int, total: int) -> None:
+        """Called while a pass is at long work.
+
+        Args:
+            pass_: the pass.
+            what: what is being done, such as ``calibrating``.
+            done: how much of it is done.
+            total: how much there is; 0 where that is not known.
+        """
+        return
+
     def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
         """Called after a pass that succeeded and whose model verified.
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.bundle import Bundle, MethodReport, Report
+
+sys.path.insert(0, str(Path(__file__).parent))  # for page_kit
 
 HOSTILE = '</script><img src="x" onerror="document.body.dataset.harm=1"><!--<script>'
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from narrowpass import Histogram
+from narrowpass.bundle import Bundle, MethodReport, Report
 from narrowpass.cli.report import layout, render
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -245,3 +247,21 @@ def test_longest_lines_are_drawn_on_demand(visit, deep, monkeypatch):
     """
     dom = visit(deep(9), script=_HANDS + script)
     assert dom.body["hands"] == "done"
+
+
+def test_histograms_are_drawn(visit, deep):
+    model = deep(1).methods["main"]
+    name = next(iter(model.graph)).name
+    shown = Histogram(-1.0, 1.0, (1, 9, 9, 1), 3, (-0.5, 0.5)).to_json()
+    told = {"node": name, "op_type": "MatMul", "decision": "int8", "by": "rule", "sqnr": 30.0}
+    report = Report("int8-sym", {"main": MethodReport(({**told, "histogram": shown},))})
+    script = """
+    const bars = document.querySelector(".histograms .inside"), frame = bars.ownerSVGElement;
+    check("size", frame.clientWidth > 100 && frame.clientHeight > 30);
+    check("bars", bars.getBBox().width === 128 && bars.getBBox().height === 64);
+    check("colour", getComputedStyle(bars).fill !== "rgb(0, 0, 0)");
+    document.querySelector("table.noise tbody td").click();
+    body.dataset.hands = view.graph.nodes[view.selected].name;
+    """
+    dom = visit(Bundle({"main": model}, reports=[report]), script=_HANDS + script)
+    assert dom.body["hands"] == name

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass import Histogram
 from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass.files import make_folder, replacing_file
 from narrowpass_int8_sym.calibration.histogram import Array
@@ -159,9 +160,7 @@ class Entry:
         header: dict[str, object] = {
             "format": FORMAT,
             "key": self._key,
-            "ranges": {
-                name: [float(kept.low), float(kept.high)] for name, kept in self.ranges.items()
-            },
+            "ranges": {name: _range_to_json(kept) for name, kept in self.ranges.items()},
         }
         arrays: dict[str, Any] = {}
         if self.partial is not None:
@@ -197,10 +196,7 @@ class Entry:
         header = json.loads(loaded["header"].tobytes())
         if header["format"] != FORMAT or header["key"] != self._key:
             raise ValueError("it is of another version, or another model")
-        ranges = {
-            _text(name): Range(_number(low), _number(high))
-            for name, (low, high) in header["ranges"].items()
-        }
+        ranges = {_text(name): _range(told) for name, told in header["ranges"].items()}
         partial = None
         if "partial" in header:
             state = header["partial"]
@@ -219,6 +215,17 @@ class Entry:
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _LEFT_BEHIND:
                     path.unlink()
+
+
+def _range_to_json(kept: Range) -> list[object]:
+    ends: list[object] = [float(kept.low), float(kept.high)]
+    return ends if kept.histogram is None else [*ends, kept.histogram.to_json()]
+
+
+def _range(told: Sequence[Any]) -> Range:
+    low, high, *histogram = told
+    shown = Histogram.from_json(histogram[0]) if histogram else None
+    return Range(_number(low), _number(high), shown)
 
 
 def _text(value: object) -> str:

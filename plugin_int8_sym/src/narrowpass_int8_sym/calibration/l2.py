@@ -88,8 +88,10 @@ def error(histogram: Histogram, counts: Array, below: int, above: int, levels: i
     zero = round(below / step)
     edges = np.arange(-histogram.below, histogram.above + 1, dtype=np.float64)
     level = np.clip(np.rint(edges / step), -zero, levels - 1 - zero)
-    # The integral of the squared distance to the nearest level, from the lowest level on.
-    integral = (edges - level * step) ** 3 / 3 + (level + zero) * (step**3 / 12)
+    # The integral of the squared distance to the nearest level, from the lowest level on. Products,
+    # as numpy's power of 3 takes ten times as long.
+    away = edges - level * step
+    integral = away * away * away / 3 + (level + zero) * (step**3 / 12)
     costs = np.diff(integral)
     for bin_, place in histogram.ends:
         nearest = min(max(round(place / step), -zero), levels - 1 - zero)

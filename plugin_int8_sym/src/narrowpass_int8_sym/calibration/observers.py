@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 
 from narrowpass.errors import DataError, UsageError
+from narrowpass.meters import Extremes
 from narrowpass.options import suggest
 from narrowpass_int8_sym.calibration import entropy, l2
-from narrowpass_int8_sym.calibration.histogram import Histogram, chunks
+from narrowpass_int8_sym.calibration.histogram import Histogram
 
 if TYPE_CHECKING:
+    from narrowpass import Histogram as Compact
+    from narrowpass.meters import Meter
     from narrowpass_int8_sym.calibration.histogram import Array
 
 Name = Literal["minmax", "moving-average", "percentile", "l2", "entropy"]
@@ -43,10 +46,13 @@ class Range:
     Attributes:
         low: finite, 0 or less.
         high: finite, 0 or more.
+        histogram: of the elements, for reports; None where the calibrator has none. Ranges are
+            equal without regard to it.
     """
 
     low: float
     high: float
+    histogram: Compact | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (-math.inf < self.low <= 0.0 <= self.high < math.inf):
@@ -119,7 +125,7 @@ class Calibrator:
     @property
     def key(self) -> str:
         """Name it with the options that its ranges depend on."""
-        relevant = [field.name for field in fields(self) if field.name in self._options]
+        relevant = [option.name for option in fields(self) if option.name in self._options]
         return ",".join([self.name, *(f"{name}={getattr(self, name)!r}" for name in relevant)])
 
     @property
@@ -164,17 +170,37 @@ class Observer(abc.ABC):
                 those of the first.
             UsageError: it is no array of floating point numbers.
         """
-        where = f"value {self._value!r} on {sample}"
-        low, high = math.inf, -math.inf
-        for part in chunks(array, where):
-            least, largest = float(part.min()), float(part.max())
-            if math.isnan(least):
-                raise DataError(f"{where} is NaN; no range can be taken from it")
-            if math.isinf(least) or math.isinf(largest):
-                raise DataError(f"{where} is infinite; no range can be taken from it")
-            low, high = min(low, least), max(high, largest)
-        if low <= high:
-            self._extremes(low, high)
+        meter = self.meter()
+        if meter is not None:
+            meter.add(array, self._where(sample))
+            self.take(meter, sample)
+
+    def meter(self) -> Meter | None:
+        """Give what is to take in the value on the next sample; None where it need not be seen."""
+        return Extremes()
+
+    def take(self, meter: Meter, sample: str) -> None:
+        """Look at what a meter from `meter` took in.
+
+        Args:
+            meter: after one sample.
+            sample: names the sample, for messages.
+
+        Raises:
+            DataError: see `see`.
+        """
+        if not isinstance(meter, Extremes):
+            raise TypeError(f"{meter} is no meter of this round")
+        if meter.nan:
+            raise DataError(f"{self._where(sample)} is NaN; no range can be taken from it")
+        if meter.low > meter.high:
+            return
+        if math.isinf(meter.low) or math.isinf(meter.high):
+            raise DataError(f"{self._where(sample)} is infinite; no range can be taken from it")
+        self._extremes(meter.low, meter.high)
+
+    def _where(self, sample: str) -> str:
+        return f"value {self._value!r} on {sample}"
 
     @abc.abstractmethod
     def _extremes(self, low: float, high: float) -> None:
@@ -247,12 +273,18 @@ class Binned(MinMax):
         self._histogram: Histogram | None = None
         self._second = False
 
-    def see(self, array: Array, sample: str) -> None:
-        """Look for the extremes in the first round, and count in the second; see `Observer`."""
+    def meter(self) -> Meter | None:
+        """Give one for extremes in the first round, and the bins in the second; see `Observer`."""
         if not self._second:
-            super().see(array, sample)
-        elif self._histogram is not None:
-            self._histogram.add(array, f"value {self._value!r} on {sample}")
+            return super().meter()
+        return None if self._histogram is None else self._histogram.meter
+
+    def take(self, meter: Meter, sample: str) -> None:
+        """See `Observer.take`."""
+        if self._histogram is not None and meter is self._histogram.meter:
+            self._histogram.check(self._where(sample))
+        else:
+            super().take(meter, sample)
 
     def next_round(self) -> None:
         """Lay the bins over the range that the first round found."""
@@ -282,7 +314,8 @@ class Binned(MinMax):
             return
         self.next_round()
         if self._histogram is not None:
-            self._histogram.counts, self._histogram.zeros = counts[:-1].copy(), int(counts[-1])
+            self._histogram.meter.counts[:] = counts[:-1]
+            self._histogram.meter.zeros = int(counts[-1])
 
     def result(self) -> Range:
         """Give the window that the calibrator chooses, within the extremes."""
@@ -293,9 +326,11 @@ class Binned(MinMax):
         high = above * histogram.width
         if self._symmetric:
             high = min(high, max(-self._low, self._high))
-            return Range.of(-high, high, symmetric=True)
-        low = max(-below * histogram.width, min(self._low, 0.0))
-        return Range.of(low, min(high, max(self._high, 0.0)), symmetric=False)
+            found = Range.of(-high, high, symmetric=True)
+        else:
+            low = max(-below * histogram.width, min(self._low, 0.0))
+            found = Range.of(low, min(high, max(self._high, 0.0)), symmetric=False)
+        return replace(found, histogram=histogram.compact(found.low, found.high))
 
     @abc.abstractmethod
     def _window(self, histogram: Histogram) -> tuple[int, int]:

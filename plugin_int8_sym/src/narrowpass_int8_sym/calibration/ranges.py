@@ -26,7 +26,10 @@ AT_ONCE = 256
 """Values that are kept in one run, at most."""
 
 BYTES_AT_ONCE = 128 << 20
-"""Bytes of all values that are kept in one run, as far as they can be told beforehand."""
+"""Bytes of all values that are kept in one run, as far as they can be told beforehand.
+
+Neither bound is for backends that observe values where they lie.
+"""
 
 _UNKNOWN = 1 << 20
 """Bytes that a value is taken to have whose shape is not known."""
@@ -89,7 +92,7 @@ def calibrate(
     found = {name: entry.ranges[name] for name in wanted if name in entry.ranges} if entry else {}
     missing = [name for name in wanted if name not in found]
     partial = _fitting(entry, missing, chosen, data.count)
-    groups = _groups(model, missing, partial, data.sizes)
+    groups = _groups(model, missing, partial, None if backend.observes else data.sizes)
     run = _Run(model, samples, backend, chosen, symmetric, data.count, entry, cache)
     report = _Report(progress, len(groups) * chosen.rounds * data.count)
     for group in groups:
@@ -156,11 +159,21 @@ def _groups(
     model: ir.Model,
     names: Sequence[str],
     partial: Partial | None,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]] | None,
 ) -> list[tuple[str, ...]]:
-    """Divide values so that those that are kept in a run fit into the memory."""
+    """Divide values so that those that are kept in a run fit into the memory.
+
+    Args:
+        model: that has them.
+        names: of the values.
+        partial: a group that was begun.
+        shapes: of inputs; None where values take no memory.
+    """
     groups: list[tuple[str, ...]] = [partial.names] if partial else []
     begun = set(groups[0]) if groups else set()
+    if shapes is None:
+        rest = tuple(name for name in names if name not in begun)
+        return [*groups, rest] if rest else groups
     bound: dict[str, int] = {}
     for value in model.graph.inputs:
         for dim, size in zip(value.shape or (), shapes.get(value.name or "", ()), strict=False):
@@ -225,7 +238,7 @@ class _Run:
         keep = tuple(name for name in names if name not in outputs)
         report.add(first * self.count + done)
         with self.backend.compile(
-            Bundle({"main": self.model}), CompileOptions(keep=keep, cache=False)
+            Bundle({"main": self.model}), CompileOptions(keep=keep, observe=True, cache=False)
         ) as program:
             for number in range(first, self.calibrator.rounds):
                 if number > first:
@@ -276,10 +289,12 @@ class _Run:
     def _see(
         self, program: Program, observers: Mapping[str, Observer], feeds: Feeds, number: int
     ) -> None:
-        results = program.run(feeds, outputs=tuple(observers))
+        meters = {name: observer.meter() for name, observer in observers.items()}
+        asked = {name: meter for name, meter in meters.items() if meter is not None}
+        program.observe(feeds, asked)
         where = f"sample {number} of {self.samples.source}"
-        for name, observer in observers.items():
-            observer.see(results[name], where)
+        for name, meter in asked.items():
+            observers[name].take(meter, where)
 
     def _keep(self, observers: Mapping[str, Observer], number: int, seen: int) -> None:
         """Write the state from time to time, and at the end of a round."""

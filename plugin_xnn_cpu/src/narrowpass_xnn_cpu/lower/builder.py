@@ -11,7 +11,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.steps import Converted, Permute
+from narrowpass_xnn_cpu.lower.steps import Converted, Observed, Permute
 from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -174,6 +174,14 @@ class Builder:
         name = value.name or ""
         self._slots.setdefault(name, {})[perm] = slot
         self._places.append(Place(name, slot, perm))
+
+    def observe(self, values: Sequence[ir.Value]) -> None:
+        """Look at those of the values just computed that are observed."""
+        for value in values:
+            name = value.name or ""
+            slots = self._slots.get(name, {})
+            if name in self.facts.observed and slots:
+                self._items.append(Observed(next(iter(slots.values())), name))
 
     def add_shape_node(self, node: ShapeNode) -> None:
         """Add shape arithmetic."""

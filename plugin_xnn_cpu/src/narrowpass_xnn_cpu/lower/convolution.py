@@ -13,11 +13,11 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.native.operators import (
     Convolution,
-    ConvolutionS8,
     Deconvolution,
     DeconvolutionS8,
     Movement,
 )
+from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -123,7 +123,7 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: Convolution | Deconvolution | ConvolutionS8 | DeconvolutionS8,
+        operator: Convolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
         window: Window,
         outputs: int,
         name: str,
@@ -145,7 +145,8 @@ class Convolve(Step):
             raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
-        return Run(result, self._operator.call if image[0] else "", self._operator)
+        operator = self._operator
+        return Run(result, operator.call if image[0] else "", operator, operator.params)
 
 
 def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:

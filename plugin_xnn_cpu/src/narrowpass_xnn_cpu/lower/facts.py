@@ -33,9 +33,12 @@ class Facts:
         kept: names of values that must be readable beside the outputs.
         overridden: names of initializers that are fed in each run: no constants.
         identities: names of the contents of tensors, by their ``id``; see `Weight.identity`.
+        observed: names of values that are looked at where they lie.
 
     Attributes:
-        needed: names of the values that somebody outside of the graph reads.
+        given: names of the outputs and the kept values.
+        observed: names of those that are looked at where they lie.
+        needed: names of both: values that somebody outside of the graph reads.
         names: of dimensions of the inputs; those of one name have one size.
         fixed: names of values that follow from shapes and constants alone, and are small.
     """
@@ -46,9 +49,12 @@ class Facts:
         kept: Iterable[str] = (),
         overridden: Iterable[str] = (),
         identities: Mapping[int, str] = MappingProxyType({}),
+        observed: Iterable[str] = (),
     ) -> None:
         self.graph = graph
-        self.needed = {value.name or "" for value in graph.outputs} | set(kept)
+        self.given = {value.name or "" for value in graph.outputs} | set(kept)
+        self.observed = set(observed)
+        self.needed = self.given | self.observed
         self.fixed: set[str] = set()
         self.names = {
             dim.value

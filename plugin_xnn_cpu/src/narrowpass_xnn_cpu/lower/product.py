@@ -12,6 +12,10 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnectedInt8,
     Range,
 )
+from narrowpass_xnn_cpu.native.operators.int8_choice import (
+    AnyFullyConnectedInt8,
+    fully_connected_int8_rows,
+)
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -65,7 +69,7 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected | FullyConnectedInt8] = {}
+        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
@@ -98,13 +102,9 @@ class Product:
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
             try:
-                made = FullyConnectedInt8(
-                    matrix,
-                    self._bias,
-                    self._limits,
-                    transposed=transposed,
-                    rows_too=rows_too,
-                    session=session,
+                make = fully_connected_int8_rows if rows_too else FullyConnectedInt8
+                made = make(
+                    matrix, self._bias, self._limits, transposed=transposed, session=session
                 )
             except BackendError as error:  # unfit constants, or a processor without the kernel
                 reason = f": {error}"
@@ -132,7 +132,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected | FullyConnectedInt8:
+    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

@@ -9,6 +9,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.meter import NativeMeter
 from narrowpass_xnn_cpu.native.operators import Binary, Transpose, Unary
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -96,6 +97,32 @@ class Converted(Step):
             return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), TURNED))
         names = self.inputs[0].dtype.name, self.output.dtype.name
         return Run(shape, "NP_CONVERT", params=kernels.convert(elements(shape), *names))
+
+
+class Observed(Step):
+    """A look at what a slot holds, in whatever order that lies.
+
+    Args:
+        given: what is looked at.
+        value: the name of the value that it holds; others may lie there too.
+
+    Attributes:
+        value: the name.
+        meter: what takes it in.
+    """
+
+    kernel = "observe"
+
+    def __init__(self, given: Slot, value: str) -> None:
+        super().__init__([given], Slot(value, given.dtype))
+        self.value = value
+        self.meter = NativeMeter()
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`; the output has no elements."""
+        if not elements(shapes[0]):
+            return Run((0,))
+        return Run((0,), "NP_OBSERVE", params=self.meter.params(elements(shapes[0])))
 
 
 class Reshaped(Step):

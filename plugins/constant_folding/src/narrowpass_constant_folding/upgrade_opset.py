@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import onnx
 import onnx_ir as ir
-from onnx import version_converter
 
 from narrowpass import Decision, Pass, PassResult
-from narrowpass.errors import PassError
+from narrowpass.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context
-
-_FIRST_WITH_COORDINATES = 11
-"""The operator set from which Resize says where samples lie."""
-
-_SMALL = 4096
-"""Bytes of a constant up to which the converter sees its elements: sizes, axes, scales."""
 
 
 @dataclass(frozen=True)
@@ -46,168 +37,11 @@ class UpgradeOpset(Pass):
             PassError: a version that this onnx does not know; a model with functions, which the
                 converter would drop; an operator that it cannot convert.
         """
-        before = model.opset_imports.get("", 1)
-        newest = onnx.defs.onnx_opset_version()
-        if not 1 <= self.to <= newest:
-            raise PassError(f"to={self.to}: this onnx knows operator sets 1 to {newest}")
-        if before >= self.to or not any(not node.domain for node in model.graph.all_nodes()):
+        made, changed = upgrade(model, self.to)
+        if made is model:
             return PassResult(model, False)
-        if model.functions:
-            raise PassError("models with functions cannot be upgraded; export with a newer set")
-        for node in model.graph.all_nodes():
-            problem = _problem(node, before, self.to)
-            if problem:
-                name = node.name or node.outputs[0].name
-                raise PassError(
-                    f"{node.op_type} {name!r} cannot be upgraded: {problem}; export the model with "
-                    "a newer set"
-                )
-        sampled = {
-            value.name
-            for node in model.graph.all_nodes()
-            if node.op_type in ("Resize", "Upsample") and before < _FIRST_WITH_COORDINATES
-            for value in node.outputs
-        }
-        weights = _take_weights(model)
-        proto = ir.to_proto(model)
-        try:
-            converted = version_converter.convert_version(proto, self.to)
-        except RuntimeError as error:
-            raise PassError(
-                f"operator set {before} cannot become {self.to}: {_short(error)}; export the model "
-                "with a newer set"
-            ) from error
-        made = ir.from_proto(converted)
-        _declare_as_before(model, made)
-        for node in made.graph.all_nodes():
-            if node.op_type == "Resize" and node.outputs[0].name in sampled:
-                # What was the only way; the converter leaves the newer default.
-                _say(node, "coordinate_transformation_mode", "asymmetric")
-                _say(node, "nearest_mode", "floor")
-        _put_back(made, weights, [value.name for value in model.graph.inputs if value.name])
-        imports = [onnx.helper.make_opsetid(d, v) for d, v in made.opset_imports.items()]
-        least = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
-        made.ir_version = max(made.ir_version, least)
-        changed = _changed(model.graph.all_nodes(), before, self.to)
         ctx.counters["nodes"] = len(changed)
         ctx.decisions.extend(
             Decision(node.name or "", node.op_type, "upgraded", self.name) for node in changed
         )
         return PassResult(made, True)
-
-
-def _problem(node: ir.Node, before: int, to: int) -> str:
-    """Tell what the converter would get wrong about a node; empty for nothing."""
-    if node.domain:
-        return ""
-    if node.op_type == "Scan" and before < 9 <= to:
-        return "its inputs were others before operator set 9"
-    if node.op_type == "Hardmax" and before < 13 <= to:
-        rank = None if node.inputs[0] is None else node.inputs[0].shape
-        axis = node.attributes.get_int("axis", 1)
-        if axis != -1 and (rank is None or axis != len(rank) - 1):
-            return "it was over all axes from one on before operator set 13"
-    if node.op_type == "GroupNormalization" and before < 21 <= to:
-        return "its scales were those of groups before operator set 21"
-    return ""
-
-
-def _say(node: ir.Node, name: str, text: str) -> None:
-    node.attributes[name] = ir.AttrString(name, text)
-
-
-def _short(error: RuntimeError) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
-
-
-def _take_weights(model: ir.Model) -> dict[str, tuple[ir.TensorProtocol, bool]]:
-    """Make large constants inputs of the graph; give their tensors, and whether they were none."""
-    taken: dict[str, tuple[ir.TensorProtocol, bool]] = {}
-    graph = model.graph
-    for name, value in list(graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is None:
-            continue
-        alone = not value.is_graph_input()
-        taken[name] = tensor, alone
-        if tensor.nbytes <= _SMALL:
-            continue
-        value.type = ir.TensorType(tensor.dtype)
-        value.shape = ir.Shape(tuple(tensor.shape.numpy()))
-        del graph.initializers[name]
-        value.const_value = None
-        if alone:
-            graph.inputs.append(value)
-    return taken
-
-
-def _put_back(
-    model: ir.Model, weights: dict[str, tuple[ir.TensorProtocol, bool]], inputs: list[str]
-) -> None:
-    """Give the graph its constants again, in their order, and the inputs that it had."""
-    graph = model.graph
-    known = {value.name: value for value in graph.inputs}
-    known.update(graph.initializers)
-    others = [value for name, value in graph.initializers.items() if name not in weights]
-    graph.initializers.clear()
-    added = {name for name, (_, alone) in weights.items() if alone}
-    kept = [value for value in graph.inputs if value.name not in added]
-    order = {name: place for place, name in enumerate(inputs)}
-    graph.inputs.clear()
-    graph.inputs.extend(sorted(kept, key=lambda value: order.get(value.name or "", len(order))))
-    for name, (tensor, _) in weights.items():
-        value = known.get(name)
-        if value is not None and (
-            value.uses() or value.is_graph_input() or value.is_graph_output()
-        ):
-            value.const_value = tensor
-            graph.initializers[name] = value
-    for value in others:
-        if value.name:
-            graph.initializers[value.name] = value
-
-
-def _declare_as_before(before: ir.Model, after: ir.Model) -> None:
-    """Copy names, metadata and documentation, and what was declared of values, no more and no less.
-
-    The converter infers shapes, with names of its own for dimensions.
-    """
-    after.metadata_props.update(before.metadata_props)
-    after.graph.metadata_props.update(before.graph.metadata_props)
-    after.graph.name, after.doc_string = before.graph.name, before.doc_string
-    after.graph.doc_string = before.graph.doc_string
-    known = {value.name: value for value in before.graph.inputs}
-    makers: dict[str | None, ir.Node] = {}
-    for node in before.graph.all_nodes():
-        known.update((value.name, value) for value in node.outputs if value.name)
-        makers.update((value.name, node) for value in node.outputs if value.name)
-    made = [value for node in after.graph.all_nodes() for value in node.outputs]
-    for value in (*after.graph.inputs, *made):
-        declared = known.get(value.name)
-        value.type = None if declared is None else declared.type
-        value.shape = None if declared is None else declared.shape
-    for node in after.graph.all_nodes():
-        maker = next((makers[v.name] for v in node.outputs if v.name in makers), None)
-        if maker is not None and node.op_type == maker.op_type:
-            node.name = maker.name
-            node.metadata_props.update(maker.metadata_props)
-            node.doc_string = maker.doc_string
-
-
-def _changed(nodes: Iterable[ir.Node], before: int, to: int) -> list[ir.Node]:
-    """Give the nodes whose operator is defined anew between two versions."""
-    found = []
-    for node in nodes:
-        if node.domain:
-            continue
-        try:
-            versions = {
-                onnx.defs.get_schema(node.op_type, version, "").since_version
-                for version in (before, to)
-            }
-        except onnx.defs.SchemaError:
-            versions = {before, to}
-        if len(versions) > 1:
-            found.append(node)
-    return found

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from narrowpass.cli.report.quantized import quantized
+
 if TYPE_CHECKING:
     from narrowpass.bundle import Report
 
 _MOST_ROWS = 5000
 """Decisions that one table shows: browsers are slow to lay out more."""
 
-_FIELDS = ("node", "op_type", "decision", "by", "reason", "measured", "limit", "error")
-_NUMBERS = {"measured", "limit", "error"}
+_FIELDS = ("node", "op_type", "decision", "by", "reason", "measured", "limit", "error", "sqnr")
+_NUMBERS = {"measured", "limit", "error", "sqnr"}
 
 
 def section(number: int, report: Report) -> str:
@@ -29,6 +31,7 @@ def section(number: int, report: Report) -> str:
             parts.append(f"<h3>method {escape(method)}</h3>\n")
         if part.counters:
             parts.append(table(("counted", "times"), part.counters.items(), {"times"}))
+        parts.append(quantized(method, part.decisions))
         if part.decisions:
             parts.append(_decisions(method, part.decisions))
         if not part.counters and not part.decisions:

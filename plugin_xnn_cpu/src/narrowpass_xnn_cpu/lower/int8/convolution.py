@@ -11,13 +11,13 @@ from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.native.operators import (
-    ConvolutionS8,
     DeconvolutionS8,
     Movement,
     Quantization,
     Requantized,
     UnfitError,
 )
+from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 
@@ -68,7 +68,7 @@ def _conv(op: Op, builder: Builder) -> None:
     terms = per_group * math.prod(window.size)
     bias = _bias(op, facts, kernel, terms, change.given, change.made)
     movement = Movement(window.pads, window.strides, window.dilations, groups)
-    operator = ConvolutionS8(
+    operator = convolution_s8(
         kernel, bias, movement, change, depthwise=depthwise, session=builder.session
     )
     perm = CHANNELS_LAST[len(weight.shape)]

@@ -14,10 +14,12 @@ from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.linear import as_bias
 from narrowpass_xnn_cpu.lower.op import Op, lowers
-from narrowpass_xnn_cpu.native.operators import (
-    FullyConnectedS8,
-    FullyConnectedS8F32,
-    UnfitError,
+from narrowpass_xnn_cpu.native.operators import UnfitError
+from narrowpass_xnn_cpu.native.operators.int8_choice import (
+    AnyFullyConnectedS8,
+    AnyFullyConnectedS8F32,
+    fully_connected_s8,
+    fully_connected_s8_f32,
 )
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -28,7 +30,7 @@ class LinearBytes(Step):
     kernel = "xnn fully connected int8"
 
     def __init__(
-        self, given: Slot, output: Slot, operator: FullyConnectedS8 | FullyConnectedS8F32
+        self, given: Slot, output: Slot, operator: AnyFullyConnectedS8 | AnyFullyConnectedS8F32
     ) -> None:
         super().__init__([given], output)
         self._operator = operator
@@ -76,15 +78,15 @@ def _product(op: Op, builder: Builder) -> None:
     if not transposed:
         matrix = matrix.transpose((1, 0))
     (given,), made = op.attributes["given"], op.attributes["made"]
-    operator: FullyConnectedS8 | FullyConnectedS8F32
+    operator: AnyFullyConnectedS8 | AnyFullyConnectedS8F32
     if made is None:
         bias_in_steps(None, matrix, given, given, inputs)
-        operator = FullyConnectedS8F32(
+        operator = fully_connected_s8_f32(
             matrix, bias, given, op.limits, transposed=transposed, session=builder.session
         )
     else:
         steps = bias_in_steps(bias, matrix, given, made, inputs)
-        operator = FullyConnectedS8(
+        operator = fully_connected_s8(
             matrix, steps, requantized(op), transposed=transposed, session=builder.session
         )
     rows = op.required(0)

@@ -30,7 +30,8 @@ class Operator:
 
     Attributes:
         call: which setup a tape uses; a name of ``enum np_call``.
-        handle: XNNPACK's handle.
+        handle: XNNPACK's handle; NULL where the kernel is ours.
+        params: of a kernel of ours, after `reshape`.
         workspace: bytes of scratch memory that a run needs, after `reshape`.
     """
 
@@ -39,6 +40,7 @@ class Operator:
     def __init__(self) -> None:
         self.workspace = 0
         self.handle: Any = None
+        self.params: Any = None
         self._ffi = extension().ffi
         self._lib = extension().lib
 

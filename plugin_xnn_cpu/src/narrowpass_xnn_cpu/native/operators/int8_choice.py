@@ -45,6 +45,11 @@ from narrowpass_xnn_cpu.native.operators.tiled_product import (
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
+AnyConvolutionS8 = ConvolutionS8 | TiledConvolutionS8 | TiledDepthwiseS8
+AnyFullyConnectedS8 = FullyConnectedS8 | TiledFullyConnectedS8
+AnyFullyConnectedS8F32 = FullyConnectedS8F32 | TiledFullyConnectedS8F32
+AnyFullyConnectedInt8 = FullyConnectedInt8 | TiledFullyConnectedInt8
+
 
 @functools.cache
 def ours() -> bool:
@@ -60,7 +65,7 @@ def convolution_s8(
     *,
     depthwise: bool = False,
     session: Session | None = None,
-) -> ConvolutionS8 | TiledConvolutionS8 | TiledDepthwiseS8:
+) -> AnyConvolutionS8:
     """Make a convolution of int8; see `ConvolutionS8`."""
     multiplied = depthwise and kernel.integers.shape[-1] != movement.groups
     if multiplied or not ours():
@@ -78,7 +83,7 @@ def fully_connected_s8(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> FullyConnectedS8 | TiledFullyConnectedS8:
+) -> AnyFullyConnectedS8:
     """Make a product of int8 that gives int8; see `FullyConnectedS8`."""
     kind = TiledFullyConnectedS8 if ours() else FullyConnectedS8
     return kind(matrix, bias, requantized, transposed=transposed, session=session)
@@ -92,7 +97,7 @@ def fully_connected_s8_f32(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> FullyConnectedS8F32 | TiledFullyConnectedS8F32:
+) -> AnyFullyConnectedS8F32:
     """Make a product of int8 that gives float32; see `FullyConnectedS8F32`."""
     kind = TiledFullyConnectedS8F32 if ours() else FullyConnectedS8F32
     return kind(matrix, bias, given, limits, transposed=transposed, session=session)
@@ -105,7 +110,7 @@ def fully_connected_int8_rows(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> FullyConnectedInt8 | TiledFullyConnectedInt8:
+) -> AnyFullyConnectedInt8:
     """Make a product of rows that are quantized each by its range; see `FullyConnectedInt8`."""
     if ours():
         return TiledFullyConnectedInt8(matrix, bias, limits, transposed=transposed, session=session)

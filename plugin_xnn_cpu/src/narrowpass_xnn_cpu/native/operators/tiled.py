@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -32,16 +31,11 @@ _MOST_ELEMENTS = 1 << 31
 
 
 class Tiled(Operator):
-    """An operator whose kernel is ours.
-
-    Attributes:
-        params: of the kernel, after `reshape`.
-    """
+    """An operator whose kernel is ours."""
 
     def __init__(self) -> None:
         super().__init__()
         self.handle = self._ffi.NULL
-        self.params: Any = None
 
     def _pack_own(
         self,
@@ -88,10 +82,10 @@ def requantizing(scales: Weight, requantized: Requantized) -> Weight:
     return Weight(scales.shape, scales.dtype, identity, make, scales.drop)
 
 
-def checked_sums(inputs: int) -> None:
+def checked_sums(inputs: int, what: str) -> None:
     """Raise `UnfitError` where sums over `inputs` products may not fit 32 bits."""
     if inputs > MOST_CHANNELS:
-        raise UnfitError(f"sums over {inputs} products may not fit 32 bits")
+        raise UnfitError(f"sums over {inputs} {what} may not fit 32 bits")
 
 
 def checked_elements(elements: int) -> int:

@@ -57,7 +57,7 @@ class TiledConvolutionS8(tiled.Tiled):
             raise BackendError(f"{outputs} output channels cannot form {groups} groups")
         _check_movement(movement)
         requantized.check()
-        tiled.checked_sums(height * width * per_group)
+        tiled.checked_sums(height * width * per_group, "weights")
         integers, scales = checked_integers(kernel.integers), checked_scales(kernel, outputs, 0)
         checked_weights(integers, bias, outputs, "int8", "int32")
         self.channels, self.outputs = per_group * groups, outputs
@@ -178,7 +178,7 @@ class TiledDepthwiseS8(tiled.Tiled):
             raise BackendError(f"{channels} channels are not {movement.groups} groups of one")
         _check_movement(movement)
         requantized.check()
-        tiled.checked_sums(height * width)
+        tiled.checked_sums(height * width, "weights")
         integers, scales = checked_integers(kernel.integers), checked_scales(kernel, channels, 2)
         checked_weights(integers, bias, channels, "int8", "int32")
         self.channels = channels

@@ -1,0 +1,172 @@
+"""What is int8 already stays as it is: scales, conversions and the operators between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from fp16_kit import check, constants, floats, model, operators, rewritten, run, verdicts
+from onnx import TensorProto, helper
+
+INT8 = {"zx": np.int8(3), "zw": np.int8(0), "zy": np.int8(-128)}
+SCALES = {"sx": np.float32(0.03), "sw": np.float32(0.01), "sy": np.float32(0.05)}
+
+
+def quantize(source: str, to: str, which: str) -> onnx.NodeProto:
+    return helper.make_node("QuantizeLinear", [source, f"s{which}", f"z{which}"], [to], name=to)
+
+
+def dequantize(source: str, to: str, which: str) -> onnx.NodeProto:
+    return helper.make_node("DequantizeLinear", [source, f"s{which}", f"z{which}"], [to], name=to)
+
+
+def int8_block(*between: onnx.NodeProto, last: str) -> list[onnx.NodeProto]:
+    """Give ``x`` through int8 nodes that read ``xf`` (and ``wf``); ``last`` becomes ``yf``."""
+    return [
+        quantize("x", "xq", "x"),
+        dequantize("xq", "xf", "x"),
+        dequantize("wq", "wf", "w"),
+        *between,
+        quantize(last, "yq", "y"),
+        dequantize("yq", "yf", "y"),
+    ]
+
+
+def around(nodes: Sequence[onnx.NodeProto], **more: np.ndarray) -> onnx.ModelProto:
+    """Let a float MatMul follow int8 nodes."""
+    stored = np.random.default_rng(5).integers(-127, 128, (8, 8)).astype(np.int8)
+    tail = helper.make_node("MatMul", ["yf", "v"], ["y"], name="float")
+    known = {"wq": stored, "v": floats(8, 8), **INT8, **SCALES, **more}
+    kept = {name for node in (*nodes, tail) for name in node.input}
+    return model(
+        [*nodes, tail],
+        {"x": [4, 8]},
+        {"y": [4, 8]},
+        {name: np.asarray(array) for name, array in known.items() if name in kept},
+        opset=21,
+    )
+
+
+def node(kind: str, inputs: Sequence[str], output: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(kind, list(inputs), [output], name=output, **attributes)
+
+
+BLOCKS = {
+    "MatMul": ([node("MatMul", ["xf", "wf"], "h")], "h"),
+    "Gemm": ([node("Gemm", ["xf", "wf", "b"], "h", transB=1)], "h"),
+    "with an activation": (
+        [node("MatMul", ["xf", "wf"], "h"), node("Relu", ["h"], "r")],
+        "r",
+    ),
+    "with a bias and an activation": (
+        [
+            node("MatMul", ["xf", "wf"], "h"),
+            node("Add", ["h", "b"], "a"),
+            node("Clip", ["a", "low", "high"], "c"),
+        ],
+        "c",
+    ),
+    "of two computed operands": ([node("Add", ["xf", "xf"], "h")], "h"),
+    "Reshape": ([node("Reshape", ["xf", "size"], "h")], "h"),
+    "Softmax": ([node("Softmax", ["xf"], "h")], "h"),
+}
+CONSTANTS = {
+    "b": np.full(8, 0.25, np.float32),
+    "low": np.float32(0),
+    "high": np.float32(6),
+    "size": np.int64([4, 8]),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_int8_operators_stay(name, dtype):
+    nodes, last = BLOCKS[name]
+    proto = around(int8_block(*nodes, last=last), **CONSTANTS)
+    made = rewritten(proto, f"fp16{{dtype={dtype}}}")
+    types = constants(made)
+    assert types["v"] == TensorProto.DataType.Value(dtype.upper())
+    assert {types[s] for s in SCALES if s in types} == {TensorProto.FLOAT}
+    kept = {n.name: list(n.input) for n in made.graph.node if n.name != "float"}
+    # All that was there but the float product reads what it read before; there is no cast between.
+    assert {n.name: kept[n.name] for n in proto.graph.node if n.name != "float"} == {
+        n.name: list(n.input) for n in proto.graph.node if n.name != "float"
+    }
+    assert operators(made)["Cast"] == 2  # into the product and out of it
+    found = verdicts(run(proto))
+    for inner in nodes:
+        assert found[inner.name]["by"] == "quantization"
+        assert found[inner.name]["decision"] == "red, wide"
+    assert found["float"]["decision"] == "green, narrow"
+
+
+def test_results_are_near():
+    """Integers are the same; the product after them is in float16 (half a part in 2048)."""
+    nodes, last = BLOCKS["with a bias and an activation"]
+    proto = around(int8_block(*nodes, last=last), **CONSTANTS)
+    check(proto, {"x": floats(4, 8, scale=1.0)})
+
+
+def test_a_float_operator_between_int8_ones_is_lowered():
+    """A product whose result nobody quantizes is float, and so is what stands alone."""
+    nodes = [
+        quantize("x", "xq", "x"),
+        dequantize("xq", "xf", "x"),
+        node("MatMul", ["xf", "v"], "yf"),
+    ]
+    made = rewritten(around(nodes))
+    assert constants(made)["v"] == TensorProto.FLOAT16
+    assert constants(made)["sx"] == TensorProto.FLOAT
+    found = verdicts(run(around(nodes)))
+    assert [found[n]["decision"] for n in ("xq", "xf", "yf", "float")] == [
+        "red, wide",
+        "red, wide",
+        "green, narrow",
+        "green, narrow",
+    ]
+
+
+def test_a_longer_float_part_is_lowered():
+    """What is between is no one operator: two products, of which the first is not quantized."""
+    between = [node("MatMul", ["xf", "wf"], "h"), node("MatMul", ["h", "v"], "r")]
+    proto = around(int8_block(*between, last="r"))
+    found = verdicts(run(proto, "fp16{green=[h]}"))
+    assert found["r"]["decision"] == "green, narrow"
+    assert found["h"]["decision"] == "green, narrow"
+
+
+def test_named_nodes_are_lowered_all_the_same():
+    nodes, last = BLOCKS["MatMul"]
+    proto = around(int8_block(*nodes, last=last))
+    assert verdicts(run(proto, "fp16{green=[h]}"))["h"]["decision"] == "green, narrow"
+
+
+def test_scales_of_qlinear_operators_stay():
+    """Operator set 21 lets scales of QLinearMatMul be float16; backends do not."""
+    nodes = [
+        quantize("x", "xq", "x"),
+        node("QLinearMatMul", ["xq", "sx", "zx", "wq", "sw", "zw", "sy", "zy"], "yq"),
+        dequantize("yq", "yf", "y"),
+    ]
+    made = rewritten(around(nodes))
+    assert constants(made)["v"] == TensorProto.FLOAT16
+    assert {constants(made)[scale] for scale in SCALES} == {TensorProto.FLOAT}
+
+
+def test_behind_int8_sym():
+    pytest.importorskip("narrowpass_int8_sym")
+    nodes = [node("Conv", ["x", "w"], "h"), node("MatMul", ["h", "v"], "r")]
+    nodes += [node("Mul", ["r", "r"], "s"), node("MatMul", ["s", "r"], "y")]
+    proto = model(
+        nodes,
+        {"x": [1, 8, 8, 8]},
+        {"y": [1, 8, 8, 8]},
+        {"w": floats(8, 8, 1, 1), "v": floats(8, 8)},
+        opset=21,
+    )
+    types = constants(rewritten(proto, "int8-sym{mode=weight-only,red=[r]},fp16"))
+    assert types["w.int8"] == TensorProto.INT8
+    assert types["w.scale"] == TensorProto.FLOAT
+    assert types["v"] == TensorProto.FLOAT16

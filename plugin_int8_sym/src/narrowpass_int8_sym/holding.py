@@ -1,0 +1,64 @@
+"""The fewest nodes that must stay float for a tolerance to be met."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from narrowpass.metrics import Tolerance
+from narrowpass.verification import Verification, judges
+
+if TYPE_CHECKING:
+    from narrowpass import Context
+    from narrowpass.calibration import Samples
+
+Rewrite = Callable[[ir.Model, Mapping[int, str], "Context"], object]
+"""Quantizes a model in place, with the nodes of these numbers kept float."""
+
+
+def nodes_to_hold(
+    model: ir.Model,
+    numbers: Sequence[int],
+    rewrite: Rewrite,
+    samples: Samples,
+    tolerance: Tolerance,
+    ctx: Context,
+) -> dict[int, str]:
+    """Give the numbers of the nodes that must stay float for `tolerance` to be met, and why.
+
+    Args:
+        model: as it was; not changed.
+        numbers: of the nodes that can be quantized.
+        rewrite: quantizes it.
+        samples: what outputs are compared on.
+        tolerance: how far they may be apart.
+        ctx: its target judges.
+
+    Raises:
+        PassError: it cannot be met.
+    """
+    original = model.clone()
+    # The evaluator does not quantize rows: the target has the last word.
+    verification = Verification(original, samples, tolerance, judges(ctx.target)[-1:], ctx.log)
+
+    def rewritten(held: frozenset[int]) -> ir.Model:
+        clone = original.clone()
+        trial = dataclasses.replace(ctx, counters=Counter(), decisions=[])
+        rewrite(clone, dict.fromkeys(held, ""), trial)
+        return clone
+
+    if not verification.problem(rewritten(frozenset())):
+        return {}
+    ratios: dict[int, float] = {}
+    for number in numbers:
+        ctx.log.info("int8-sym: harm of %d of %d nodes is known", len(ratios), len(numbers))
+        ratios[number] = verification.sensitivity(rewritten(frozenset(numbers) - {number}))
+    worst = sorted(numbers, key=lambda number: (ratios[number], number))
+    return {
+        number: f"quantized alone, it leaves {ratios[number]:.1f} dB; out of {tolerance}"
+        for number in verification.fewest(rewritten, worst)
+    }

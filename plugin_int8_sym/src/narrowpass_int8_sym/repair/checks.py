@@ -1,0 +1,109 @@
+"""Quantized operators held to what a backend asks of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.limits import Integers, Limits, Violation
+from narrowpass_int8_sym.repair.operators import Operator
+from narrowpass_int8_sym.repair.quantization import RANGES, Quantization, is_node
+from narrowpass_int8_sym.scales import Parameters
+
+_SUM = 2.0**31
+"""Sums of products are 32-bit integers."""
+
+
+def problems(operator: Operator, limits: Limits) -> list[Violation | str]:
+    """Tell which limits an operator does not keep; a text where no number says it."""
+    found: list[Violation | str] = []
+    fixed = limits.fixed.get(operator.op_type)
+    for how in operator.operands:
+        found += _activation("operand", how, limits.activations)
+    for how in operator.results:
+        as_fixed = fixed is not None and how.dtype.name.lower() == fixed.dtype
+        found += [] if as_fixed else _activation("result", how, limits.activations)
+    found += _weight(operator, limits.weights)
+    if any(how.axis is not None for how in (*operator.operands, *operator.results)):
+        return found
+    inputs = [how.parameters for how in operator.operands]
+    weights = None if operator.weight is None else operator.weight.scale
+    if operator.op_type in limits.ratios and len(inputs) == 2 and operator.computes_both:
+        weights = np.asarray(inputs[1].scale, np.float32)
+    slope = operator.node.attributes.get_float("alpha", 0.01)
+    slope = slope if operator.op_type == "LeakyRelu" else 1.0
+    if not operator.results:
+        found += limits.violations(operator.op_type, inputs, None, weights, slope)
+    for how in operator.results:
+        output = how.parameters
+        if fixed is not None and how.dtype.name.lower() == fixed.dtype:
+            output = Parameters(float(how.scale), int(how.zero_point))
+        found += limits.violations(operator.op_type, inputs, output, weights, slope)
+    return list(dict.fromkeys(found))
+
+
+def conversion_problems(
+    before: Quantization, after: Quantization, limits: Limits
+) -> list[Violation | str]:
+    """Tell which limits a conversion of integers to others does not keep."""
+    found = [
+        *_activation("operand", before, limits.activations),
+        *_activation("result", after, limits.activations),
+    ]
+    if before.axis is not None or after.axis is not None:
+        return found
+    return [*found, *limits.violations("QuantizeLinear", [before.parameters], after.parameters)]
+
+
+def _activation(which: str, how: Quantization, allowed: Integers) -> list[Violation | str]:
+    if how.axis is not None:
+        return [f"its {which} has a scale for each channel"]
+    if how.dtype.name.lower() != allowed.dtype:
+        return [f"its {which} is {how.dtype.name.lower()}, not {allowed.dtype}"]
+    low, high = RANGES[how.dtype]
+    if low < allowed.low:
+        return [Violation(f"least integer of the {which}", low, allowed.low)]
+    if high > allowed.high:
+        return [Violation(f"largest integer of the {which}", high, allowed.high)]
+    return []
+
+
+def _weight(operator: Operator, allowed: Integers) -> list[Violation | str]:
+    how, tensor = operator.weight, constant_tensor(operator.integers)
+    if how is None or tensor is None:
+        return []
+    found: list[Violation | str] = []
+    integers = np.asarray(tensor.numpy())
+    zeros = np.ravel(how.signed.zero_point)
+    worst = int(zeros[np.abs(zeros).argmax()])
+    middle = int(np.ravel(how.zero_point - how.signed.zero_point)[0])
+    least, largest = (
+        int(integers.min(initial=middle)) - middle,
+        int(integers.max(initial=middle)) - middle,
+    )
+    if worst:
+        found.append(Violation("zero point of the weight", worst, 0))
+    elif least < allowed.low:
+        found.append(Violation("integer of the weight", least, allowed.low))
+    elif largest > allowed.high:
+        found.append(Violation("integer of the weight", largest, allowed.high))
+    elif how.dtype.name.lower() != allowed.dtype:
+        found.append(f"its weight is {how.dtype.name.lower()}, not {allowed.dtype}")
+    right = operator.channel_axis(integers.ndim)
+    if how.axis is not None and how.axis != right:
+        found.append(Violation("axis of the weight's scales", how.axis, right))
+    return [*found, *_headroom(operator, integers.shape)]
+
+
+def _headroom(operator: Operator, dims: tuple[int, ...]) -> list[Violation | str]:
+    """Tell whether sums could leave 32 bits: what they have at most, and the largest bias."""
+    node = operator.node
+    bias = 0.0
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    producer = None if value is None else value.producer()
+    if producer is not None and is_node(producer, "DequantizeLinear"):
+        tensor = constant_tensor(producer.inputs[0])
+        if tensor is not None:
+            bias = float(np.abs(np.asarray(tensor.numpy(), np.float64)).max(initial=0))
+    total = bias + operator.terms(dims) * 127 * 128
+    return [Violation("largest sum of products", total, _SUM)] if total >= _SUM else []

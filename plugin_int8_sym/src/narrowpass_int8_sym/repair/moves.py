@@ -1,0 +1,136 @@
+"""Operators that must have the same quantization on both sides get it, where that is exact.
+
+What such an operator gives are numbers that it has read, so that they can be quantized as these
+were, without loss; the QuantizeLinear of the model follows, and converts. For Concat it comes
+first: what is quantized already stays as it is when it is quantized again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.limits import Limits, Violation
+from narrowpass_int8_sym.repair.editing import Editor
+from narrowpass_int8_sym.repair.integers import MOVING
+from narrowpass_int8_sym.repair.operators import Operator
+from narrowpass_int8_sym.repair.quantization import INT8, Quantization, is_node
+
+_CONVERSION = "QuantizeLinear"
+
+
+def repair(editor: Editor, operator: Operator, limits: Limits) -> str | Violation | None:
+    """Give an operator one quantization on both sides.
+
+    Returns:
+        What was done; a violation where the conversion that is to do it breaks a limit; None where
+        there is nothing to do, or it cannot be done.
+    """
+    node = operator.node
+    hows = [*operator.operands, *operator.results]
+    if node.op_type not in limits.same or not operator.direct or not operator.results:
+        return None
+    if any(how.axis is not None or how.dtype != INT8 for how in hows):
+        return None
+    first = operator.operands[0]
+    if all(how.is_same(first) for how in hows):
+        return None
+    if node.op_type == "Concat":
+        return _before(editor, operator, limits)
+    if len(operator.operands) != 1 or not _selects(node, first):
+        return None
+    return _after(editor, operator, first, limits)
+
+
+def _before(editor: Editor, operator: Operator, limits: Limits) -> str | Violation | None:
+    node, result = operator.node, operator.results[0]
+    if any(not how.is_same(result) for how in operator.results):
+        return None
+    for how in operator.operands:
+        broken = _broken(how, result, limits)
+        if broken is not None:
+            return broken
+    for index, how in enumerate(operator.operands):
+        value = node.inputs[index]
+        if value is not None and not how.is_same(result):
+            integers = editor.quantize(node, value, result)
+            editor.replace_input(node, index, editor.dequantize(node, integers, result))
+    return "its operands are converted before it"
+
+
+def _after(
+    editor: Editor, operator: Operator, how: Quantization, limits: Limits
+) -> str | Violation | None:
+    for result in operator.results:
+        broken = _broken(how, result, limits)
+        if broken is not None:
+            return broken
+    for quantizing, result in zip(operator.quantizing, operator.results, strict=True):
+        value = quantizing.inputs[0]
+        if value is not None and not result.is_same(how):
+            integers = editor.quantize(quantizing, value, how)
+            editor.replace_input(quantizing, 0, editor.dequantize(quantizing, integers, how))
+    return "its result is converted after it"
+
+
+def _broken(how: Quantization, to: Quantization, limits: Limits) -> Violation | None:
+    """Tell whether a conversion breaks a limit."""
+    if how.is_same(to):
+        return None
+    found = limits.violations(_CONVERSION, [how.parameters], to.parameters)
+    return found[0] if found else None
+
+
+def _selects(node: ir.Node, how: Quantization) -> bool:
+    """Tell whether all that an operator gives is among the numbers that integers stand for."""
+    if node.op_type == "Resize":
+        mode = node.attributes.get_string("mode", "nearest")
+        outside = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+        return mode == "nearest" and outside != "tf_crop_and_resize"
+    if node.op_type == "Relu" or (node.op_type in MOVING and node.op_type != "Pad"):
+        return True
+    if node.op_type not in ("Clip", "Pad"):
+        return False
+    if any(name in node.attributes for name in ("min", "max", "value")):
+        return False  # before operator set 11
+    numbers = node.inputs[1:3] if node.op_type == "Clip" else node.inputs[2:3]
+    return all(value is None or _is_exact(value, how) for value in numbers)
+
+
+def _is_exact(value: ir.Value, how: Quantization) -> bool:
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.size != 1:
+        return False
+    number = np.asarray(tensor.numpy(), np.float32)
+    return bool(np.array_equal(how.dequantized(how.quantized(number)), number))
+
+
+def fix(editor: Editor, operator: Operator, limits: Limits) -> str | None:
+    """Give a result the only quantization that it may have, and convert it.
+
+    It must stand for the same numbers: only the sign of the bytes may differ.
+
+    Returns:
+        What was done; None where there is nothing to do, or it cannot be done.
+    """
+    node = operator.node
+    fixed = limits.fixed.get(node.op_type)
+    if fixed is None or not operator.direct or len(operator.results) != 1:
+        return None
+    dtype = ir.DataType.from_numpy(np.dtype(fixed.dtype))
+    scale = np.asarray(fixed.scale, np.float32)
+    wanted = Quantization(scale, np.asarray(fixed.zero_point, np.int32), dtype)
+    (result,), (quantizing,) = operator.results, operator.quantizing
+    value = quantizing.inputs[0]
+    if result.dtype == dtype or not result.is_same(wanted) or value is None:
+        return None
+    integers = editor.quantize(quantizing, value, wanted)
+    editor.replace_input(quantizing, 0, editor.dequantize(quantizing, integers, wanted))
+    return f"its result is {fixed.dtype} first"
+
+
+def is_conversion(node: ir.Node) -> bool:
+    """Tell whether a QuantizeLinear converts integers to others."""
+    source = node.inputs[0]
+    return source is not None and is_node(source.producer(), "DequantizeLinear")

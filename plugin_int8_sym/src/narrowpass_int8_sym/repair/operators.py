@@ -1,0 +1,187 @@
+"""Float operators between Q/DQ: which are int8, and how they are quantized."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.repair.forms import Form, Operand
+from narrowpass_int8_sym.repair.quantization import (
+    BYTES,
+    FLOAT,
+    Quantization,
+    is_node,
+    of_conversion,
+)
+from narrowpass_int8_sym.repair.weights import WEIGHTED
+
+_FUSED = ("Clip", "Relu")
+"""Activations that an int8 operator clips its result for."""
+
+_NOT_QUANTIZED = "its result is not quantized"
+
+_SEVERAL = ("Add", "Concat", "Div", "Max", "Min", "Mul", "Sub", "Sum", "Where")
+"""Operators of several operands, constants among them."""
+
+_BIAS = 2
+"""The input of Conv, ConvTranspose and Gemm with the bias."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator with quantized operands.
+
+    Attributes:
+        node: what computes it.
+        op_type: the float operator, also where the node is quantized by itself.
+        operands: how its activations are quantized.
+        weight: how its constant weight is; None where it has none.
+        integers: the integers of the weight.
+        results: how its results are; empty where one is float.
+        quantizing: the QuantizeLinear of each result.
+        direct: whether nothing stands between the operator and these.
+    """
+
+    node: ir.Node
+    op_type: str
+    operands: tuple[Quantization, ...]
+    weight: Quantization | None
+    integers: ir.Value | None
+    results: tuple[Quantization, ...]
+    quantizing: tuple[ir.Node, ...]
+    direct: bool
+
+    @property
+    def computes_both(self) -> bool:
+        """Whether both operands of a product are activations."""
+        return self.op_type in WEIGHTED and self.weight is None
+
+    def channel_axis(self, rank: int) -> int:
+        """Give the axis of a weight along which the channels of the result lie."""
+        if self.op_type == "Conv":
+            return 0
+        if self.op_type == "ConvTranspose":
+            return 1
+        if self.op_type == "Gemm":
+            return 0 if self.node.attributes.get_int("transB", 0) else 1
+        return rank - 1
+
+    def terms(self, dims: tuple[int, ...]) -> int:
+        """Give how many products the sums have that a weight of some shape is in."""
+        if self.op_type == "Conv":
+            return math.prod(dims[1:])
+        if self.op_type == "ConvTranspose":
+            group = self.node.attributes.get_int("group", 1)
+            return dims[0] // group * math.prod(dims[2:])
+        if self.op_type == "Gemm":
+            return dims[1] if self.node.attributes.get_int("transB", 0) else dims[0]
+        return dims[-2] if len(dims) > 1 else dims[0]
+
+
+def operator_of(node: ir.Node) -> Operator | str | None:
+    """Read an operator that stands behind DequantizeLinear.
+
+    Returns:
+        None where it reads no quantized activation, and a reason where it is not all int8.
+    """
+    if node.domain or is_node(node, "QuantizeLinear", "DequantizeLinear"):
+        return None
+    weighted = node.op_type in WEIGHTED
+    operands: list[Quantization] = []
+    weight: Quantization | None = None
+    integers: ir.Value | None = None
+    reason = ""
+    unread = False
+    for index, value in enumerate(node.inputs):
+        if value is None or (weighted and index >= _BIAS):
+            continue
+        producer = value.producer()
+        if producer is not None and is_node(producer, "DequantizeLinear"):
+            how = of_conversion(producer)
+            if isinstance(how, str):
+                reason = reason or f"its input {value.name!r}: {how}"
+                unread |= not (weighted and index == 1)
+            elif weighted and index == 1 and constant_tensor(producer.inputs[0]) is not None:
+                weight, integers = how, producer.inputs[0]
+            elif how.dtype in BYTES:
+                operands.append(how)
+        elif _computes(node, index, value):
+            reason = reason or f"its input {value.name!r} is not quantized"
+    if not operands and not unread:
+        return None
+    if reason:
+        return reason
+    found = _results(node)
+    if isinstance(found, str) and not (weighted and found == _NOT_QUANTIZED):
+        return found
+    # A product of integers may be scaled to floats: its sums are what is computed with int8.
+    hows, quantizing, direct = ((), (), True) if isinstance(found, str) else found
+    return Operator(node, node.op_type, tuple(operands), weight, integers, hows, quantizing, direct)
+
+
+def of_form(node: ir.Node, form: Form) -> Operator:
+    """Give the operator that a node is which is quantized by itself."""
+    given = [each for each in form.operands if isinstance(each, Operand)]
+    weight: Operand | None = None
+    if form.op_type in WEIGHTED:
+        second, given = given[1], given[:1]
+        if constant_tensor(second.value) is not None:
+            weight = second
+        else:
+            given.append(second)
+    return Operator(
+        node,
+        form.op_type,
+        tuple(each.quantization for each in given),
+        None if weight is None else weight.quantization,
+        None if weight is None else weight.value,
+        () if form.result is None else (form.result,),
+        (),
+        True,
+    )
+
+
+def _computes(node: ir.Node, index: int, value: ir.Value) -> bool:
+    """Tell whether an operand that is not quantized has numbers, and is no limit or shape."""
+    if constant_tensor(value) is None:
+        return value.dtype in (FLOAT, None)
+    if node.op_type in WEIGHTED:
+        return True
+    return node.op_type in _SEVERAL and value.dtype == FLOAT
+
+
+def _results(
+    node: ir.Node,
+) -> tuple[tuple[Quantization, ...], tuple[ir.Node, ...], bool] | str:
+    """Give how results are quantized, and by whom; a reason where they are read otherwise."""
+    hows: list[Quantization] = []
+    found: list[ir.Node] = []
+    direct = True
+    for result in node.outputs:
+        last = result
+        if not result.uses() and not result.is_graph_output():
+            continue
+        following = _only_reader(result)
+        while following is not None and is_node(following, *_FUSED):
+            last, direct = following.outputs[0], False
+            following = _only_reader(last)
+        readers = [user for user, _ in last.uses()]
+        if last.is_graph_output() or not all(is_node(u, "QuantizeLinear") for u in readers):
+            return _NOT_QUANTIZED
+        for user in readers:
+            how = of_conversion(user)
+            if isinstance(how, str):
+                return f"its result {last.name!r}: {how}"
+            hows.append(how)
+            found.append(user)
+    if not found:
+        return "its result is not read"
+    return tuple(hows), tuple(found), direct
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    readers = [user for user, _ in value.uses()]
+    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None

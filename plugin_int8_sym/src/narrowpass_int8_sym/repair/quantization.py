@@ -1,0 +1,201 @@
+"""The scale and zero point of a tensor of integers, as a model has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.scales import Parameters
+
+Array = np.ndarray[Any, Any]
+
+INT8, UINT8, INT32 = ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32
+FLOAT = ir.DataType.FLOAT
+BYTES = (INT8, UINT8)
+
+RANGES = {INT8: (-128, 127), UINT8: (0, 255), INT32: (-(2**31), 2**31 - 1)}
+"""The least and the largest integer."""
+
+_SHIFT = 128
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How integers stand for numbers: ``scale · (integer - zero point)``.
+
+    Attributes:
+        scale: float32 [] or, along `axis`, [C]; positive and finite.
+        zero_point: int32, of the same shape.
+        dtype: of the integers.
+        axis: along which scales differ; None for one scale. It may be negative.
+    """
+
+    scale: Array
+    zero_point: Array
+    dtype: ir.DataType
+    axis: int | None = None
+
+    @property
+    def signed(self) -> Quantization:
+        """The same for bytes that are less by 128: the numbers are the same."""
+        if self.dtype != UINT8:
+            return self
+        return replace(self, zero_point=self.zero_point - _SHIFT, dtype=INT8)
+
+    @property
+    def parameters(self) -> Parameters:
+        """The scale and zero point of a tensor with one scale, for signed bytes."""
+        same = self.signed
+        return Parameters(float(same.scale), int(same.zero_point))
+
+    def is_same(self, other: Quantization) -> bool:
+        """Tell whether two of them stand for the same numbers, up to the sign of bytes."""
+        mine, others = self.signed, other.signed
+        return (
+            mine.dtype == others.dtype
+            and mine.axis == others.axis
+            and np.array_equal(mine.scale, others.scale)
+            and np.array_equal(mine.zero_point, others.zero_point)
+        )
+
+    def along(self, array: Array) -> tuple[Array, Array]:
+        """Give scale and zero point so that they broadcast against integers of it."""
+        if self.axis is None:
+            return self.scale, self.zero_point
+        shape = [1] * array.ndim
+        shape[self.axis] = -1
+        return self.scale.reshape(shape), self.zero_point.reshape(shape)
+
+    def dequantized(self, integers: Array) -> Array:
+        """Give the numbers that integers stand for, as DequantizeLinear computes them: float32."""
+        scale, zero = self.along(integers)
+        wide: Array = (integers.astype(np.int64) - zero).astype(np.float32) * scale
+        return wide
+
+    def quantized(self, numbers: Array) -> Array:
+        """Give the integers that stand for numbers, as QuantizeLinear computes them.
+
+        Args:
+            numbers: float32, without NaN.
+        """
+        scale, zero = self.along(numbers)
+        low, high = RANGES[self.dtype]
+        with np.errstate(over="ignore"):
+            whole = np.clip(np.rint(numbers / scale), -(2.0**40), 2.0**40).astype(np.int64)
+        clipped: Array = np.clip(whole + zero, low, high).astype(self.dtype.numpy())
+        return clipped
+
+
+def read(
+    scale: ir.Value | None,
+    zero_point: ir.Value | None,
+    dtype: ir.DataType | None = None,
+    axis: int | None = None,
+) -> Quantization | str:
+    """Read a quantization from the operands of a node.
+
+    Args:
+        scale: of the node.
+        zero_point: None where it is left out.
+        dtype: of the integers, where something else than the zero point says it.
+        axis: along which scales differ, where there are several.
+
+    Returns:
+        A reason where it cannot be used: computed, of another type or shape, not positive.
+    """
+    numbers, zeros = constant_tensor(scale), constant_tensor(zero_point)
+    if scale is None:
+        return "its scale is missing"
+    if numbers is None:
+        return f"its scale {scale.name!r} is computed"
+    if numbers.dtype != FLOAT:
+        return f"its scale {scale.name!r} is {numbers.dtype.name.lower()}"
+    if zero_point is not None and zeros is None:
+        return f"its zero point {zero_point.name!r} is computed"
+    kind = zeros.dtype if zeros is not None else dtype
+    if kind is None:
+        return "the type of its integers is not known: its zero point is missing"
+    if dtype is not None and kind != dtype:
+        return f"its zero point is {kind.name.lower()}, its integers are {dtype.name.lower()}"
+    if kind not in RANGES:
+        return f"its integers are {kind.name.lower()}, not 8 bits"
+    factors = np.array(numbers.numpy(), np.float32)
+    offsets = np.zeros_like(factors, np.int32) if zeros is None else zeros.numpy().astype(np.int32)
+    if factors.ndim > 1:
+        return f"its scale {scale.name!r} has {factors.ndim} dimensions"
+    if factors.size != offsets.size:
+        return f"it has {factors.size} scales and {offsets.size} zero points"
+    wrong = factors[~(np.isfinite(factors) & (factors > 0))]
+    if factors.size == 0 or wrong.size:
+        what = f"{wrong.flat[0]:g}, not above 0 and finite" if wrong.size else "empty"
+        return f"its scale {scale.name!r} is {what}"
+    if factors.size == 1:
+        return Quantization(factors.reshape(()), offsets.reshape(()), kind)
+    if axis is None:
+        return f"its scale {scale.name!r} has {factors.size} elements, not one"
+    return Quantization(factors, offsets.reshape(-1), kind, axis)
+
+
+def misfit(quantization: Quantization, dims: Sequence[int | None]) -> str:
+    """Tell why scales along an axis do not fit a tensor; empty where they do.
+
+    Args:
+        quantization: of the tensor.
+        dims: of the tensor, None where one is not known.
+    """
+    axis = quantization.axis
+    if axis is None:
+        return ""
+    if not -len(dims) <= axis < len(dims):
+        return f"its axis {axis} is none of a tensor of {len(dims)} dimensions"
+    size = dims[axis]
+    if size is not None and size != quantization.scale.size:
+        return f"it has {quantization.scale.size} scales along axis {axis} of {size} elements"
+    return ""
+
+
+def dims_of(value: ir.Value | None) -> list[int | None] | None:
+    """Give the dimensions of a value as far as they are known; None where their number is not."""
+    tensor = constant_tensor(value)
+    shape = tensor.shape if tensor is not None else None if value is None else value.shape
+    if shape is None:
+        return None
+    return [dim if isinstance(dim, int) else None for dim in shape]
+
+
+def is_node(node: ir.Node | None, *kinds: str) -> bool:
+    """Tell whether a node is one of ONNX's own operators of these names."""
+    return node is not None and not node.domain and node.op_type in kinds
+
+
+def of_conversion(node: ir.Node) -> Quantization | str:
+    """Read the quantization of a QuantizeLinear or DequantizeLinear, or why it cannot be used."""
+    if node.attributes.get_int("block_size", 0):
+        return "it is quantized in blocks"
+    if len(node.inputs) < 2 or node.inputs[0] is None:
+        return "its scale is missing"
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    source = node.inputs[0]
+    dtype: ir.DataType | None
+    if node.op_type == "QuantizeLinear":
+        dtype = ir.DataType(node.attributes.get_int("output_dtype", 0)) or None
+        if dtype is None and zero is None:
+            dtype = UINT8
+    else:
+        tensor = constant_tensor(source)
+        dtype = source.dtype if tensor is None else tensor.dtype
+    found = read(node.inputs[1], zero, dtype, node.attributes.get_int("axis", 1))
+    if isinstance(found, str):
+        return found
+    dims = dims_of(source)
+    problem = misfit(found, dims) if dims is not None else ""
+    if problem:
+        return problem
+    if found.axis is not None and found.axis < 0 and dims is not None:
+        found = replace(found, axis=found.axis % len(dims))
+    return found

@@ -1,0 +1,139 @@
+"""Constants in bytes: weights become signed with the zero point 0, where that loses nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.limits import Integers, Violation
+from narrowpass_int8_sym.repair.editing import Editor
+from narrowpass_int8_sym.repair.quantization import (
+    BYTES,
+    FLOAT,
+    INT8,
+    Array,
+    Quantization,
+    is_node,
+    of_conversion,
+)
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operators whose second operand is a weight, where it is constant."""
+
+
+def is_weight(node: ir.Node) -> bool:
+    """Tell whether what a DequantizeLinear makes is the weight of some operator."""
+    uses = [use for value in node.outputs for use in value.uses()]
+    return any(is_node(user, *WEIGHTED) and index == 1 for user, index in uses)
+
+
+def store(editor: Editor, node: ir.Node) -> str:
+    """Keep the integers that a QuantizeLinear makes of a constant, in place of its numbers.
+
+    They are those that it computes when it runs.
+
+    Returns:
+        Why not; empty where it was done.
+    """
+    tensor = constant_tensor(node.inputs[0])
+    if tensor is None or tensor.dtype != FLOAT:
+        return "what it quantizes is no constant of float32"
+    how = of_conversion(node)
+    if isinstance(how, str):
+        return how
+    numbers = np.asarray(tensor.numpy(), np.float32)
+    if np.isnan(numbers).any():
+        return "the constant has NaN"
+    result = node.outputs[0]
+    if result.is_graph_output():
+        return "its integers are an output of the model"
+    stored = editor.constant(node, result.name or "integers", how.quantized(numbers))
+    result.replace_all_uses_with(stored)
+    editor.remove(node)
+    return ""
+
+
+def repair(
+    editor: Editor, node: ir.Node, how: Quantization, allowed: Integers
+) -> str | Violation | None:
+    """Let a weight be signed bytes with the zero point 0.
+
+    Integers less their zero point are the same numbers. Where one is beyond what is allowed and all
+    of its channel are even, half of them at twice the scale are the same numbers, too.
+
+    Args:
+        editor: of the model.
+        node: the DequantizeLinear of the weight.
+        how: its quantization.
+        allowed: what integers may be.
+
+    Returns:
+        What was done; a violation where it cannot be; None where there is nothing to do.
+    """
+    source = node.inputs[0]
+    tensor = constant_tensor(source)
+    if tensor is None or source is None or how.dtype not in BYTES:
+        return None
+    integers = np.asarray(tensor.numpy())
+    _, zero = how.along(integers)
+    centered = integers.astype(np.int16) - zero.astype(np.int16)
+    others = tuple(axis for axis in range(centered.ndim) if axis != how.axis)
+    bounds = centered.min(axis=others, initial=0), centered.max(axis=others, initial=0)
+    beyond = (bounds[0] < allowed.low) | (bounds[1] > allowed.high)
+    if not beyond.any() and how.dtype == INT8 and not how.zero_point.any():
+        return None
+    if beyond.any():
+        odd = (centered % 2 != 0).any(axis=others)
+        twice = np.where(beyond, how.scale * np.float32(2), how.scale)
+        halves = bounds[0] >= 2 * allowed.low, bounds[1] <= 2 * allowed.high
+        fits = ~odd & halves[0] & halves[1] & np.isfinite(twice)
+        if not fits[beyond].all() or _has_integer_bias(node):
+            return _violation(how, bounds, allowed)
+        half, _ = replace(how, scale=np.where(beyond, 2, 1)).along(integers)
+        centered //= half.astype(np.int16)
+        how = replace(how, scale=twice)
+    made = replace(how, zero_point=np.zeros_like(how.zero_point), dtype=INT8)
+    _write(editor, node, centered.astype(np.int8), made)
+    doing = "; half the integers at twice the scale, in some channels" if beyond.any() else ""
+    return f"its weight is int8 with the zero point 0{doing}"
+
+
+def shift(editor: Editor, node: ir.Node, how: Quantization) -> None:
+    """Let a constant of unsigned bytes be signed: 128 less, like its zero point."""
+    tensor = constant_tensor(node.inputs[0])
+    if tensor is None:
+        raise ValueError(f"what {node.name!r} reads is no constant")
+    signed = (tensor.numpy().astype(np.int16) - 128).astype(np.int8)
+    _write(editor, node, signed, how.signed)
+
+
+def _write(editor: Editor, node: ir.Node, integers: Array, how: Quantization) -> None:
+    """Let a DequantizeLinear read other integers, quantized in another way."""
+    source = node.inputs[0]
+    name = (source.name if source is not None else None) or "weight"
+    editor.replace_input(node, 0, editor.constant(node, name, integers))
+    for index, value in enumerate(editor.parameters(node, name, how), start=1):
+        editor.replace_input(node, index, value)
+    if how.axis is not None:
+        node.attributes.add(ir.AttrInt64("axis", how.axis))
+
+
+def _has_integer_bias(node: ir.Node) -> bool:
+    """Tell whether a bias has the scale of the weight in its own."""
+    users = [user for value in node.outputs for user, _ in value.uses()]
+    biases = [user.inputs[2] for user in users if len(user.inputs) > 2]
+    return any(bias is not None and is_node(bias.producer(), "DequantizeLinear") for bias in biases)
+
+
+def _violation(how: Quantization, bounds: tuple[Array, Array], allowed: Integers) -> Violation:
+    zero = np.ravel(how.signed.zero_point)
+    worst = int(zero[np.abs(zero).argmax()])
+    if worst:
+        return Violation("zero point of the weight", worst, 0)
+    least, largest = int(bounds[0].min()), int(bounds[1].max())
+    if least < allowed.low:
+        return Violation("integer of the weight", least, allowed.low)
+    return Violation("integer of the weight", largest, allowed.high)

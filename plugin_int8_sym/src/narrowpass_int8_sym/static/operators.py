@@ -1,0 +1,248 @@
+"""What is known of operators: which compute element by element, which move elements."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+
+FLOAT = ir.DataType.FLOAT
+
+UNARY = frozenset(
+    {
+        "Abs",
+        "Ceil",
+        "Celu",
+        "Clip",
+        "Cos",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Log",
+        "Mish",
+        "Neg",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Selu",
+        "Shrink",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Swish",
+        "Tanh",
+        "ThresholdedRelu",
+    }
+)
+"""Operators that compute each element of one tensor; bounds of Clip are constants."""
+
+BINARY = frozenset(
+    {
+        "Add",
+        "Div",
+        "Max",
+        "Min",
+        "Mul",
+        "PRelu",
+        "Pow",
+        "Sub",
+    }
+)
+"""The same, of a tensor with a number, or with what is computed of the same element."""
+
+WIDE = frozenset(
+    {
+        "Exp",
+        "Log",
+        "Pow",
+        "Reciprocal",
+        "Sqrt",
+    }
+)
+"""Operators whose results spread over more magnitudes than 256 levels can tell apart."""
+
+ACTIVATIONS = frozenset({"Clip", "Relu"})
+"""What is computed together with the operator before it."""
+
+JOINS = frozenset(
+    {
+        "Add",
+        "Mul",
+        "Sub",
+    }
+)
+
+AVERAGES = frozenset(
+    {
+        "AveragePool",
+        "GlobalAveragePool",
+        "ReduceMean",
+    }
+)
+
+MOVES = frozenset(
+    {
+        "Concat",
+        "DepthToSpace",
+        "Dropout",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GlobalMaxPool",
+        "Identity",
+        "MaxPool",
+        "Pad",
+        "Reshape",
+        "Resize",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+LEFT = {
+    "BatchNormalization": "fold merges it into the convolution before it, where that is possible",
+    "Div": "quotients of two computed operands are not quantized",
+    "Einsum": "it is not quantized",
+    "GRU": "recurrent cells are not quantized",
+    "GroupNormalization": "normalizations lose most in int8",
+    "InstanceNormalization": "normalizations lose most in int8",
+    "LSTM": "recurrent cells are not quantized",
+    "LayerNormalization": "normalizations lose most in int8",
+    "LpNormalization": "normalizations lose most in int8",
+    "LpPool": "it is not quantized",
+    "Max": "maxima of two computed operands are not quantized",
+    "Min": "minima of two computed operands are not quantized",
+    "PRelu": "its slope differs from channel to channel",
+    "Pow": "powers of two computed operands are not quantized",
+    "RMSNormalization": "normalizations lose most in int8",
+    "RNN": "recurrent cells are not quantized",
+    "ReduceMax": "it is not quantized",
+    "ReduceSum": "it is not quantized",
+    "Where": "it is not quantized",
+}
+"""Why operators of which some runtimes have int8 forms stay float."""
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Tell whether a value is known to be a tensor of float32."""
+    return value is not None and value.dtype == FLOAT
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Tell whether a value always is the same: no input of the graph may replace it."""
+    return value is not None and constant_tensor(value) is not None and not value.is_graph_input()
+
+
+def is_number(value: ir.Value | None, beside: ir.Value | None = None) -> bool:
+    """Tell whether a value is one constant element, which leaves the shape of another alone."""
+    tensor = constant_tensor(value)
+    if value is None or tensor is None or value.is_graph_input() or tensor.size != 1:
+        return False
+    rank = len(tensor.shape)
+    shape = None if beside is None else beside.shape
+    return rank <= (1 if shape is None else len(shape))
+
+
+def pointwise_operands(node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Give the computed operands of a node that computes element by element; None for others.
+
+    Constants are left out: each is one number. Two operands must follow from the same element for
+    the node to be pointwise, which the caller finds out.
+    """
+    if node.domain or len(node.outputs) != 1 or not is_float(node.outputs[0]):
+        return None
+    if node.op_type in UNARY:
+        first = node.inputs[0] if node.inputs else None
+        rest = [value for value in node.inputs[1:] if value is not None]
+        if first is None or not is_float(first) or is_constant(first):
+            return None
+        return (first,) if all(is_constant(value) for value in rest) else None
+    if node.op_type not in BINARY or len(node.inputs) != 2:
+        return None
+    a, b = node.inputs
+    if a is None or b is None:
+        return None
+    computed = tuple(value for value in (a, b) if not is_constant(value))
+    if not computed or not all(is_float(value) for value in computed):
+        return None
+    if len(computed) == 1:
+        number = b if computed[0] is a else a
+        return computed if is_number(number, computed[0]) else None
+    return computed
+
+
+def moved(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
+    """Give the operands of a node that moves elements, constants among them.
+
+    Returns:
+        None for other operators; a reason where it computes something with them.
+    """
+    if node.domain or node.op_type not in MOVES or not is_float(node.outputs[0]):
+        return None
+    given = tuple(v for v in node.inputs if v is not None) if node.op_type == "Concat" else ()
+    operands = given or tuple(value for value in node.inputs[:1] if value is not None)
+    if not operands or not all(is_float(value) for value in operands):
+        return None
+    if all(is_constant(value) for value in operands):
+        return "it moves constants"
+    reason = _moves_not(node)
+    return reason or operands
+
+
+def _moves_not(node: ir.Node) -> str:
+    if node.op_type == "Resize":
+        mode = node.attributes.get_string("mode", "nearest")
+        if mode == "cubic":
+            return "mode=cubic goes beyond what it reads"
+        if node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize":
+            return "coordinate_transformation_mode=tf_crop_and_resize puts in other elements"
+        return ""
+    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
+        filling = node.inputs[2] if len(node.inputs) > 2 else None
+        if filling is None:
+            return ""
+        tensor = constant_tensor(filling)
+        if tensor is None or filling.is_graph_input():
+            return "what it puts in is computed"
+        if not math.isfinite(float(np.ravel(tensor.numpy())[0])):
+            return "what it puts in is infinite"
+        return ""
+    if node.op_type in ("MaxPool", "Dropout"):
+        if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+            return "its second result is read"
+        training = node.inputs[2] if len(node.inputs) > 2 else None
+        if node.op_type == "Dropout" and training is not None:
+            tensor = constant_tensor(training)
+            if tensor is None or bool(np.ravel(tensor.numpy())[0]):
+                return "it may be training"
+    return ""
+
+
+def is_activation(node: ir.Node) -> bool:
+    """Tell whether a node is a Relu or a Clip with constant bounds."""
+    return node.op_type in ACTIVATIONS and pointwise_operands(node) is not None
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Give the node that alone reads a value, once; None where there are others."""
+    uses = tuple(value.uses())
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    reader: ir.Node = uses[0].node
+    return reader

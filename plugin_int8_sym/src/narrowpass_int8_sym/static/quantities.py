@@ -1,0 +1,222 @@
+"""Scales and zero points of a choice: from ranges, within the limits of the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.calibration import Range
+from narrowpass_int8_sym.limits import PRODUCT, WEIGHTED, Limits, Violation
+from narrowpass_int8_sym.products import Product
+from narrowpass_int8_sym.scales import LEAST_SCALE, Parameters, of_magnitudes, of_range
+from narrowpass_int8_sym.static.bias import LARGEST_SUM, bias_row, headroom
+from narrowpass_int8_sym.static.choosing import Choice
+from narrowpass_int8_sym.static.sharing import Sharing
+from narrowpass_int8_sym.static.solving import MARGIN, Relation, solve
+from narrowpass_int8_sym.static.units import Role, Unit
+from narrowpass_int8_sym.weights import magnitudes
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How integers stand for numbers.
+
+    Attributes:
+        per_channel: whether weights have a scale for each channel of the result.
+        symmetric: whether zero points of activations are 0.
+        floor: whether no scale is below 2⁻¹² and no other is changed for a limit's sake; else
+            scales are raised as far as limits ask.
+    """
+
+    per_channel: bool = True
+    symmetric: bool = False
+    floor: bool = False
+
+    def axis(self, product: Product) -> int | None:
+        """Give the axis of a weight along which its scales differ."""
+        return product.axis if self.per_channel else None
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """What a choice is quantized with.
+
+    Attributes:
+        values: scale and zero point of each value, constants among them.
+        weights: the scales of each product's weight, float32 [] or [C]; of a Gemm with its alpha.
+        refused: units whose limits cannot be kept.
+    """
+
+    values: Mapping[ir.Value, Parameters]
+    weights: Mapping[Unit, Array]
+    refused: Mapping[Unit, Violation]
+
+
+@dataclass
+class Magnitudes:
+    """Largest magnitudes of weights, found once."""
+
+    known: dict[tuple[str, int | None], Array] = field(default_factory=dict)
+
+    def of(self, product: Product, axis: int | None) -> Array:
+        """Give the largest magnitude of a weight, float32 [] or [C].
+
+        Raises:
+            DataError: an element is infinite or NaN.
+        """
+        key = product.weight.name or "", axis
+        if key not in self.known:
+            tensor = constant_tensor(product.weight)
+            if tensor is None:
+                raise ValueError(f"{product.weight.name!r} is no constant")
+            self.known[key] = magnitudes(tensor, axis)
+        return self.known[key]
+
+
+def quantities(
+    choice: Choice,
+    ranges: Mapping[str, Range],
+    scheme: Scheme,
+    limits: Limits,
+    weights: Magnitudes,
+) -> Quantities:
+    """Choose scales and zero points.
+
+    Args:
+        choice: what is quantized.
+        ranges: of its computed values, by name.
+        scheme: how.
+        limits: what scales must keep.
+        weights: magnitudes that are known, and to which those that are not yet are added.
+
+    Raises:
+        DataError: a weight, a bias or another constant is infinite or NaN.
+    """
+    sharing: Sharing[ir.Value] = Sharing()
+    for unit in choice.units:
+        if unit.role is Role.MOVE or unit.op_type in limits.same:
+            sharing.join((*unit.inputs, *unit.outputs, *unit.constants))
+    known = _ranges(choice, ranges, sharing)
+    floor = max(limits.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
+    least: dict[ir.Value, float] = {}
+    fixed: dict[ir.Value, Parameters] = {}
+    refused: dict[Unit, Violation] = {}
+    for root, (low, high) in known.items():
+        least[root] = of_range(low, high, symmetric=scheme.symmetric, least=floor).scale
+    for unit in choice.units:
+        if unit.op_type in limits.fixed:
+            only = limits.fixed[unit.op_type]
+            root = sharing.find(unit.outputs[0])
+            fixed[root] = Parameters(only.scale, only.zero_point)
+            least[root] = only.scale
+    relations = {
+        unit: _relation(unit, choice, sharing, scheme, limits, weights) for unit in choice.units
+    }
+    if scheme.floor:
+        scales: Mapping[Any, float] = least
+    else:
+        solution = solve(least, fixed, list(relations.values()))
+        scales = solution.scales
+        units = {relation: unit for unit, relation in relations.items()}
+        refused |= {units[relation]: broken for relation, broken in solution.refused.items()}
+    roots = {
+        root: fixed.get(root)
+        or of_range(low, high, symmetric=scheme.symmetric, least=_narrow(scales[root]))
+        for root, (low, high) in known.items()
+    }
+    final = {root: each.scale for root, each in roots.items()}
+    values = {value: roots[sharing.find(value)] for value in _all_values(choice)}
+    channels = {
+        unit: np.asarray(found, np.float32)
+        for unit, relation in relations.items()
+        if (found := relation.channels(final)) is not None
+    }
+    for unit in choice.units:
+        if unit not in refused and (broken := _broken(unit, choice, values, channels, limits)):
+            refused[unit] = broken
+    return Quantities(values, channels, refused)
+
+
+def _narrow(scale: float) -> float:
+    return float(np.float32(scale))
+
+
+def _all_values(choice: Choice) -> list[ir.Value]:
+    constants = [value for unit in choice.units for value in unit.constants]
+    return [*choice.values(), *dict.fromkeys(constants)]
+
+
+def _ranges(
+    choice: Choice, ranges: Mapping[str, Range], sharing: Sharing[ir.Value]
+) -> dict[ir.Value, tuple[float, float]]:
+    """Give the range of each set of values that share: what holds all of theirs."""
+    found: dict[ir.Value, tuple[float, float]] = {}
+    for value in _all_values(choice):
+        tensor = constant_tensor(value)
+        if tensor is None or value.is_graph_input():
+            given = ranges[value.name or ""]
+            low, high = given.low, given.high
+        else:
+            array = tensor.numpy()
+            low, high = float(array.min()), float(array.max())
+        root = sharing.find(value)
+        before = found.get(root, (0.0, 0.0))
+        found[root] = min(low, before[0]), max(high, before[1])
+    return found
+
+
+def _relation(
+    unit: Unit,
+    choice: Choice,
+    sharing: Sharing[ir.Value],
+    scheme: Scheme,
+    limits: Limits,
+    known: Magnitudes,
+) -> Relation:
+    """Give what the limits of a unit ask of scales."""
+    bound = limits.ratios.get(unit.op_type)
+    inputs = tuple(sharing.find(value) for value in (*unit.inputs, *unit.constants))
+    output = None if unit in choice.wide else sharing.find(unit.outputs[0])
+    product = unit.product
+    if product is None:
+        if bound is not None and bound.what == WEIGHTED:
+            bound = replace(bound, what=PRODUCT)
+        return Relation(bound, inputs, output, slope=unit.slope)
+    axis = scheme.axis(product)
+    floor = max(limits.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
+    scales = of_magnitudes(known.of(product, axis), floor)
+    alpha = product.node.attributes.get_float("alpha", 1.0) if unit.op_type == "Gemm" else 1.0
+    least = None
+    if unit.bias is not None and not choice.adds_floats(unit):
+        row = np.abs(bias_row(unit))
+        room = max(headroom(product), 1) * (1 - MARGIN)
+        least = row / room if axis is not None else row.max() / room
+    if scheme.floor and bound is not None:
+        bound = None
+    return Relation(bound, inputs, output, scales.astype(np.float64) * alpha, least)
+
+
+def _broken(
+    unit: Unit,
+    choice: Choice,
+    values: Mapping[ir.Value, Parameters],
+    channels: Mapping[Unit, Array],
+    limits: Limits,
+) -> Violation | None:
+    """Give the first limit that a unit does not keep, with all scales known."""
+    if unit.product is not None and headroom(unit.product) < 1:
+        return Violation("largest sum", LARGEST_SUM - headroom(unit.product), LARGEST_SUM)
+    inputs = [values[value] for value in (*unit.inputs, *unit.constants)]
+    output = None if unit in choice.wide else values[unit.outputs[0]]
+    weights = channels.get(unit)
+    if unit.op_type == "MatMul" and unit.product is None:
+        weights = np.array(inputs[1].scale)
+    found = limits.violations(unit.op_type, inputs, output, weights, unit.slope)
+    return found[0] if found else None

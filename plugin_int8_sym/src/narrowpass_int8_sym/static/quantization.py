@@ -1,0 +1,185 @@
+"""Calibrates a model once, and rewrites it as often as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from narrowpass.errors import PassError
+from narrowpass.inference import inferred
+from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
+from narrowpass_int8_sym.limits import Limits, Violation
+from narrowpass_int8_sym.static.choosing import Choice, choose
+from narrowpass_int8_sym.static.emission import emit
+from narrowpass_int8_sym.static.finding import Found, find_units
+from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
+from narrowpass_int8_sym.static.telling import Outcome, selected, tell
+from narrowpass_int8_sym.static.units import Unit
+
+if TYPE_CHECKING:
+    from narrowpass import Context, Samples
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What was found out about a float model.
+
+    Attributes:
+        ranges: of the values that may become int8, by name.
+        magnitudes: of weights.
+    """
+
+    ranges: Mapping[str, Range]
+    magnitudes: Magnitudes = field(default_factory=Magnitudes)
+
+
+@dataclass(frozen=True)
+class Static:
+    """How a model is quantized.
+
+    Attributes:
+        scheme: how integers stand for numbers.
+        calibrator: what takes ranges from data.
+        samples: how many samples are taken, the first ones; None for all.
+        red: nodes that stay float: globs of names, ``op:TYPE``.
+        green: nodes that are quantized also where a rule would leave them, if they can be.
+        cache: keeps ranges for later runs; None for nowhere.
+    """
+
+    scheme: Scheme = field(default_factory=Scheme)
+    calibrator: str = "l2"
+    samples: int | None = None
+    red: tuple[str, ...] = ()
+    green: tuple[str, ...] = ()
+    cache: CalibrationCache | None = None
+
+    def calibrate(self, model: ir.Model, samples: Samples, ctx: Context) -> Calibrated:
+        """Take the ranges of all values that may become int8.
+
+        Args:
+            model: in float32; not changed.
+            samples: feeds for it.
+            ctx: `Context.target` runs the model.
+
+        Raises:
+            DataError: the data does not fit, or a value is NaN or infinite on it.
+            BackendError: the model cannot be run.
+        """
+        for option, items in (("red", self.red), ("green", self.green)):
+            for item, chosen in selected(items, model).items():
+                if not chosen:
+                    ctx.log.warning("int8-sym: %s item %r selects no node", option, item)
+        with inferred(model):
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
+            names = [value.name for value in choice.values() if value.name]
+            if not names:
+                return Calibrated({})
+            ctx.log.info(
+                "int8-sym: calibrates %d values on %s, with %s",
+                len(names),
+                samples.source,
+                self.calibrator,
+            )
+            ranges = calibrate(
+                model,
+                names,
+                samples,
+                ctx.target,
+                self.calibrator,
+                symmetric=self.scheme.symmetric,
+                limit=self.samples,
+                cache=self.cache,
+            )
+        return Calibrated(ranges)
+
+    def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
+        """Give the numbers of the nodes that can be quantized, one for each unit.
+
+        Numbers are places among ``model.graph.all_nodes()``, from 0.
+        """
+        places = {node: number for number, node in enumerate(model.graph.all_nodes())}
+        with inferred(model):
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
+        return [places[unit.nodes[0]] for unit in choice.units]
+
+    def rewrite(
+        self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
+    ) -> bool:
+        """Quantize a model in place; tell whether anything changed.
+
+        Args:
+            model: the one that was calibrated, or a clone of it.
+            calibrated: what was found out about it.
+            held: the numbers of nodes that stay float with all that is quantized with them, and
+                why; see `numbers`.
+            ctx: `Context.target` says what scales must keep; decisions and counters are told.
+
+        Raises:
+            DataError: a weight or a bias has an element that is infinite or NaN.
+        """
+        limits = limits_of(ctx)
+        reasons = {
+            node: held[number]
+            for number, node in enumerate(model.graph.all_nodes())
+            if number in held
+        }
+        with inferred(model):
+            found = self._found(model, limits)
+            kept = {
+                unit: next(reasons[node] for node in unit.nodes if node in reasons)
+                for unit in found.units
+                if any(node in reasons for node in unit.nodes)
+            }
+            choice, chosen, broken = self._fitting(found, set(kept), calibrated, limits)
+        tell(model, Outcome(found, choice, kept, broken, selected(self.red, model)), ctx)
+        ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
+        return bool(choice.units)
+
+    def _fitting(
+        self, found: Found, held: set[Unit], calibrated: Calibrated, limits: Limits
+    ) -> tuple[Choice, Quantities, dict[Unit, Violation]]:
+        """Choose, and choose again without what cannot keep its limits."""
+        broken: dict[Unit, Violation] = {}
+        while True:
+            choice = choose(found.units, held | set(broken))
+            chosen = quantities(
+                choice, calibrated.ranges, self.scheme, limits, calibrated.magnitudes
+            )
+            if not chosen.refused:
+                return choice, chosen, broken
+            broken |= chosen.refused
+
+    def _found(self, model: ir.Model, limits: Limits) -> Found:
+        red = {node for nodes in selected(self.red, model).values() for node in nodes}
+        asked = {
+            node: f"option green={item}"
+            for item, nodes in selected(self.green, model).items()
+            for node in nodes
+        }
+        found = find_units(model.graph, red, asked)
+        other = {
+            unit: f"the target has results of {unit.op_type} as {fixed.dtype} alone"
+            for unit in found.units
+            if (fixed := limits.fixed.get(unit.op_type)) and fixed.dtype != limits.activations.dtype
+        }
+        left = {node: reason for unit, reason in other.items() for node in unit.nodes}
+        units = tuple(unit for unit in found.units if unit not in other)
+        return Found(units, {**found.left, **left})
+
+
+def limits_of(ctx: Context) -> Limits:
+    """Give what the target asks of quantized operators.
+
+    Raises:
+        PassError: it wants other integers than this pass writes.
+    """
+    limits = Limits.of(ctx.target.quantization_constraints() if ctx.target else {})
+    name = ctx.target.name if ctx.target else ""
+    if limits.activations != Limits().activations:
+        raise PassError(f"{name} has activations of {limits.activations}; int8-sym gives int8")
+    if limits.weights.dtype != "int8" or limits.weights.low > -127 or limits.weights.high < 127:
+        raise PassError(f"{name} has weights of {limits.weights}; int8-sym gives int8 to 127")
+    return limits

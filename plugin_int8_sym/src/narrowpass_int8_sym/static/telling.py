@@ -1,0 +1,105 @@
+"""What is said of each node: what was decided, by whom, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from narrowpass import Decision
+from narrowpass.classify import matching_nodes
+from narrowpass_int8_sym.limits import Violation
+from narrowpass_int8_sym.products import product_of
+from narrowpass_int8_sym.static.choosing import Choice
+from narrowpass_int8_sym.static.finding import Found
+from narrowpass_int8_sym.static.units import Unit
+
+if TYPE_CHECKING:
+    from narrowpass import Context
+
+
+def label(node: ir.Node) -> str:
+    """Name a node for reports: by what it computes if it has no name."""
+    return node.name or next((value.name for value in node.outputs if value.name), "") or ""
+
+
+def selected(items: Sequence[str], model: ir.Model) -> dict[str, list[ir.Node]]:
+    """Give the nodes that each item of an option selects; see `narrowpass.matching_nodes`."""
+    return matching_nodes(items, model.graph.all_nodes(), label)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the nodes of a model.
+
+    Attributes:
+        found: what could be quantized.
+        choice: what is.
+        held: what had to stay float for the results' sake, and why.
+        broken: what cannot keep a limit of the target.
+        red: the nodes that each item of the option ``red`` selects.
+    """
+
+    found: Found
+    choice: Choice
+    held: Mapping[Unit, str]
+    broken: Mapping[Unit, Violation]
+    red: Mapping[str, Sequence[ir.Node]]
+
+
+def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
+    """Report on each node of a known operator; warn of each unit that cannot keep a limit.
+
+    Counters: ``nodes`` (that are quantized), ``left``.
+    """
+    decisions = _decisions(model, outcome)
+    for unit in outcome.broken:
+        first = decisions[unit.nodes[0]]
+        ctx.log.warning("int8-sym: %s %r stays float: %s", first.op_type, first.node, first.reason)
+    for node in model.graph.all_nodes():
+        if node in decisions:
+            ctx.decisions.append(decisions[node])
+            ctx.counters["nodes" if decisions[node].decision == "int8" else "left"] += 1
+
+
+def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
+    found: dict[ir.Node, Decision] = {}
+
+    def left(node: ir.Node, by: str, reason: str) -> None:
+        found[node] = Decision(label(node), node.op_type, "float", by, reason)
+
+    inside = set(model.graph)
+    for node in model.graph.all_nodes():
+        if node not in inside and product_of(node) is not None:
+            left(node, "rule", "subgraphs are not quantized")
+    for item, nodes in outcome.red.items():
+        for node in nodes:
+            left(node, f"option red={item}", "it is to stay float")
+    for node, reason in outcome.found.left.items():
+        left(node, "rule", reason)
+    for unit, reason in outcome.choice.left.items():
+        for node in unit.nodes:
+            left(node, "rule", reason)
+    for unit, reason in outcome.held.items():
+        for node in unit.nodes:
+            left(node, "verification", reason)
+    for unit, broken in outcome.broken.items():
+        for node in unit.nodes:
+            found[node] = Decision(
+                label(node),
+                node.op_type,
+                "float",
+                "constraint",
+                f"{broken}, of the target",
+                broken.measured,
+                broken.limit,
+            )
+    for unit in outcome.choice.units:
+        wide = unit in outcome.choice.wide
+        reason = "its result stays float: nothing int8 reads it" if wide else ""
+        for node in unit.nodes:
+            by = unit.asked or "mode=static"
+            found[node] = Decision(label(node), node.op_type, "int8", by, reason)
+    return found

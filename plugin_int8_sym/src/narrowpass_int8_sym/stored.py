@@ -1,0 +1,123 @@
+"""Weights in bytes, where activations stay float or are quantized at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass import Decision
+from narrowpass.classify import ACTIVATIONS, matching_nodes
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.products import Product, product_of
+from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
+from narrowpass_int8_sym.storage import drop_unread, store, taken_names
+from narrowpass_int8_sym.weights import magnitudes
+
+if TYPE_CHECKING:
+    from narrowpass import Context
+
+_DYNAMIC = ("MatMul", "Gemm")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How weights are stored.
+
+    Attributes:
+        dynamic: whether rows are quantized at run time.
+        per_channel: whether there is a scale for each channel of the result.
+        floor: whether no scale is below 2⁻¹².
+        red: nodes whose weights stay float32.
+    """
+
+    dynamic: bool
+    per_channel: bool
+    floor: bool
+    red: tuple[str, ...] = ()
+
+    def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
+        """Give the places, among all nodes, of those whose weights can be stored in bytes."""
+        found = self._candidates(model, ctx, {})
+        return [number for number, (_, product) in found.items() if isinstance(product, Product)]
+
+    def rewrite(self, model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
+        """Store weights in bytes, in place; tell whether anything changed.
+
+        Args:
+            model: to change.
+            held: the numbers of nodes whose weights stay float, and why.
+            ctx: told of decisions and counts.
+
+        Raises:
+            DataError: a weight has an element that is infinite or NaN.
+        """
+        nodes = list(model.graph.all_nodes())
+        taken = taken_names(model)
+        made: dict[tuple[ir.Value, int | None], ir.Value] = {}
+        for number, (by, product) in self._candidates(model, ctx, held).items():
+            node = nodes[number]
+            if isinstance(product, str):
+                ctx.counters["left"] += 1
+                _decide(ctx, node, "float", by, product)
+                continue
+            self._replace(product, made, taken)
+            if self.dynamic:
+                node.metadata_props[ACTIVATIONS] = "dynamic"
+            ctx.counters["nodes"] += 1
+            _decide(ctx, node, "int8", by, "")
+        ctx.counters["int8"] = len(made)
+        return bool(made)
+
+    def _candidates(
+        self, model: ir.Model, ctx: Context, held: Mapping[int, str]
+    ) -> dict[int, tuple[str, Product | str]]:
+        """Give, for each node with a weight or two operands, who decides and what is found.
+
+        By the number of the node; a text is the reason to leave it.
+        """
+        nodes = list(model.graph.all_nodes())
+        red: dict[ir.Node, str] = {}
+        for item, chosen in matching_nodes(self.red, nodes).items():
+            if not chosen:
+                ctx.log.warning("int8-sym: red item %r selects no node", item)
+            red.update(dict.fromkeys(chosen, f"option red={item}"))
+        found: dict[int, tuple[str, Product | str]] = {}
+        for number, node in enumerate(nodes):
+            product = product_of(node)
+            if product is None:
+                continue
+            mode = "dynamic" if self.dynamic else "weight-only"
+            by = f"mode={mode}" if isinstance(product, Product) else "rule"
+            if node in red:
+                by, product = red[node], "it is to stay float"
+            elif number in held and isinstance(product, Product):
+                by, product = "verification", held[number]
+            elif self.dynamic and node.op_type not in _DYNAMIC:
+                by, product = "rule", f"rows of {node.op_type} are not quantized at run time"
+            found[number] = by, product
+        return found
+
+    def _replace(
+        self,
+        product: Product,
+        made: dict[tuple[ir.Value, int | None], ir.Value],
+        taken: set[str | None],
+    ) -> None:
+        """Let a node read its weight from bytes."""
+        weight, axis = product.weight, product.axis if self.per_channel else None
+        tensor = constant_tensor(weight)
+        if (weight, axis) not in made and tensor is not None:
+            least = LEAST_SCALE if self.floor else 0.0
+            scales = np.asarray(of_magnitudes(magnitudes(tensor, axis), least))
+            made[weight, axis] = store(weight, axis, scales, taken)
+        product.node.replace_input_with(product.index, made[weight, axis])
+        drop_unread(weight)
+
+
+def _decide(ctx: Context, node: ir.Node, what: str, by: str, reason: str) -> None:
+    name = node.name or next((value.name for value in node.outputs if value.name), "")
+    ctx.decisions.append(Decision(name or "", node.op_type, what, by, reason))

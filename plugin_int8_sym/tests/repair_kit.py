@@ -1,0 +1,214 @@
+"""Quantized models in the forms that tools write, and backends with limits of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from narrowpass import (
+    Accept,
+    Backend,
+    Bundle,
+    CompileOptions,
+    Context,
+    Decision,
+    Program,
+    Registry,
+)
+from narrowpass.reference import ReferenceBackend
+from narrowpass.testing import assert_signature_unchanged, run_pass
+from narrowpass_int8_sym.repair_quantized import RepairQuantized
+
+Array = np.ndarray[Any, Any]
+MICROSOFT = "com.microsoft"
+RNG = np.random.default_rng(61)
+
+_TYPES = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.uint8): TensorProto.UINT8,
+    np.dtype(np.int8): TensorProto.INT8,
+}
+
+
+def node(
+    kind: str, inputs: Sequence[str], outputs: str, domain: str = "", **attributes: Any
+) -> onnx.NodeProto:
+    """Make a node with the name of its first output."""
+    made = outputs.split()
+    return helper.make_node(kind, list(inputs), made, name=made[0], domain=domain, **attributes)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int | str]],
+    outputs: Mapping[str, Sequence[int | str] | None],
+    constants: Mapping[str, Any],
+    opset: int = 21,
+    types: Mapping[str, Any] | None = None,
+) -> onnx.ModelProto:
+    """Make a model; inputs and outputs are float32 unless `types` says otherwise."""
+    kinds = {name: _TYPES[np.dtype(kind)] for name, kind in (types or {}).items()}
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [
+            helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape)
+            for name, shape in inputs.items()
+        ],
+        [
+            helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape)
+            for name, shape in outputs.items()
+        ],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    made = helper.make_model(graph, opset_imports=opsets)
+    made.ir_version = 10
+    return made
+
+
+@dataclass(frozen=True)
+class Limited(Backend):
+    """The reference backend, with limits."""
+
+    name = "limited"
+    limits: Mapping[str, Any]
+
+    def supports(self, node: ir.Node, ctx: Context) -> Accept:
+        return Accept()
+
+    def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
+        return ReferenceBackend().compile(bundle, options)
+
+    def quantization_constraints(self) -> Mapping[str, Any]:
+        return self.limits
+
+
+PRODUCT = {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8}
+SUM = {"what": "input / output", "low": 2.0**-10, "high": 2.0**8}
+CONVERSION = {"what": "input / output", "low": 2.0**-8, "high": 2.0**7, "closed": True}
+XNNPACK: dict[str, Any] = {
+    "activations": {"dtype": "int8", "range": (-128, 127)},
+    "weights": {"dtype": "int8", "range": (-127, 127), "zero_point": 0, "axis": "output"},
+    "smallest_scale": float(np.finfo(np.float32).tiny),
+    "ratios": {
+        **dict.fromkeys(("Conv", "ConvTranspose", "MatMul", "Gemm"), PRODUCT),
+        "Add": SUM,
+        "Sub": SUM,
+        "Mul": {"what": "input * input / output", "low": 2.0**-16, "high": 2.0**8},
+        "LeakyRelu": CONVERSION,
+        "QuantizeLinear": CONVERSION,
+    },
+    "same_quantization": ("Clip", "Concat", "MaxPool", "Pad", "Relu", "Reshape", "Resize", "Slice"),
+    "fixed_outputs": {"Softmax": {"dtype": "uint8", "scale": 2.0**-8, "zero_point": 0}},
+    "dynamic": {"operators": ("MatMul", "Gemm")},
+}
+"""PRECISION's table, as the native backend gives it."""
+
+
+@dataclass
+class Repaired:
+    """What the pass made of a model."""
+
+    before: onnx.ModelProto
+    after: onnx.ModelProto
+    modified: bool
+    decisions: list[Decision]
+    warnings: list[str]
+
+    def of(self, name: str) -> list[Decision]:
+        """Give the decisions about a node."""
+        return [each for each in self.decisions if each.node == name]
+
+    def kinds(self) -> list[str]:
+        """Give the operators of the model, in order."""
+        return [each.op_type for each in self.after.graph.node]
+
+    def constants(self) -> dict[str, Array]:
+        return {each.name: numpy_helper.to_array(each) for each in self.after.graph.initializer}
+
+    def reads(self, name: str) -> list[str]:
+        """Give the inputs of the node of a name."""
+        return next(list(n.input) for n in self.after.graph.node if n.name == name)
+
+
+REGISTRY = Registry()
+"""Without plugins: the pass is given as it is."""
+
+
+def repaired(proto: onnx.ModelProto, limits: Mapping[str, Any] | None = None) -> Repaired:
+    """Run the pass under all checks; a second run must change nothing and decide the same."""
+    given = ir.from_proto(proto)
+    found: list[Decision] = []
+    handler = _Kept()
+    log = logging.getLogger("narrowpass.test")
+    log.addHandler(handler)
+    target = Limited(XNNPACK if limits is None else limits)
+    try:
+        result = run_pass(
+            RepairQuantized(),
+            given,
+            ctx=Context(target, decisions=found, log=log),
+            registry=REGISTRY,
+        )
+    finally:
+        log.removeHandler(handler)
+    assert_signature_unchanged(given, result.model)
+    after = ir.to_proto(result.model)
+    onnx.checker.check_model(after, full_check=True)
+    again: list[Decision] = []
+    second = run_pass(
+        RepairQuantized(),
+        result.model,
+        ctx=Context(target, decisions=again, log=logging.getLogger("narrowpass.again")),
+        registry=REGISTRY,
+    )
+    assert not second.modified, "a second run changes the model"
+    left = [each for each in found if each.decision == "float" and each.by == "constraints"]
+    assert {(d.node, d.reason) for d in left} >= {
+        (d.node, d.reason) for d in again if d.decision == "float" and d.by == "constraints"
+    }
+    return Repaired(proto, after, result.modified, found, handler.lines)
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def evaluated(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """Run a model of ONNX's own operators on onnx's evaluator."""
+    return ReferenceEvaluator(proto).run(None, dict(feeds))
+
+
+def on_onnxruntime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """Run a model on onnxruntime as it stands: optimized, it fuses Q/DQ in ways of its own."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, dict(feeds))
+
+
+def floats(*shape: int, scale: float = 1.0) -> Array:
+    return (RNG.standard_normal(shape) * scale).astype(np.float32)
+
+
+def integers(dtype: Any, *shape: int, low: int = -127, high: int = 127, zero: int = 0) -> Array:
+    """Draw integers from `low` to `high`, around a zero point."""
+    return (RNG.integers(low, high + 1, shape) + zero).astype(dtype)

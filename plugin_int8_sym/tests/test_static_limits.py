@@ -1,0 +1,235 @@
+"""Each constraint of a backend varied alone: scales are raised for it, or the node stays float."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from int8_kit import floats
+from static_kit import graph, quantized
+
+from narrowpass.errors import NarrowpassError
+from narrowpass_int8_sym.limits import Limits
+from narrowpass_int8_sym.scales import Parameters
+
+IMAGE = "float[1,4,8,8]"
+PRODUCT = {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8}
+SUM = {"what": "input / output", "low": 2.0**-10, "high": 2.0**8}
+MUL = {"what": "input * input / output", "low": 2.0**-16, "high": 2.0**8}
+
+
+def images(scale=1.0):
+    return [{"x": floats(1, 4, 8, 8) * np.float32(scale)} for _ in range(2)]
+
+
+def chain(middle, scale=1.0, **constants):
+    kinds = "".join(f", float{list(a.shape)} {name}" for name, a in constants.items())
+    text = f"""g ({IMAGE} x, float[4,4,1,1] w{kinds}) => ({IMAGE} y) {{
+        a = Conv (x, w) {middle} y = Conv (m, w) }}"""
+    return graph(text, {"w": floats(4, 4, 1, 1) * np.float32(scale), **constants})
+
+
+def ratios(made, op_type):
+    """Give what each node of an operator reads over what it gives, as it was written."""
+    for node in made.model.graph:
+        if node.op_type != op_type or node.domain:
+            continue
+        scales = []
+        for value in node.inputs[:2]:
+            maker = value.producer()
+            if maker is not None and maker.op_type == "DequantizeLinear":
+                scales.append(np.asarray(made.constant(maker.inputs[1]), np.float64))
+        value = node.outputs[0]
+        while not any(use.node.op_type == "QuantizeLinear" for use in value.uses()):
+            value = next(iter(value.uses())).node.outputs[0]
+        reader = next(use.node for use in value.uses() if use.node.op_type == "QuantizeLinear")
+        yield scales, float(made.constant(reader.inputs[1]))
+
+
+def test_without_limits_nothing_is_raised():
+    model, data = chain("m = Relu (a)"), images()
+    plain = quantized(model, data)
+    limited = quantized(model, data, {"ratios": {"Conv": PRODUCT}})
+    for name in ("x.float", "m.float", "y"):
+        assert plain.parameters(name) == limited.parameters(name)
+
+
+def test_a_ratio_that_is_too_large_raises_the_result(caplog):
+    high = 2.0**-14
+    limit = {"Conv": {**PRODUCT, "high": high}}
+    model, data = chain("m = Relu (a)"), images()
+    made = quantized(model, data, {"ratios": limit})
+    assert set(made.verdicts.values()) == {"int8"}
+    for (operand, weight), result in ratios(made, "Conv"):
+        assert np.float32((operand * weight / result).max()) < high
+        # No more than was asked.
+        assert (operand * weight / result).max() > high * (1 - 2.0**-18)
+    assert not caplog.records
+
+
+def test_a_ratio_that_is_too_small_raises_the_channel_alone():
+    weight = floats(4, 4, 1, 1)
+    weight[1] *= np.float32(2.0**-30)
+    text = f"g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} y) {{ y = Conv (x, w) }}"
+    model, data = graph(text, {"w": weight}), images()
+    plain = quantized(model, data)
+    made = quantized(model, data, {"ratios": {"Conv": {**PRODUCT, "low": 2.0**-16}}})
+    raised = made.constant("w.scale") / plain.constant("w.scale")
+    np.testing.assert_array_equal(raised[[0, 2, 3]], 1)
+    assert raised[1] > 1000
+    for (operand, weights), result in ratios(made, "Conv"):
+        assert (operand * weights / result).min() == pytest.approx(2.0**-16, rel=1e-5)
+    # What rounds to zero is less than a step of the result.
+    assert made.sqnr() == pytest.approx(plain.sqnr(), abs=0.5)
+
+
+@pytest.mark.parametrize("factor", [2.0**-14, 2.0**14])
+@pytest.mark.parametrize("operator", ["Add", "Sub"])
+def test_operands_of_sums(operator, factor):
+    k = (floats(4, 4, 1, 1) * np.float32(factor)).astype(np.float32)
+    model = chain(f"b = Conv (x, k) m = {operator} (a, b)", k=k)
+    made = quantized(model, images(), {"ratios": {operator: SUM}})
+    assert set(made.verdicts.values()) == {"int8"}
+    (((a, b), result),) = ratios(made, operator)
+    for scale in (float(a), float(b)):
+        assert 2.0**-10 <= np.float32(scale / result) < 2.0**8
+    assert made.sqnr() > 20
+
+
+def test_operands_of_products_of_elements():
+    k = floats(4, 4, 1, 1) * np.float32(2.0**-24)
+    low = quantized(
+        chain("b = Conv (x, k) m = Mul (a, b)", k=k),
+        images(),
+        {"ratios": {"Mul": {**MUL, "low": 2.0**-4}}},
+    )
+    (((a, b), result),) = ratios(low, "Mul")
+    assert np.float32(a * b / result) >= 2.0**-4
+    made = quantized(
+        chain("b = Conv (x, k) m = Mul (a, b)", k=k), images(), {"ratios": {"Mul": MUL}}
+    )
+    assert made.sqnr() > 20
+
+
+def test_slopes():
+    middle = "m = LeakyRelu <alpha = 0.001> (a)"
+    closed = {"what": "input / output", "low": 2.0**-8, "high": 2.0**7, "closed": True}
+    made = quantized(chain(middle), images(), {"ratios": {"LeakyRelu": closed}})
+    ((operands, result),) = ratios(made, "LeakyRelu")
+    assert np.float32(operands[0] * 0.001 / result) >= 2.0**-8
+
+
+def test_the_same_quantization_of_an_activation():
+    middle = "n = Neg (a) m = Relu (n)"
+    text = f"""g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} y, {IMAGE} z) {{
+        a = Conv (x, w) m = Relu (a) y = Conv (m, w) z = Conv (a, w) }}"""
+    model, data = graph(text, {"w": floats(4, 4, 1, 1)}), images()
+    apart = quantized(model, data)
+    assert apart.parameters("m.float") != apart.parameters("a.float")
+    same = quantized(model, data, {"same_quantization": ("Relu",)})
+    assert same.parameters("m.float") == same.parameters("a.float")
+    assert quantized(chain(middle), data, {"same_quantization": ("Relu",)}).sqnr() > 20
+
+
+def test_what_cannot_be_kept_stays_float_with_a_warning(caplog):
+    """Result and operand of the convolution share one scale, which a raise cannot tell apart."""
+    text = f"""g ({IMAGE} x, float[4,4,1,1] w, float[4,4,1,1] k, float[4,8,1,1] v)
+        => ({IMAGE} y) {{
+        a = Conv (x, w) b = Conv (a, k) m = Concat <axis = 1> (a, b) y = Conv (m, v) }}"""
+    constants = {"w": floats(4, 4, 1, 1), "k": floats(4, 4, 1, 1), "v": floats(4, 8, 1, 1)}
+    limit = {"ratios": {"Conv": {**PRODUCT, "high": 2.0**-7}}}
+    with caplog.at_level(logging.WARNING):
+        made = quantized(graph(text, constants), images(), limit)
+    left = [item for item in made.decisions if item.decision == "float"]
+    assert [item.by for item in left if item.op_type == "Conv"] == ["constraint"]
+    (item,) = [item for item in left if item.by == "constraint"]
+    assert item.node == "b"
+    assert item.limit == 2.0**-7
+    assert item.measured >= item.limit
+    assert f"{item.measured:.6g}" in item.reason
+    warnings = {r.getMessage() for r in caplog.records if r.levelno == logging.WARNING}
+    assert len(warnings) == 1
+    assert "Conv 'b' stays float: input * weight / output is" in warnings.pop()
+    assert made.sqnr() > 25
+
+
+def test_the_floor_is_that_of_the_presets():
+    weight = floats(4, 4, 1, 1)
+    weight[2] *= np.float32(1e-5)
+    text = f"g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} y) {{ y = Conv (x, w) }}"
+    model, data = graph(text, {"w": weight}), images(1e-3)
+    made = quantized(model, data, {"ratios": {"Conv": PRODUCT}}, scale_policy="floor")
+    assert made.parameters("x.float")[0] == 2.0**-12
+    assert made.constant("w.scale")[2] == np.float32(2.0**-12)
+    solved = quantized(model, data, {"ratios": {"Conv": PRODUCT}})
+    assert solved.parameters("x.float")[0] < 2.0**-15
+    assert solved.sqnr() > made.sqnr() + 10
+
+
+def test_the_floor_raises_nothing_for_a_limit(caplog):
+    limit = {"ratios": {"Conv": {**PRODUCT, "high": 2.0**-14}}}
+    made = quantized(chain("m = Relu (a)"), images(), limit, scale_policy="floor")
+    assert {item.by for item in made.decisions if item.op_type == "Conv"} == {"constraint"}
+    assert not made.modified
+    assert "stays float" in caplog.text
+
+
+def test_the_smallest_scale():
+    made = quantized(chain("m = Relu (a)"), images(), {"smallest_scale": 2.0**-4})
+    for name in ("x.float", "m.float", "y"):
+        assert made.parameters(name)[0] >= 2.0**-4
+    assert (made.constant("w.scale") >= 2.0**-4).all()
+
+
+def test_the_only_quantization_of_a_result():
+    fixed = {"Softmax": {"dtype": "int8", "scale": 2.0**-8, "zero_point": -128}}
+    made = quantized(
+        chain("m = Softmax (a)"), images(), {"fixed_outputs": fixed}, green=("op:Softmax",)
+    )
+    assert made.parameters("m.float") == (2.0**-8, -128)
+    other = {"Softmax": {"dtype": "uint8", "scale": 2.0**-8, "zero_point": 0}}
+    made = quantized(
+        chain("m = Softmax (a)"), images(), {"fixed_outputs": other}, green=("op:Softmax",)
+    )
+    (item,) = [item for item in made.decisions if item.op_type == "Softmax"]
+    assert item.decision == "float"
+    assert "uint8" in item.reason
+
+
+def test_sums_that_do_not_fit_32_bits_stay_float(caplog):
+    weight = np.zeros((70000, 2), np.float32)
+    weight[:5] = floats(5, 2)
+    text = "g (float[1,70000] x, float[70000,2] w) => (float[1,2] y) { y = MatMul (x, w) }"
+    made = quantized(graph(text, {"w": weight}), [{"x": floats(1, 70000)}])
+    (item,) = made.decisions
+    assert (item.decision, item.measured, item.limit) == ("float", 70000 * 255 * 127, 2**31 - 1)
+    assert "largest sum" in caplog.text
+
+
+def test_what_is_written_keeps_what_the_native_backend_asks():
+    constraints = pytest.importorskip("narrowpass_xnn_cpu.constraints").constraints()
+    k = floats(4, 4, 1, 1) * np.float32(2.0**-13)
+    middle = "b = Conv (x, k) c = Add (a, b) d = Mul (c, a) m = Relu (d)"
+    made = quantized(chain(middle, k=k), images(), constraints)
+    limits = Limits.of(constraints)
+    for kind in ("Conv", "Add", "Mul"):
+        for scales, result in ratios(made, kind):
+            weights = scales[1] if kind == "Conv" else None
+            operands = [Parameters(float(s), 0) for s in (scales[:1] if kind == "Conv" else scales)]
+            assert not limits.violations(kind, operands, Parameters(result, 0), weights)
+    assert isinstance(made.model, ir.Model)
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        {"activations": {"dtype": "uint8", "range": (0, 255)}},
+        {"weights": {"dtype": "int8", "range": (-64, 64)}},
+    ],
+)
+def test_a_target_that_wants_other_integers(constraints):
+    data = images()
+    with pytest.raises(NarrowpassError, match="limited has"):
+        quantized(chain("m = Relu (a)"), data, constraints)

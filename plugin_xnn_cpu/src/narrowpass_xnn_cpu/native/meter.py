@@ -1,0 +1,78 @@
+"""Meters that a tape fills while it runs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from narrowpass.meters import Counts, Extremes, Meter
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+
+_NONE = 0x7FFFFFFF, -0x80000000
+"""Least and largest key before any element was seen."""
+_INFINITE = 0x7F800000
+"""The key of infinity."""
+
+
+class NativeMeter:
+    """Takes in one value; it is off unless it was told what to fill."""
+
+    def __init__(self) -> None:
+        self._ffi, self._lib = extension().ffi, extension().lib
+        self._meter = self._ffi.new("np_meter *")
+
+    def params(self, count: int) -> Any:
+        """Give the parameters of ``NP_OBSERVE`` for so many elements. They refer to this object."""
+        return self._ffi.new("struct np_observe_params *", (count, self._meter))
+
+    def begin(self, meter: Meter, scratch: np.ndarray[Any, Any]) -> None:
+        """Let the next runs fill `meter`, which is kept, with its arrays, until `end`.
+
+        Args:
+            meter: what is filled.
+            scratch: as `scratch_for` gives it.
+        """
+        native = self._meter
+        native.low, native.high = _NONE
+        native.scratch = self._ffi.cast("uint32_t *", self._ffi.from_buffer(scratch))
+        if isinstance(meter, Counts):
+            native.kind = self._lib.NP_METER_COUNTS
+            native.folded, native.bins, native.below = meter.folded, meter.bins, meter.below
+            native.scale, native.zeros = meter.scale, meter.zeros
+            native.counts = self._ffi.cast("int64_t *", self._ffi.from_buffer(meter.counts))
+        else:
+            native.kind = self._lib.NP_METER_EXTREMES
+
+    def end(self, meter: Meter) -> None:
+        """Tell `meter` what was seen, and take nothing in any more."""
+        native = self._meter
+        native.kind = self._lib.NP_METER_OFF
+        extremes = meter.extremes if isinstance(meter, Counts) else meter
+        if isinstance(meter, Counts):
+            meter.zeros = native.zeros
+        if (native.low, native.high) != _NONE:
+            _include(extremes, native.low, native.high)
+
+
+def _include(extremes: Extremes, low: int, high: int) -> None:
+    if high > _INFINITE or low < ~_INFINITE:
+        extremes.nan = True
+    else:
+        extremes.include(_number(low), _number(high))
+
+
+def _number(key: int) -> float:
+    """Give the float of a key; see ``np_meter``."""
+    bits = key ^ 0x7FFFFFFF if key < 0 else key
+    (number,) = struct.unpack("<f", struct.pack("<i", bits))
+    return float(number)
+
+
+def scratch_for(meters: Iterable[Meter], pool: ThreadPool) -> np.ndarray[Any, Any]:
+    """Give scratch memory that is large enough for each of some meters."""
+    bins = max((meter.bins for meter in meters if isinstance(meter, Counts)), default=0)
+    return np.empty(extension().lib.np_meter_words(bins) * pool.threads, np.uint32)
