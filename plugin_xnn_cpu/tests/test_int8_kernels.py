@@ -21,6 +21,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedS8,
     TiledFullyConnectedS8F32,
 )
+from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvolutionS8
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.session import WeightsCache
@@ -150,6 +151,57 @@ def test_convolutions(
     sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
     assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
     got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 2),
+    size=st.tuples(st.integers(1, 14), st.integers(1, 19)),
+    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    inputs=st.sampled_from([16, 32, 48, 64, 320]),
+    outputs=st.sampled_from([16, 32, 80]),
+    requantized=REQUANTIZED,
+    has_bias=st.booleans(),
+    extreme=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_winograd(
+    seed, batch, size, pads, inputs, outputs, requantized, has_bias, extreme, threads
+):
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads)
+    size = [max(s, 3 - a - b, 1) for s, a, b in zip(size, pads, pads[2:], strict=False)]
+    x = bytes_of(rng, (batch, *size, inputs), extreme)
+    kernel = bytes_of(rng, (outputs, 3, 3, inputs), extreme, -127)
+    bias = rng.integers(-50000, 50000, outputs).astype(np.int32) if has_bias else None
+    scales = scales_of(rng, outputs, 9 * inputs)
+    operator = WinogradConvolutionS8(
+        Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
+        None if bias is None else Weight.of(bias),
+        movement,
+        requantized,
+    )
+    sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
+    got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_winograd_of_the_largest_sums(sign):
+    inputs = 1840
+    x = np.full((1, 5, 5, inputs), 127, np.int8)
+    kernel = np.full((16, 3, 3, inputs), 127 * sign, np.int8)
+    scales = np.full(16, 2.0**-22, np.float32)
+    requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
+    stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
+    operator = WinogradConvolutionS8(stored, None, Movement((1, 1, 1, 1)), requantized)
+    operator.reshape(x.shape, shared(1))
+    sums = convolve(x, kernel, None, Movement((1, 1, 1, 1)), -128)
+    assert np.abs(sums).max() > 0.99 * 2**29
+    got = run(operator, x, sums.shape, np.int8, 1)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
