@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
+from cache_kit import compiled, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qdq_graph import QdqGraph
+from qdq_kit import off_by
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.int8 import ConvolutionS8, Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
     TiledConvolutionS8,
@@ -546,3 +554,55 @@ def test_refusals():
         operator.reshape((1, 8, 8, 6), shared(1))
     with pytest.raises(BackendError, match="larger than the padded input"):
         operator.reshape((1, 2, 8, 5), shared(1))
+
+
+def quantized_network():
+    """Make a model whose steps are each of our kernels."""
+    graph = QdqGraph()
+    x = graph.quantize(graph.input([1, 3, 11, 11]), 0.03, 3)
+    stem = graph.node("Conv", x, graph.weight((32, 3, 3, 3), 0), strides=[2, 2])
+    y = graph.quantize(graph.node("Relu", stem), 0.05, -128)
+    y = graph.quantize(graph.node("Conv", y, graph.weight((16, 32, 3, 3), 0)), 0.1, 0)
+    deep = graph.weight((16, 1, 3, 3), 0)
+    y = graph.quantize(graph.node("Conv", y, deep, group=16), 0.1, -5)
+    y = graph.quantize(graph.node("Flatten", y), 0.1, -5)
+    graph.output(graph.node("MatMul", y, graph.weight((16, 9), 1)))
+    return graph.model()
+
+
+def test_files_of_packed_weights(monkeypatch, tmp_path):
+    """What is packed for our kernels is found in the file."""
+    monkeypatch.setattr(int8_choice, "ours", lambda: True)
+    model = quantized_network()
+    x = np.random.default_rng(0).standard_normal((1, 3, 11, 11)).astype(np.float32)
+    steps = off_by(model, {"x": x})
+    assert set(steps) <= {0, 1}
+    assert steps[1] <= 2
+    whole = onnx.shape_inference.infer_shapes(ir.to_proto(model))
+    bundle = saved(tmp_path / "b.narrow", main=whole)
+    results, packs = [], []
+    for _ in range(2):
+        program = compiled(bundle, tmp_path / "cache")
+        packs.append(program.stats()["weights"]["packs"])
+        results.append(program.run({"x": x}))
+        del program
+        gc.collect()
+    assert packs == [4, 0]
+    for name, first in results[0].items():
+        np.testing.assert_array_equal(first, results[1][name])
+
+
+def test_choice(monkeypatch):
+    kernel, bias = weights_of(0, "")
+    requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
+    made = []
+    for ours in (True, False):
+        monkeypatch.setattr(int8_choice, "ours", lambda ours=ours: ours)
+        made.append(int8_choice.convolution_s8(kernel, bias, Movement(), requantized))
+    assert isinstance(made[0], TiledConvolutionS8)
+    assert isinstance(made[1], ConvolutionS8)
+    x = bytes_of(np.random.default_rng(1), (2, 7, 6, 5), False)
+    for operator in made:
+        assert operator.reshape(x.shape, shared(1)) == (5, 4)
+    first, second = (run(operator, x, (2, 5, 4, 20), np.int8, 1) for operator in made)
+    np.testing.assert_array_equal(first, second)
