@@ -156,7 +156,7 @@ class Builder:
     def emit(self, step: Step, value: ir.Value | None = None, perm: Perm | None = None) -> Slot:
         """Add a step; its output is `value`, laid out as `perm`, where given."""
         if self._op is not None:
-            step.nodes = tuple(_name(node) for node in self._op.nodes)
+            step.nodes = tuple(map(_name, (*self._op.superseded, *self._op.nodes)))
             if self._op.unfit and self._op.unfit not in step.precision:
                 step.precision = f"{step.precision or 'float32'}: {self._op.unfit}"
         self._items.append(step)
