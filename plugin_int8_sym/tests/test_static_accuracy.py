@@ -40,7 +40,7 @@ def test_smoothing_raises_the_ratio_of_signal_to_noise():
     plain = quantized(block(), rows(), mode="static", smooth=False, bias_correction=False)
     made = quantized(block(), rows(), mode="static", bias_correction=False)
     assert made.sqnr() > plain.sqnr() + 6
-    assert made.verdicts["n"] == "int8"
+    assert {item.decision for item in made.decisions if item.node == "n"} == {"int8", "equalized"}
     told = [item for item in made.decisions if item.decision == "equalized"]
     assert (told[0].node, told[0].by) == ("n", "smooth")
     assert made.count["LayerNormalization"] == plain.count["LayerNormalization"]
