@@ -55,11 +55,11 @@ class Quantized:
     @property
     def verdicts(self) -> dict[str, str]:
         """Give what was decided, by name of the node."""
-        return {item.node: item.decision for item in self.decisions}
+        return {item.node: item.decision for item in self.decisions if item.op_type}
 
     @property
     def reasons(self) -> dict[str, str]:
-        return {item.node: item.reason for item in self.decisions}
+        return {item.node: item.reason for item in self.decisions if item.op_type}
 
     def producer(self, name: str) -> ir.Node:
         """Give the node that computes a value."""
@@ -124,10 +124,10 @@ def quantized(
 
 
 def told_of(pass_: Int8Sym, model: ir.Model, ctx: Context) -> list[Decision]:
-    """Give what a pass decides about a model."""
+    """Give what a pass decides about the nodes of a model."""
     own = Context(target=ctx.target, samples=ctx.samples)
     pass_.run(model.clone(), own)
-    return own.decisions
+    return [item for item in own.decisions if item.op_type]
 
 
 def session(proto: onnx.ModelProto, *, optimized: bool) -> Any:

@@ -197,7 +197,8 @@ def test_a_bias_that_does_not_fit_raises_the_scale_of_its_channel():
     bias = np.array([1.0, 10.0, 0.0], np.float32)
     text = """g (float[4,8] x, float[3,8] w, float[3] b) => (float[4,3] y) {
         h = Gemm <transB = 1> (x, w, b) y = Relu (h) }"""
-    made = quantized(graph(text, {"w": weight, "b": bias}), images(4, 8))
+    model = graph(text, {"w": weight, "b": bias})
+    made = quantized(model, images(4, 8), bias_correction=False)
     stored, scales = made.constant("b.int32").astype(np.float64), made.constant("b.scale")
     assert np.abs(stored).max() + 8 * 255 * 127 < 2**31
     # One in 2³¹ of the least scale that has room for it.
@@ -259,5 +260,17 @@ def test_operator_sets(opset):
     model = graph(text, {"w": floats(4, 4, 3, 3), "b": floats(4)}, opset=opset)
     made = quantized(model, images(1, 4, 8, 8))
     assert made.model.opset_imports[""] == max(opset, 13)
+    assert made.sqnr() > 30
+    assert_runs_elsewhere(made)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 12])
+def test_one_scale_for_a_weight_is_known_to_older_operator_sets(opset):
+    text = """g (float[1,4,8,8] x, float[4,4,3,3] w, float[4] b) => (float[1,4,6,6] y) {
+        h = Conv (x, w, b) y = Relu (h) }"""
+    model = graph(text, {"w": floats(4, 4, 3, 3), "b": floats(4)}, opset=opset)
+    made = quantized(model, images(1, 4, 8, 8), weights="per-tensor")
+    assert made.model.opset_imports[""] == opset
+    assert made.constant("b.scale").shape == ()
     assert made.sqnr() > 30
     assert_runs_elsewhere(made)

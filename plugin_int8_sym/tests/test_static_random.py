@@ -13,7 +13,9 @@ from narrowpass import Context, Samples
 from narrowpass.errors import DataError
 from narrowpass.testing import random_feeds, run_pass
 from narrowpass.testing.strategies import models
+from narrowpass.verify import verify
 from narrowpass_int8_sym.int8_sym import Int8Sym
+from narrowpass_int8_sym.static import Static
 
 
 @settings(
@@ -56,19 +58,15 @@ LAYERS = {
 }
 
 
-@settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+networks = st.lists(
+    st.tuples(st.sampled_from(sorted(LAYERS)), st.integers(0, 9), st.integers(0, 9)),
+    min_size=3,
+    max_size=9,
 )
-@given(
-    layers=st.lists(
-        st.tuples(st.sampled_from(sorted(LAYERS)), st.integers(0, 9), st.integers(0, 9)),
-        min_size=3,
-        max_size=9,
-    ),
-    symmetric=st.booleans(),
-    limited=st.booleans(),
-)
-def test_random_networks_are_near_what_they_were(layers, symmetric, limited):
+
+
+def network(layers):
+    """Make a network of layers, each of which reads results of some before it; and its data."""
     image = "float[1,4,6,6]"
     steps = [
         LAYERS[name].format(o=place + 1, a=a % (place + 1), b=b % (place + 1))
@@ -83,6 +81,15 @@ def test_random_networks_are_near_what_they_were(layers, symmetric, limited):
         name: (rng.standard_normal(shape) / 3).astype(np.float32) for name, shape in shapes.items()
     }
     data = [{"x": rng.standard_normal((1, 4, 6, 6)).astype(np.float32)} for _ in range(2)]
+    return graph(text, constants), data
+
+
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(layers=networks, symmetric=st.booleans(), limited=st.booleans())
+def test_random_networks_are_near_what_they_were(layers, symmetric, limited):
+    model, data = network(layers)
     limits = {
         "ratios": {
             "Conv": {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8},
@@ -93,7 +100,7 @@ def test_random_networks_are_near_what_they_were(layers, symmetric, limited):
         "same_quantization": ("Concat", "MaxPool", "Relu", "Transpose"),
     }
     made = quantized(
-        graph(text, constants),
+        model,
         data,
         limits if limited else {},
         calibrator="minmax",
@@ -102,3 +109,25 @@ def test_random_networks_are_near_what_they_were(layers, symmetric, limited):
     assert made.decisions[-1].decision == "int8"
     # Few layers of 8 bits, but chains of products of elements square what is lost.
     assert made.sqnr() > 5
+
+
+@settings(deadline=None, max_examples=40)
+@given(layers=networks, chosen=st.sets(st.integers(0, 11)), red=st.sets(st.integers(0, 11)))
+def test_any_nodes_may_be_held_after_calibration(layers, chosen, red):
+    """The ranges of the whole model are enough, whatever stays float."""
+    model, data = network(layers)
+    names = [node.outputs[0].name or "" for node in model.graph]
+    static = Static(calibrator="minmax", red=tuple(names[n] for n in red if n < len(names)))
+    ctx = Context(target=Limited({}))
+    calibrated = static.calibrate(model, Samples("test data", lambda: data), ctx)
+    numbers = static.numbers(model, ctx)
+    held = {numbers[place]: "why" for place in chosen if place < len(numbers)}
+    made = model.clone()
+    static.rewrite(made, calibrated, held, ctx)
+    onnx.checker.check_model(ir.to_proto(made), full_check=True)
+    verify(made)
+    told = {item.node: item for item in ctx.decisions}
+    for number in held:
+        node = list(model.graph)[number]
+        item = told[node.name or node.outputs[0].name]
+        assert (item.decision, item.by, item.reason) == ("float", "verification", "why")

@@ -86,24 +86,26 @@ INLINE void store_floats(float *out, __m256 first, __m256 second, const np_int8_
 }
 
 INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const int vectors,
-                 const int floats) {
+                 const int kind) {
+  const int wide = kind == NP_INT8_TO_SUMS;
   const float *bias = (const float *)p->panel;
   const float *scales = bias + 8 * vectors;
-  const __m128i *weights = (const __m128i *)(scales + 8 * vectors);
+  const __m128i *weights = (const __m128i *)(wide ? bias : scales + 8 * vectors);
   __m256i sums[NP_INT8_ROWS][2];
   UNROLL for (int r = 0; r < rows; r++) {
     UNROLL for (int v = 0; v < vectors; v++) {
-      sums[r][v] = floats ? _mm256_setzero_si256()
-                          : _mm256_load_si256((const __m256i *)(bias + 8 * v));
+      sums[r][v] = kind == NP_INT8_TO_INT8 ? _mm256_load_si256((const __m256i *)(bias + 8 * v))
+                                           : _mm256_setzero_si256();
     }
   }
   for (size_t q = 0; q < p->run_count; q++) {
     const int16_t *x[NP_INT8_ROWS];
     UNROLL for (int r = 0; r < rows; r++) x[r] = p->image + p->pixels[first + (size_t)r] + p->runs[q];
-    for (size_t k = 0; k < p->pairs; k++, weights += vectors) {
+    for (size_t k = 0; k < p->pairs; k++, weights += (wide + 1) * vectors) {
       __m256i w[2];
       UNROLL for (int v = 0; v < vectors; v++) {
-        w[v] = _mm256_cvtepi8_epi16(_mm_load_si128(weights + v));
+        w[v] = wide ? _mm256_load_si256((const __m256i *)weights + v)
+                    : _mm256_cvtepi8_epi16(_mm_load_si128(weights + v));
       }
       UNROLL for (int r = 0; r < rows; r++) {
         const __m256i pair = pair_of(x[r] + 2 * k);
@@ -113,7 +115,14 @@ INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const int
       }
     }
   }
-  if (floats) {
+  if (wide) {
+    __m256i *out = (__m256i *)p->out + 2 * first;
+    UNROLL for (int r = 0; r < rows; r++) {
+      UNROLL for (int v = 0; v < vectors; v++) _mm256_store_si256(out + 2 * r + v, sums[r][v]);
+    }
+    return;
+  }
+  if (kind == NP_INT8_TO_FLOAT) {
     UNROLL for (int r = 0; r < rows; r++) {
       const size_t row = first + (size_t)r;
       const __m256 scale = _mm256_set1_ps(p->row_scales[row]);
@@ -140,23 +149,25 @@ INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const int
   }
 }
 
-INLINE void tiles(const np_int8_panel *p, const int vectors, const int floats) {
+INLINE void tiles(const np_int8_panel *p, const int vectors, const int kind) {
   size_t first = 0;
-  for (; first + 6 <= p->count; first += 6) tile(p, first, 6, vectors, floats);
+  for (; first + 6 <= p->count; first += 6) tile(p, first, 6, vectors, kind);
   const size_t left = p->count - first;
-  if (left == 5) tile(p, first, 5, vectors, floats);
-  if (left == 4) tile(p, first, 4, vectors, floats);
-  if (left == 3) tile(p, first, 3, vectors, floats);
-  if (left == 2) tile(p, first, 2, vectors, floats);
-  if (left == 1) tile(p, first, 1, vectors, floats);
+  if (left == 5) tile(p, first, 5, vectors, kind);
+  if (left == 4) tile(p, first, 4, vectors, kind);
+  if (left == 3) tile(p, first, 3, vectors, kind);
+  if (left == 2) tile(p, first, 2, vectors, kind);
+  if (left == 1) tile(p, first, 1, vectors, kind);
 }
 
 TARGET static void multiply(const np_int8_panel *p) {
   const int wide = p->columns > 8;
-  if (p->row_scales != NULL) {
-    wide ? tiles(p, 2, 1) : tiles(p, 1, 1);
+  if (p->kind == NP_INT8_TO_SUMS) {
+    tiles(p, 2, NP_INT8_TO_SUMS);
+  } else if (p->kind == NP_INT8_TO_FLOAT) {
+    wide ? tiles(p, 2, NP_INT8_TO_FLOAT) : tiles(p, 1, NP_INT8_TO_FLOAT);
   } else {
-    wide ? tiles(p, 2, 0) : tiles(p, 1, 0);
+    wide ? tiles(p, 2, NP_INT8_TO_INT8) : tiles(p, 1, NP_INT8_TO_INT8);
   }
 }
 
@@ -252,10 +263,73 @@ TARGET static void widen_pairs(const int8_t *upper, const int8_t *lower, size_t 
   }
 }
 
+/* Of four elements, those that a transformed tile has in their place. */
+#define TURN(a, b, c, d, add, sub)                                     \
+  do {                                                                 \
+    const __m256i ac = sub(a, c), bc = add(b, c), cb = sub(c, b);      \
+    d = sub(b, d), a = ac, b = bc, c = cb;                             \
+  } while (0)
+
+TARGET static void transform(const int16_t *wide, size_t row_stride, size_t channels,
+                             size_t stride, int16_t *out) {
+  for (size_t channel = 0; channel < channels; channel += 16) {
+    __m256i x[4][4];
+    UNROLL for (size_t i = 0; i < 4; i++) {
+      UNROLL for (size_t j = 0; j < 4; j++) {
+        const int16_t *from = wide + i * row_stride + j * channels + channel;
+        x[i][j] = _mm256_loadu_si256((const __m256i *)from);
+      }
+      TURN(x[i][0], x[i][1], x[i][2], x[i][3], _mm256_add_epi16, _mm256_sub_epi16);
+    }
+    UNROLL for (size_t j = 0; j < 4; j++) {
+      TURN(x[0][j], x[1][j], x[2][j], x[3][j], _mm256_add_epi16, _mm256_sub_epi16);
+      UNROLL for (size_t i = 0; i < 4; i++) {
+        _mm256_storeu_si256((__m256i *)(out + (4 * i + j) * stride + channel), x[i][j]);
+      }
+    }
+  }
+}
+
+TARGET static void finish(const np_int8_tile *t) {
+  const __m256i *bias = (const __m256i *)t->head;
+  const float *scales = (const float *)t->head + NP_INT8_COLUMNS;
+  const __m256 most = _mm256_set1_ps((float)(t->range.high - t->range.zero));
+  __m256i all[2][2][2];
+  UNROLL for (int v = 0; v < 2; v++) {
+    __m256i rows[4][2];
+    UNROLL for (size_t i = 0; i < 4; i++) {
+      __m256i x[4];
+      UNROLL for (size_t j = 0; j < 4; j++) {
+        x[j] = _mm256_load_si256((const __m256i *)(t->sums + (4 * i + j) * t->stride) + v);
+      }
+      rows[i][0] = _mm256_add_epi32(_mm256_add_epi32(x[0], x[1]), x[2]);
+      rows[i][1] = _mm256_sub_epi32(_mm256_sub_epi32(x[1], x[2]), x[3]);
+    }
+    const __m256 scale = _mm256_load_ps(scales + 8 * v);
+    UNROLL for (int j = 0; j < 2; j++) {
+      const __m256i upper = _mm256_add_epi32(_mm256_add_epi32(rows[0][j], rows[1][j]), rows[2][j]);
+      const __m256i lower = _mm256_sub_epi32(_mm256_sub_epi32(rows[1][j], rows[2][j]), rows[3][j]);
+      all[0][j][v] = scaled(_mm256_add_epi32(_mm256_srai_epi32(upper, 2), bias[v]), scale, most);
+      all[1][j][v] = scaled(_mm256_add_epi32(_mm256_srai_epi32(lower, 2), bias[v]), scale, most);
+    }
+  }
+  const __m256i zero = _mm256_set1_epi16((int16_t)t->range.zero);
+  const __m128i low = _mm_set1_epi8((int8_t)t->range.low);
+  UNROLL for (size_t i = 0; i < 2; i++) {
+    UNROLL for (size_t j = 0; j < 2; j++) {
+      if (i < t->rows && j < t->columns) {
+        int8_t *out = t->out + i * t->row_stride + j * t->column_stride;
+        _mm_storeu_si128((__m128i *)out, narrowed(all[i][j][0], all[i][j][1], zero, low));
+      }
+    }
+  }
+}
+
 TARGET static float quantize(const float *row, size_t count, int16_t *out) {
   return np_int8_quantize_loop(row, count, out);
 }
 
-const np_int8_code np_int8_avx2 = {multiply, depthwise, widen, widen_pairs, quantize};
+const np_int8_code np_int8_avx2 = {multiply,    depthwise, widen, widen_pairs,
+                                   transform, finish,    quantize};
 
 #endif

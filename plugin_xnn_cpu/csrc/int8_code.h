@@ -25,6 +25,18 @@ NP_INLINE size_t np_int8_panel_size(size_t columns, size_t pairs) {
   return (width * (sizeof(int32_t) + sizeof(float) + 2 * pairs) + 31) / 32 * 32;
 }
 
+/* An image [H, W, C] of which bands are widened. */
+typedef struct {
+  const int8_t *pixels;
+  size_t height;
+  size_t width;
+  size_t channels;
+  const size_t *pads;  /* above, left */
+  const size_t *picks; /* between rows and columns that are taken */
+  size_t wide_width;
+  int32_t zero;
+} np_int8_image;
+
 /* How sums become int8. */
 typedef struct {
   int32_t zero;
@@ -32,8 +44,15 @@ typedef struct {
   int32_t high;
 } np_int8_range;
 
+/* What comes of a panel: float32 of sums times scales of rows; int8; or the sums of weights that are
+ * int16, and have no head. */
+#define NP_INT8_TO_FLOAT 0
+#define NP_INT8_TO_INT8 1
+#define NP_INT8_TO_SUMS 2
+
 /* A panel and the windows that it is multiplied with. */
 typedef struct {
+  int kind; /* NP_INT8_TO_* */
   const int16_t *image;
   const int32_t *pixels; /* where windows start in it */
   size_t count;          /* of windows */
@@ -45,7 +64,7 @@ typedef struct {
   void *out;
   size_t out_stride; /* elements */
   np_int8_range range;
-  const float *row_scales; /* of a float32 output; NULL for int8 */
+  const float *row_scales; /* of a float32 output */
   float low, high;
 } np_int8_panel;
 
@@ -70,6 +89,21 @@ typedef struct {
 #define NP_INT8_PAIR (2 * NP_INT8_COLUMNS) /* elements of a pair of pixels */
 #define NP_INT8_HEAD (NP_INT8_COLUMNS * (sizeof(int32_t) + sizeof(float)))
 
+#define NP_INT8_TILE 16 /* elements of a tile of 4 × 4 */
+
+/* A tile of 2 × 2 outputs and 16 columns; see int8_winograd.c. */
+typedef struct {
+  const int32_t *sums;
+  size_t stride; /* between elements of the tile */
+  const uint8_t *head;
+  int8_t *out;
+  size_t row_stride;
+  size_t column_stride;
+  size_t rows; /* that lie inside the output: 1 or 2 */
+  size_t columns;
+  np_int8_range range;
+} np_int8_tile;
+
 typedef struct {
   void (*multiply)(const np_int8_panel *panel);
   void (*depthwise)(const np_int8_block *block);
@@ -78,6 +112,10 @@ typedef struct {
   /* Pixels of two rows to pairs; a row that is NULL is zeros. */
   void (*widen_pairs)(const int8_t *upper, const int8_t *lower, size_t stride, size_t count,
                       size_t columns, int32_t zero, int16_t *out);
+  /* Four rows of four pixels, transformed; each element of a tile lies `stride` after the last. */
+  void (*transform)(const int16_t *wide, size_t row_stride, size_t channels, size_t stride,
+                    int16_t *out);
+  void (*finish)(const np_int8_tile *tile);
   /* A row of float32, quantized by its range, with its zero taken away; gives its scale. */
   float (*quantize)(const float *row, size_t count, int16_t *out);
 } np_int8_code;
@@ -85,6 +123,10 @@ typedef struct {
 extern const np_int8_code np_int8_plain, np_int8_avx2;
 
 const np_int8_code *np_int8_code_for(int32_t target);
+
+/* Widen `rows` rows from `first` on, which are counted in the padded image, with zeros around. */
+void np_int8_widen_rows(const np_int8_code *code, const np_int8_image *image, size_t first,
+                        size_t rows, int16_t *wide);
 
 /* Loops that compilers write well for any instruction set. */
 

@@ -12,45 +12,6 @@ typedef struct {
   uint8_t *scratch;
 } job;
 
-/* What `count` output rows from `first` on are made from. */
-static void widen_band(const job *task, const int8_t *image, size_t first, size_t count,
-                       int16_t *wide) {
-  const struct np_int8_convolution_params *p = task->params;
-  const size_t rows = (count - 1) * p->steps[0] + (p->window[0] - 1) * p->dilations[0] + 1;
-  const size_t row_size = p->wide_width * p->channels;
-  const size_t pick = p->picks[1];
-  if (p->wide_width == p->width && p->pads[0] + p->pads[1] == 0 && p->picks[0] * pick == 1 &&
-      first * p->steps[0] + rows <= p->height) {
-    task->code->widen(image + first * p->steps[0] * row_size, rows * row_size, p->in_zero, wide);
-    return;
-  }
-  /* Columns that lie inside the input: those from `left` to `right`. */
-  size_t left = (p->pads[1] + pick - 1) / pick;
-  size_t right = (p->width + p->pads[1] + pick - 1) / pick;
-  left = left < p->wide_width ? left : p->wide_width;
-  right = right < left ? left : right < p->wide_width ? right : p->wide_width;
-  for (size_t row = 0; row < rows; row++, wide += row_size) {
-    const size_t y = (first * p->steps[0] + row) * p->picks[0];
-    if (y < p->pads[0] || y - p->pads[0] >= p->height) {
-      memset(wide, 0, row_size * sizeof *wide);
-      continue;
-    }
-    const int8_t *in = image + (y - p->pads[0]) * p->width * p->channels;
-    memset(wide, 0, left * p->channels * sizeof *wide);
-    if (right > left) {
-      in += (left * pick - p->pads[1]) * p->channels;
-      const size_t dense = pick == 1 ? (right - left) * p->channels : p->channels;
-      int16_t *to = wide + left * p->channels;
-      for (size_t x = left; x < right; x += dense / p->channels) {
-        task->code->widen(in, dense, p->in_zero, to);
-        in += pick * p->channels;
-        to += p->channels;
-      }
-    }
-    memset(wide + right * p->channels, 0, (p->wide_width - right) * p->channels * sizeof *wide);
-  }
-}
-
 /* Where windows start in a widened band, and where runs start in a window. */
 static void address(const struct np_int8_convolution_params *p, size_t rows, int32_t *pixels,
                     int32_t *runs) {
@@ -78,7 +39,19 @@ static void part(void *context, size_t thread, size_t index) {
   int16_t *wide = (int16_t *)scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  widen_band(task, task->in + image * p->height * p->width * p->channels, first, rows, wide);
+  const np_int8_image source = {
+      .pixels = task->in + image * p->height * p->width * p->channels,
+      .height = p->height,
+      .width = p->width,
+      .channels = p->channels,
+      .pads = p->pads,
+      .picks = p->picks,
+      .wide_width = p->wide_width,
+      .zero = p->in_zero,
+  };
+  const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
+  np_int8_widen_rows(task->code, &source, first * p->steps[0], (rows - 1) * p->steps[0] + reach,
+                     wide);
   address(p, rows, pixels, runs);
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
@@ -87,6 +60,7 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t group_size = np_int8_packed_size(1, outputs, p->runs, p->run_length);
   int8_t *out = task->out + (image * p->out_height + first) * p->out_width * p->outputs;
   np_int8_panel panel = {
+      .kind = NP_INT8_TO_INT8,
       .pixels = pixels,
       .count = rows * p->out_width,
       .runs = runs,

@@ -48,6 +48,35 @@ struct np_int8_convolution_params {
   size_t thread_scratch; /* bytes */
 };
 
+/* Of a window of 3 × 3 that moves by 1; see int8_winograd.c. Channels and outputs are multiples of
+ * 16, and the sums are below 2^29. */
+struct np_int8_winograd_params {
+  const void *packed;
+  size_t batch;
+  size_t height;
+  size_t width;
+  size_t channels;
+  size_t out_height;
+  size_t out_width;
+  size_t outputs;
+  size_t pads[2];
+  size_t tiles[2];    /* of the output, down and along */
+  size_t band;        /* rows of tiles */
+  size_t bands;
+  size_t block;       /* tiles that are multiplied at a time */
+  size_t parts;
+  size_t part_columns;
+  int32_t in_zero;
+  int32_t out_zero;
+  int32_t low;
+  int32_t high;
+  int32_t target;
+  size_t tiles_offset;
+  size_t sums_offset;
+  size_t pixels_offset;
+  size_t thread_scratch;
+};
+
 /* Each channel by itself. A thread widens a band of 16 channels, two rows at a time. Rows that are
  * `dilations[0]` apart make an image of their own, whose pairs of rows lie one after the other. */
 struct np_int8_depthwise_params {
@@ -110,6 +139,12 @@ size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t widt
  * float32, or NULL; scales are float32. */
 void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
                   const void *weights, const void *bias, const void *scales, void *packed);
+
+size_t np_int8_winograd_packed_size(size_t outputs, size_t channels);
+
+/* weights[outputs][3][3][channels], transformed. */
+void np_int8_pack_winograd(size_t outputs, size_t channels, const void *weights, const void *bias,
+                           const void *scales, void *packed);
 
 /* weights[height][width][channels] in blocks of 16 channels. */
 void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,

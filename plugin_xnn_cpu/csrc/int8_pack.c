@@ -47,6 +47,43 @@ void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
   }
 }
 
+size_t np_int8_winograd_packed_size(size_t outputs, size_t channels) {
+  const size_t weights = NP_INT8_TILE * channels * NP_INT8_COLUMNS * sizeof(int16_t);
+  return outputs / NP_INT8_COLUMNS * (NP_INT8_HEAD + weights);
+}
+
+/* Three weights to the four that are multiplied with a transformed row, times two. */
+static void spread(const int16_t *g, size_t from, int16_t *out, size_t to) {
+  const int16_t a = g[0], b = g[from], c = g[2 * from];
+  out[0] = (int16_t)(2 * a);
+  out[to] = (int16_t)(a + b + c);
+  out[2 * to] = (int16_t)(a - b + c);
+  out[3 * to] = (int16_t)(2 * c);
+}
+
+void np_int8_pack_winograd(size_t outputs, size_t channels, const void *weights, const void *bias,
+                           const void *scales, void *packed) {
+  const int8_t *source = weights;
+  uint8_t *to = packed;
+  for (size_t first = 0; first < outputs; first += NP_INT8_COLUMNS) {
+    to = pack_head(bias, scales, first, NP_INT8_COLUMNS, NP_INT8_COLUMNS, to);
+    int16_t *panel = (int16_t *)(void *)to;
+    const size_t size = channels * NP_INT8_COLUMNS; /* of an element of the tile */
+    for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+      const int8_t *kernel = source + (first + np_int8_order[n]) * 9 * channels;
+      for (size_t channel = 0; channel < channels; channel++) {
+        int16_t g[9], half[12], all[NP_INT8_TILE];
+        for (size_t i = 0; i < 9; i++) g[i] = kernel[i * channels + channel];
+        for (size_t i = 0; i < 3; i++) spread(g + 3 * i, 1, half + 4 * i, 1);
+        for (size_t j = 0; j < 4; j++) spread(half + j, 4, all + j, 4);
+        int16_t *place = panel + (channel / 2 * NP_INT8_COLUMNS + n) * 2 + channel % 2;
+        for (size_t i = 0; i < NP_INT8_TILE; i++) place[i * size] = all[i];
+      }
+    }
+    to += NP_INT8_TILE * size * sizeof *panel;
+  }
+}
+
 size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t width) {
   const size_t blocks = (channels + NP_INT8_COLUMNS - 1) / NP_INT8_COLUMNS;
   const size_t pairs = (height + 1) / 2 * width;

@@ -15,7 +15,7 @@ static void multiply_row(const np_int8_panel *p, size_t row, const size_t width)
   const float *float_bias = (const float *)p->panel;
   const float *scales = (const float *)p->panel + width;
   const int8_t *weights = (const int8_t *)(scales + width);
-  const int floats = p->row_scales != NULL;
+  const int floats = p->kind == NP_INT8_TO_FLOAT;
   uint32_t sums[NP_INT8_COLUMNS]; /* unsigned: what leaves 32 bits on its way may come back */
   for (size_t n = 0; n < width; n++) sums[n] = floats ? 0 : (uint32_t)bias[n];
   for (size_t q = 0; q < p->run_count; q++) {
@@ -40,7 +40,26 @@ static void multiply_row(const np_int8_panel *p, size_t row, const size_t width)
   }
 }
 
+/* Sums of weights that are int16. */
+static void sum_row(const np_int8_panel *p, size_t row) {
+  const int16_t *w = (const int16_t *)p->panel;
+  uint32_t sums[NP_INT8_COLUMNS] = {0};
+  for (size_t q = 0; q < p->run_count; q++) {
+    const int16_t *x = p->image + p->pixels[row] + p->runs[q];
+    for (size_t k = 0; k < p->pairs; k++, w += 2 * NP_INT8_COLUMNS) {
+      for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+        sums[n] += (uint32_t)(x[2 * k] * w[2 * n] + x[2 * k + 1] * w[2 * n + 1]);
+      }
+    }
+  }
+  memcpy((int32_t *)p->out + row * NP_INT8_COLUMNS, sums, sizeof sums);
+}
+
 static void multiply(const np_int8_panel *p) {
+  if (p->kind == NP_INT8_TO_SUMS) {
+    for (size_t row = 0; row < p->count; row++) sum_row(p, row);
+    return;
+  }
   const size_t width = np_int8_panel_width(p->columns);
   for (size_t row = 0; row < p->count; row++) multiply_row(p, row, width);
 }
@@ -84,11 +103,57 @@ static void widen_pairs(const int8_t *upper, const int8_t *lower, size_t stride,
   }
 }
 
+/* Of four elements, `stride` apart, those that a transformed tile has in their place. */
+NP_INLINE void turn(int16_t *x, size_t stride) {
+  const int16_t a = x[0], b = x[stride], c = x[2 * stride], d = x[3 * stride];
+  x[0] = (int16_t)(a - c);
+  x[stride] = (int16_t)(b + c);
+  x[2 * stride] = (int16_t)(c - b);
+  x[3 * stride] = (int16_t)(b - d);
+}
+
+static void transform(const int16_t *wide, size_t row_stride, size_t channels, size_t stride,
+                      int16_t *out) {
+  for (size_t channel = 0; channel < channels; channel++, wide++, out++) {
+    int16_t x[NP_INT8_TILE];
+    for (size_t i = 0; i < 4; i++) {
+      for (size_t j = 0; j < 4; j++) x[4 * i + j] = wide[i * row_stride + j * channels];
+      turn(x + 4 * i, 1);
+    }
+    for (size_t j = 0; j < 4; j++) turn(x + j, 4);
+    for (size_t i = 0; i < NP_INT8_TILE; i++) out[i * stride] = x[i];
+  }
+}
+
+static void finish(const np_int8_tile *t) {
+  const int32_t *bias = (const int32_t *)t->head;
+  const float *scales = (const float *)t->head + NP_INT8_COLUMNS;
+  for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+    uint32_t rows[4][2];
+    for (size_t i = 0; i < 4; i++) {
+      uint32_t x[4];
+      for (size_t j = 0; j < 4; j++) x[j] = (uint32_t)t->sums[(4 * i + j) * t->stride + n];
+      rows[i][0] = x[0] + x[1] + x[2];
+      rows[i][1] = x[1] - x[2] - x[3];
+    }
+    for (size_t j = 0; j < t->columns; j++) {
+      const uint32_t both[2] = {rows[0][j] + rows[1][j] + rows[2][j],
+                                rows[1][j] - rows[2][j] - rows[3][j]};
+      for (size_t i = 0; i < t->rows; i++) {
+        const int32_t sum = (int32_t)((uint32_t)((int32_t)both[i] / 4) + (uint32_t)bias[n]);
+        int8_t *out = t->out + i * t->row_stride + j * t->column_stride;
+        out[np_int8_order[n]] = narrow(sum, scales[n], t->range);
+      }
+    }
+  }
+}
+
 static float quantize(const float *row, size_t count, int16_t *out) {
   return np_int8_quantize_loop(row, count, out);
 }
 
-const np_int8_code np_int8_plain = {multiply, depthwise, widen, widen_pairs, quantize};
+const np_int8_code np_int8_plain = {multiply,    depthwise, widen, widen_pairs,
+                                    transform, finish,    quantize};
 
 const np_int8_code *np_int8_code_for(int32_t target) {
 #ifdef NP_CHOOSES_CPU

@@ -37,6 +37,7 @@ static void part(void *context, size_t thread, size_t index) {
       columns + p->part_columns < p->outputs ? columns + p->part_columns : p->outputs;
   const int32_t run = 0;
   np_int8_panel panel = {
+      .kind = NP_INT8_TO_FLOAT,
       .image = (const int16_t *)scratch,
       .pixels = pixels,
       .count = rows,

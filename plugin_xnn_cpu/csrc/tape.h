@@ -53,12 +53,14 @@ enum np_call {
   NP_QUANTIZE = 43,
   NP_DEQUANTIZE = 44,
   NP_TABLE = 45,
+  NP_GATHER_S8 = 46,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
 
   NP_INT8_CONVOLUTION = 70,
   NP_INT8_DEPTHWISE = 71,
-  NP_INT8_PRODUCT = 72
+  NP_INT8_PRODUCT = 72,
+  NP_INT8_WINOGRAD = 73
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

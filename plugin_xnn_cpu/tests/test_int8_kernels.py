@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
+from cache_kit import compiled, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qdq_graph import QdqGraph
+from qdq_kit import off_by
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.int8 import ConvolutionS8, Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
     TiledConvolutionS8,
@@ -21,6 +29,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedS8,
     TiledFullyConnectedS8F32,
 )
+from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvolutionS8
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.session import WeightsCache
@@ -150,6 +159,57 @@ def test_convolutions(
     sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
     assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
     got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 2),
+    size=st.tuples(st.integers(1, 14), st.integers(1, 19)),
+    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    inputs=st.sampled_from([16, 32, 48, 64, 320]),
+    outputs=st.sampled_from([16, 32, 80]),
+    requantized=REQUANTIZED,
+    has_bias=st.booleans(),
+    extreme=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_winograd(
+    seed, batch, size, pads, inputs, outputs, requantized, has_bias, extreme, threads
+):
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads)
+    size = [max(s, 3 - a - b, 1) for s, a, b in zip(size, pads, pads[2:], strict=False)]
+    x = bytes_of(rng, (batch, *size, inputs), extreme)
+    kernel = bytes_of(rng, (outputs, 3, 3, inputs), extreme, -127)
+    bias = rng.integers(-50000, 50000, outputs).astype(np.int32) if has_bias else None
+    scales = scales_of(rng, outputs, 9 * inputs)
+    operator = WinogradConvolutionS8(
+        Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
+        None if bias is None else Weight.of(bias),
+        movement,
+        requantized,
+    )
+    sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
+    got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_winograd_of_the_largest_sums(sign):
+    inputs = 1840
+    x = np.full((1, 5, 5, inputs), 127, np.int8)
+    kernel = np.full((16, 3, 3, inputs), 127 * sign, np.int8)
+    scales = np.full(16, 2.0**-22, np.float32)
+    requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
+    stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
+    operator = WinogradConvolutionS8(stored, None, Movement((1, 1, 1, 1)), requantized)
+    operator.reshape(x.shape, shared(1))
+    sums = convolve(x, kernel, None, Movement((1, 1, 1, 1)), -128)
+    assert np.abs(sums).max() > 0.99 * 2**29
+    got = run(operator, x, sums.shape, np.int8, 1)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
@@ -494,3 +554,55 @@ def test_refusals():
         operator.reshape((1, 8, 8, 6), shared(1))
     with pytest.raises(BackendError, match="larger than the padded input"):
         operator.reshape((1, 2, 8, 5), shared(1))
+
+
+def quantized_network():
+    """Make a model whose steps are each of our kernels."""
+    graph = QdqGraph()
+    x = graph.quantize(graph.input([1, 3, 11, 11]), 0.03, 3)
+    stem = graph.node("Conv", x, graph.weight((32, 3, 3, 3), 0), strides=[2, 2])
+    y = graph.quantize(graph.node("Relu", stem), 0.05, -128)
+    y = graph.quantize(graph.node("Conv", y, graph.weight((16, 32, 3, 3), 0)), 0.1, 0)
+    deep = graph.weight((16, 1, 3, 3), 0)
+    y = graph.quantize(graph.node("Conv", y, deep, group=16), 0.1, -5)
+    y = graph.quantize(graph.node("Flatten", y), 0.1, -5)
+    graph.output(graph.node("MatMul", y, graph.weight((16, 9), 1)))
+    return graph.model()
+
+
+def test_files_of_packed_weights(monkeypatch, tmp_path):
+    """What is packed for our kernels is found in the file."""
+    monkeypatch.setattr(int8_choice, "ours", lambda: True)
+    model = quantized_network()
+    x = np.random.default_rng(0).standard_normal((1, 3, 11, 11)).astype(np.float32)
+    steps = off_by(model, {"x": x})
+    assert set(steps) <= {0, 1}
+    assert steps[1] <= 2
+    whole = onnx.shape_inference.infer_shapes(ir.to_proto(model))
+    bundle = saved(tmp_path / "b.narrow", main=whole)
+    results, packs = [], []
+    for _ in range(2):
+        program = compiled(bundle, tmp_path / "cache")
+        packs.append(program.stats()["weights"]["packs"])
+        results.append(program.run({"x": x}))
+        del program
+        gc.collect()
+    assert packs == [4, 0]
+    for name, first in results[0].items():
+        np.testing.assert_array_equal(first, results[1][name])
+
+
+def test_choice(monkeypatch):
+    kernel, bias = weights_of(0, "")
+    requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
+    made = []
+    for ours in (True, False):
+        monkeypatch.setattr(int8_choice, "ours", lambda ours=ours: ours)
+        made.append(int8_choice.convolution_s8(kernel, bias, Movement(), requantized))
+    assert isinstance(made[0], TiledConvolutionS8)
+    assert isinstance(made[1], ConvolutionS8)
+    x = bytes_of(np.random.default_rng(1), (2, 7, 6, 5), False)
+    for operator in made:
+        assert operator.reshape(x.shape, shared(1)) == (5, 4)
+    first, second = (run(operator, x, (2, 5, 4, 20), np.int8, 1) for operator in made)
+    np.testing.assert_array_equal(first, second)

@@ -98,7 +98,7 @@ class Int8Sym(Pass):
 
         Counters: ``nodes`` (that compute with int8, or with weights in bytes), ``left`` (that stay
         float), ``int8`` (weights) or, of ``static``, ``values`` (activations that have become
-        int8).
+        int8) and ``tables`` (of embeddings, in bytes).
 
         Raises:
             PassError: the mode or the tolerance needs data and there is none; the operator set is

@@ -25,7 +25,6 @@ from narrowpass_int8_sym.static.operators import (
 from narrowpass_int8_sym.static.regions import Region, find_regions
 from narrowpass_int8_sym.static.units import Role, Unit
 
-
 QUANTIZED = "it is quantized already"
 """Why a node is left as it is that has DequantizeLinear before it, or QuantizeLinear after it."""
 

@@ -13,15 +13,11 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.native.operators import (
     Convolution,
-    ConvolutionS8,
     Deconvolution,
     DeconvolutionS8,
     Movement,
 )
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
-    TiledConvolutionS8,
-    TiledDepthwiseS8,
-)
+from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -120,17 +116,6 @@ def _same_pads(
     return before + after
 
 
-Windowed = (
-    Convolution
-    | ConvolutionS8
-    | Deconvolution
-    | DeconvolutionS8
-    | TiledConvolutionS8
-    | TiledDepthwiseS8
-)
-"""Operators whose windows move over images."""
-
-
 class Convolve(Step):
     """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
@@ -138,7 +123,7 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: Windowed,
+        operator: Convolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
         window: Window,
         outputs: int,
         name: str,

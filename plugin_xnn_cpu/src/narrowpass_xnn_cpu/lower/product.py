@@ -14,8 +14,10 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnectedInt8,
     Range,
 )
-from narrowpass_xnn_cpu.native.operators.int8_choice import fully_connected_int8_rows
-from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
+from narrowpass_xnn_cpu.native.operators.int8_choice import (
+    AnyFullyConnectedInt8,
+    fully_connected_int8_rows,
+)
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -33,9 +35,6 @@ HALF_SIZE = 1 << 19
 
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-
-Made = FullyConnected | FullyConnectedInt8 | TiledFullyConnectedInt8
 
 
 class Product:
@@ -72,7 +71,7 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], Made] = {}
+        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
@@ -105,7 +104,7 @@ class Product:
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
             try:
-                make: Callable[..., Made] = (
+                make: Callable[..., AnyFullyConnectedInt8] = (
                     fully_connected_int8_rows if rows_too else FullyConnectedInt8
                 )
                 made = make(
@@ -137,7 +136,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> Made:
+    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

@@ -14,22 +14,16 @@ from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.linear import as_bias
 from narrowpass_xnn_cpu.lower.op import Op, lowers
-from narrowpass_xnn_cpu.native.operators import (
-    FullyConnectedS8,
-    FullyConnectedS8F32,
-    UnfitError,
-)
+from narrowpass_xnn_cpu.native.operators import UnfitError
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
+    AnyFullyConnectedS8,
+    AnyFullyConnectedS8F32,
     fully_connected_s8,
     fully_connected_s8_f32,
 )
-from narrowpass_xnn_cpu.native.operators.tiled_product import (
-    TiledFullyConnectedS8,
-    TiledFullyConnectedS8F32,
-)
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
-Product = FullyConnectedS8 | FullyConnectedS8F32 | TiledFullyConnectedS8 | TiledFullyConnectedS8F32
+Product = AnyFullyConnectedS8 | AnyFullyConnectedS8F32
 
 
 class LinearBytes(Step):

@@ -2,16 +2,21 @@
 
 Both take the same arguments and sum exactly. On processors with AVX2 and nothing newer, XNNPACK
 widens both operands in the inner loop; ours widens the input once, and a tile of it takes twice as
-many rows. Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of which 162 are the
-limit of AVX2 (``benchmarks/int8_kernels.py``):
+many rows. Windows of 3 x 3 that move by 1 need fewer multiplications here. Billions of operations
+a second on one core of a Zen 3 at 3.2 GHz, where products of int16 by pairs and their sums reach
+163 at most (``benchmarks/int8_kernels.py``), and how many times as fast as XNNPACK that is:
 
-==============================================  =====
-3 x 3 of 56 x 56, 64 to 64 channels             151
-1 x 1 of 56 x 56, 256 to 64 channels            141
-1 x 1 of 14 x 14, 1024 to 256 channels          153
-7 x 7 of 224 x 224, 3 to 64 channels            134
-128 rows, 384 to 1536 channels                  149
-==============================================  =====
+============================================  ====  =====
+3 x 3 of 56 x 56, 64 to 64 channels            259    2.5
+3 x 3 of 14 x 14, 256 to 256 channels          291    2.6
+3 x 3 by 2 of 56 x 56, 128 to 128 channels     151    1.4
+1 x 1 of 56 x 56, 256 to 64 channels           141    1.4
+1 x 1 of 14 x 14, 1024 to 256 channels         153    1.4
+7 x 7 by 2 of 224 x 224, 3 to 64 channels      134    5.4
+3 x 3 of 56 x 56, 144 channels, depthwise       32    2.1
+128 rows, 384 to 1536 channels                 149    1.4
+1 row, 2048 to 1000 channels                    52    1.0
+============================================  ====  =====
 
 XNNPACK has instructions of AVX-512 that multiply int8 as such, and those of ARM; there it is near
 the limit of the processor.
@@ -42,8 +47,17 @@ from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedS8,
     TiledFullyConnectedS8F32,
 )
+from narrowpass_xnn_cpu.native.operators.tiled_winograd import (
+    WinogradConvolutionS8,
+    fits_winograd,
+)
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+AnyConvolutionS8 = ConvolutionS8 | TiledConvolutionS8 | TiledDepthwiseS8 | WinogradConvolutionS8
+AnyFullyConnectedS8 = FullyConnectedS8 | TiledFullyConnectedS8
+AnyFullyConnectedS8F32 = FullyConnectedS8F32 | TiledFullyConnectedS8F32
+AnyFullyConnectedInt8 = FullyConnectedInt8 | TiledFullyConnectedInt8
 
 
 @functools.cache
@@ -60,14 +74,16 @@ def convolution_s8(
     *,
     depthwise: bool = False,
     session: Session | None = None,
-) -> ConvolutionS8 | TiledConvolutionS8 | TiledDepthwiseS8:
+) -> AnyConvolutionS8:
     """Make a convolution of int8; see `ConvolutionS8`."""
     multiplied = depthwise and kernel.integers.shape[-1] != movement.groups
     if multiplied or not ours():
         return ConvolutionS8(
             kernel, bias, movement, requantized, depthwise=depthwise, session=session
         )
-    kind = TiledDepthwiseS8 if depthwise else TiledConvolutionS8
+    if depthwise:
+        return TiledDepthwiseS8(kernel, bias, movement, requantized, session=session)
+    kind = WinogradConvolutionS8 if fits_winograd(kernel, movement) else TiledConvolutionS8
     return kind(kernel, bias, movement, requantized, session=session)
 
 
@@ -78,7 +94,7 @@ def fully_connected_s8(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> FullyConnectedS8 | TiledFullyConnectedS8:
+) -> AnyFullyConnectedS8:
     """Make a product of int8 that gives int8; see `FullyConnectedS8`."""
     kind = TiledFullyConnectedS8 if ours() else FullyConnectedS8
     return kind(matrix, bias, requantized, transposed=transposed, session=session)
@@ -92,7 +108,7 @@ def fully_connected_s8_f32(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> FullyConnectedS8F32 | TiledFullyConnectedS8F32:
+) -> AnyFullyConnectedS8F32:
     """Make a product of int8 that gives float32; see `FullyConnectedS8F32`."""
     kind = TiledFullyConnectedS8F32 if ours() else FullyConnectedS8F32
     return kind(matrix, bias, given, limits, transposed=transposed, session=session)
@@ -105,7 +121,7 @@ def fully_connected_int8_rows(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> FullyConnectedInt8 | TiledFullyConnectedInt8:
+) -> AnyFullyConnectedInt8:
     """Make a product of rows that are quantized each by its range; see `FullyConnectedInt8`."""
     if ours():
         return TiledFullyConnectedInt8(matrix, bias, limits, transposed=transposed, session=session)

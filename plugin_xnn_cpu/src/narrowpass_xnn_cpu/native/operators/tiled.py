@@ -82,10 +82,10 @@ def requantizing(scales: Weight, requantized: Requantized) -> Weight:
     return Weight(scales.shape, scales.dtype, identity, make, scales.drop)
 
 
-def checked_sums(inputs: int) -> None:
+def checked_sums(inputs: int, what: str) -> None:
     """Raise `UnfitError` where sums over `inputs` products may not fit 32 bits."""
     if inputs > MOST_CHANNELS:
-        raise UnfitError(f"sums over {inputs} channels may not fit 32 bits")
+        raise UnfitError(f"sums over {inputs} {what} may not fit 32 bits")
 
 
 def checked_elements(elements: int) -> int:

@@ -55,9 +55,9 @@ class TiledConvolutionS8(tiled.Tiled):
         groups = movement.groups
         if groups < 1 or outputs % groups:
             raise BackendError(f"{outputs} output channels cannot form {groups} groups")
-        _check_movement(movement)
+        check_movement(movement)
         requantized.check()
-        tiled.checked_sums(height * width * per_group)
+        tiled.checked_sums(height * width * per_group, "weights")
         integers, scales = checked_integers(kernel.integers), checked_scales(kernel, outputs, 0)
         checked_weights(integers, bias, outputs, "int8", "int32")
         self.channels, self.outputs = per_group * groups, outputs
@@ -85,7 +85,7 @@ class TiledConvolutionS8(tiled.Tiled):
         if channels != self.channels:
             raise BackendError(f"a convolution of {self.channels} channels got {channels}")
         sizes = batch, height, width, channels
-        out = _output(sizes, self._window, self._movement)
+        out = output_size(sizes, self._window, self._movement)
         checked_shape((batch, *out, self.outputs))
         movement = self._movement
         steps, picks = tuple(movement.strides), (1, 1)
@@ -139,7 +139,7 @@ class TiledConvolutionS8(tiled.Tiled):
             "pixels_offset": pixels,
             "runs_offset": runs,
             "thread_scratch": scratch,
-            **_ends(self._requantized),
+            **requantization(self._requantized),
             "packed": self._packed_weights,
         }
         self.params = self._ffi.new("struct np_int8_convolution_params *", given)
@@ -176,9 +176,9 @@ class TiledDepthwiseS8(tiled.Tiled):
         height, width, channels = checked_shape(kernel.integers.shape, 3)
         if movement.groups != channels:
             raise BackendError(f"{channels} channels are not {movement.groups} groups of one")
-        _check_movement(movement)
+        check_movement(movement)
         requantized.check()
-        tiled.checked_sums(height * width)
+        tiled.checked_sums(height * width, "weights")
         integers, scales = checked_integers(kernel.integers), checked_scales(kernel, channels, 2)
         checked_weights(integers, bias, channels, "int8", "int32")
         self.channels = channels
@@ -201,7 +201,7 @@ class TiledDepthwiseS8(tiled.Tiled):
         if channels != self.channels:
             raise BackendError(f"a convolution of {self.channels} channels got {channels}")
         movement = self._movement
-        out = _output((batch, height, width, channels), self._window, movement)
+        out = output_size((batch, height, width, channels), self._window, movement)
         checked_shape((batch, *out, channels))
         strides, dilations = tuple(movement.strides), tuple(movement.dilations)
         reach = [(k - 1) * d + 1 for k, d in zip(self._window, dilations, strict=True)]
@@ -233,7 +233,7 @@ class TiledDepthwiseS8(tiled.Tiled):
             "pairs": pairs,
             "weights_offset": weights,
             "thread_scratch": scratch,
-            **_ends(self._requantized),
+            **requantization(self._requantized),
             "packed": self._packed_weights,
         }
         self.params = self._ffi.new("struct np_int8_depthwise_params *", given)
@@ -244,12 +244,15 @@ _BLOCK_BYTES = 1 << 15
 """What a thread widens of 16 channels at a time; it stays in the first cache for the most part."""
 
 
-def _check_movement(movement: Movement) -> None:
+def check_movement(movement: Movement) -> None:
+    """Check what moves a window."""
     checked_pixels(movement.pads, 0, "padding")
     checked_pixels((*movement.strides, *movement.dilations), 1, "stride or dilation")
 
 
-def _output(shape: Sequence[int], window: tuple[int, int], movement: Movement) -> tuple[int, int]:
+def output_size(
+    shape: Sequence[int], window: tuple[int, int], movement: Movement
+) -> tuple[int, int]:
     """Give the height and width of what comes of an input of [N, H, W, C]."""
     check_window(tuple(shape), window, movement.pads, movement.dilations)
     found = []
@@ -260,7 +263,8 @@ def _output(shape: Sequence[int], window: tuple[int, int], movement: Movement) -
     return found[0], found[1]
 
 
-def _ends(requantized: Requantized) -> dict[str, Any]:
+def requantization(requantized: Requantized) -> dict[str, Any]:
+    """Give the parameters of a kernel that say how its sums become int8."""
     low, high = requantized.limits
     return {
         "in_zero": requantized.given.zero_point,

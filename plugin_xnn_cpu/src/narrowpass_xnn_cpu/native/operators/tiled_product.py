@@ -56,8 +56,9 @@ class TiledFullyConnectedS8(TiledConvolutionS8):
         super().__init__(kernel, bias, Movement(), requantized, session=session)
 
     def reshape(self, rows: Any, pool: ThreadPool) -> Any:
-        """Take `rows` rows."""
+        """Take `rows` rows; give the parameters of the product."""
         super().reshape((1, rows, 1, self.channels), pool)
+        return self.params
 
 
 class _ToFloat(tiled.Tiled):
@@ -78,7 +79,7 @@ class _ToFloat(tiled.Tiled):
         super().__init__()
         matrix = _upright(matrix, transposed)
         outputs, inputs = matrix.integers.shape
-        tiled.checked_sums(inputs)
+        tiled.checked_sums(inputs, "channels")
         self._limits = checked_range(limits)
         self._given = given
         integers, scales = checked_integers(matrix.integers), checked_scales(matrix, outputs, 0)
