@@ -16,118 +16,20 @@ that one, and matplotlib for ``--plot``.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import multiprocessing
-import os
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from runners import RUNTIMES, Entrant, Feeds, cores, in_turns, installed
 
-RUNTIMES = ("narrowpass", "onnxruntime", "openvino", "executorch")
-PAUSE = 0.05
 SECONDS = 0.4
-Array = np.ndarray[Any, Any]
-Feeds = dict[str, Array]
-Run = Callable[[Feeds], list[Array]]
-
-
-def load_narrowpass(path: str, threads: int) -> Run:
-    """Give what runs a model on the native backend."""
-    import narrowpass
-
-    program = narrowpass.load(path, "xnn-cpu", threads=threads)
-    return lambda feeds: list(program.run(feeds).values())
-
-
-def load_onnxruntime(path: str, threads: int) -> Run:
-    """Give what runs a model on onnxruntime, with all its optimizations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda feeds: session.run(None, feeds)
-
-
-def load_openvino(path: str, threads: int) -> Run:
-    """Give what runs a model on OpenVINO, in fp32."""
-    import openvino
-
-    core = openvino.Core()
-    settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    request = core.compile_model(path, "CPU", settings).create_infer_request()
-
-    def run(feeds: Feeds) -> list[Array]:
-        results = request.infer(feeds, share_inputs=True, share_outputs=True)
-        return [results[index] for index in range(len(results))]
-
-    return run
-
-
-def load_executorch(path: str, threads: int) -> Run:
-    """Give what runs a model that ``export_executorch.py`` lowered, from beside the ONNX file."""
-    import torch
-    from executorch.extension.pybindings import portable_lib
-    from executorch.runtime import Runtime
-
-    portable_lib._unsafe_reset_threadpool(threads)  # noqa: SLF001  # no public one
-    method = Runtime.get().load_program(lowered(path)).load_method("forward")
-
-    def run(feeds: Feeds) -> list[Array]:
-        results = method.execute([torch.from_numpy(array) for array in feeds.values()])
-        return [result.numpy() for result in results]
-
-    return run
 
 
 def lowered(path: str) -> Path:
     """Give the path of a model for ExecuTorch: NAME.pte for NAME-torchscript.onnx."""
     return Path(path).with_name(Path(path).stem.rsplit("-", 1)[0] + ".pte")
-
-
-LOADERS = {
-    "narrowpass": load_narrowpass,
-    "onnxruntime": load_onnxruntime,
-    "openvino": load_openvino,
-    "executorch": load_executorch,
-}
-
-
-def resident() -> int:
-    """Give the resident set of this process in bytes."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def serve(runtime: str, path: str, threads: int, feeds: Feeds, pipe: Connection) -> None:
-    """Load a model, then time runs whenever asked to."""
-    importlib.import_module(runtime)
-    before = resident()
-    start = time.perf_counter()
-    run = LOADERS[runtime](path, threads)
-    first = [np.array(value) for value in run(feeds)]
-    pipe.send((time.perf_counter() - start, first))
-    while (seconds := pipe.recv()) is not None:
-        run(feeds)
-        times = []
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(times) < 3:
-            start = time.perf_counter()
-            run(feeds)
-            times.append(time.perf_counter() - start)
-        pipe.send((statistics.median(times), resident() - before))
 
 
 def make_feeds(path: str, sequence: int) -> Feeds:
@@ -155,37 +57,27 @@ def make_feeds(path: str, sequence: int) -> Feeds:
 def measure(path: str, threads: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Time all runtimes on one model, in turns."""
     feeds = make_feeds(path, arguments.sequence)
-    context = multiprocessing.get_context("spawn")
-    pipes: dict[str, Connection] = {}
+    entrants = [
+        Entrant(runtime, runtime, str(lowered(path)) if runtime == "executorch" else path)
+        for runtime in arguments.runtimes
+        if runtime != "executorch" or lowered(path).exists()  # only what torch has can be had
+    ]
+    timings = in_turns(entrants, [feeds], threads, arguments.rounds, SECONDS)
+    for runtime, timing in timings.items():
+        if timing.failure:
+            sys.exit(f"{runtime} on {path}: {timing.failure}")
     rows: dict[str, dict[str, Any]] = {}
-    outputs = {}
-    for runtime in arguments.runtimes:
-        if runtime == "executorch" and not lowered(path).exists():
-            continue  # only what torch has can be had
-        ours, theirs = context.Pipe()
-        process = context.Process(
-            target=serve, args=(runtime, path, threads, feeds, theirs), daemon=True
-        )
-        process.start()
-        theirs.close()
-        seconds, outputs[runtime] = ours.recv()
-        rows[runtime] = {"load": seconds, "rounds": []}
-        pipes[runtime] = ours
-    for _ in range(arguments.rounds):
-        for runtime, pipe in pipes.items():
-            time.sleep(PAUSE)
-            pipe.send(SECONDS)
-            latency, memory = pipe.recv()
-            rows[runtime]["rounds"].append(latency)
-            rows[runtime]["memory"] = memory
-    for pipe in pipes.values():
-        pipe.send(None)
-    right = outputs.get("onnxruntime")
-    for runtime, row in rows.items():
-        row["latency"] = statistics.median(row["rounds"])
-        row["ratio"] = row["latency"] / statistics.median(rows["narrowpass"]["rounds"])
-        if right is not None:
-            pairs = zip(outputs[runtime], right, strict=True)
+    for runtime, timing in timings.items():
+        rows[runtime] = row = {
+            "load": timing.load,
+            "rounds": timing.rounds,
+            "memory": timing.memory,
+            "latency": timing.latency,
+        }
+        if "narrowpass" in timings:
+            row["ratio"] = timing.latency / timings["narrowpass"].latency
+        if "onnxruntime" in timings:
+            pairs = zip(timing.outputs[0], timings["onnxruntime"].outputs[0], strict=True)
             row["relative"] = max(
                 float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in pairs
             )
@@ -195,9 +87,10 @@ def measure(path: str, threads: int, arguments: argparse.Namespace) -> dict[str,
 def show(model: str, threads: int, rows: dict[str, dict[str, Any]]) -> None:
     """Print one model's rows."""
     for runtime, row in rows.items():
+        ratio, relative = row.get("ratio", 0.0), row.get("relative", 0.0)
         print(
-            f"{model:28} {threads:7} {runtime:12} {row['latency'] * 1e3:9.3f} {row['ratio']:6.2f}"
-            f" {row['load'] * 1e3:9.1f} {row['memory'] / 1e6:9.1f} {row.get('relative', 0):9.1e}",
+            f"{model:28} {threads:7} {runtime:12} {row['latency'] * 1e3:9.3f} {ratio:6.2f}"
+            f" {row['load'] * 1e3:9.1f} {row['memory'] / 1e6:9.1f} {relative:9.1e}",
             flush=True,
         )
 
@@ -234,15 +127,14 @@ def main() -> None:
     parser.add_argument("--plot", metavar="OUT.svg")
     parser.add_argument("--json", metavar="OUT.json")
     arguments = parser.parse_args()
-    installed = [name for name in RUNTIMES if importlib.util.find_spec(name) is not None]
-    arguments.runtimes = arguments.runtimes or installed
-    missing = [name for name in arguments.runtimes if name not in installed]
+    there = installed()
+    arguments.runtimes = arguments.runtimes or there
+    missing = [name for name in arguments.runtimes if name not in there]
     if missing:
         sys.exit(
             f"{missing[0]} is not installed: pip install --group peers (or --group executorch)"
         )
-    every = len(os.sched_getaffinity(0))
-    counts = [every if text == "all" else int(text) for text in arguments.threads]
+    counts = [cores(text) for text in arguments.threads]
     print(
         f"{'model':28} {'threads':>7} {'runtime':12} {'ms':>9} {'ratio':>6} {'load ms':>9}"
         f" {'MB':>9} {'relative':>9}"

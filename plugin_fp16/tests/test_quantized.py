@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from fp16_kit import check, constants, floats, model, operators, rewritten, run, verdicts
 from onnx import TensorProto, helper
+
+import narrowpass
 
 INT8 = {"zx": np.int8(3), "zw": np.int8(0), "zy": np.int8(-128)}
 SCALES = {"sx": np.float32(0.03), "sw": np.float32(0.01), "sy": np.float32(0.05)}
@@ -170,3 +173,37 @@ def test_behind_int8_sym():
     assert types["w.int8"] == TensorProto.INT8
     assert types["w.scale"] == TensorProto.FLOAT
     assert types["v"] == TensorProto.FLOAT16
+
+
+def test_behind_static_quantization(monkeypatch, tmp_path):
+    """What int8-sym leaves float is lowered, with casts around it; int8 stays between Q/DQ."""
+    pytest.importorskip("narrowpass_int8_sym")
+    monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path))
+    nodes = [
+        node("Conv", ["x", "w"], "c", pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], "r"),
+        node("Conv", ["r", "v"], "d"),
+        node("Conv", ["d", "u"], "y"),
+    ]
+    weights = {"w": floats(8, 8, 3, 3), "v": floats(8, 8, 1, 1), "u": floats(8, 8, 1, 1)}
+    proto = model(nodes, {"x": [1, 8, 8, 8]}, {"y": [1, 8, 8, 8]}, weights, opset=21)
+    samples = [{"x": floats(1, 8, 8, 8, scale=1.0)} for _ in range(3)]
+
+    def build(given: onnx.ModelProto, text: str) -> onnx.ModelProto:
+        bundle = narrowpass.build(
+            ir.from_proto(given), text, target="reference", calibration=samples
+        )
+        return ir.to_proto(bundle.methods["main"])
+
+    made = build(proto, "int8-sym{mode=static,red=[d]},fp16")
+    types = constants(made)
+    assert types["v"] == TensorProto.FLOAT16
+    assert {types[name] for name in types if name.endswith(".scale")} == {TensorProto.FLOAT}
+    makers = {name: n for n in made.graph.node for name in n.output}
+    for each in made.graph.node:
+        if each.op_type == "QuantizeLinear" and each.input[0] != "x":
+            assert makers[each.input[0]].op_type in ("Relu", "Conv", "Cast")
+        if each.op_type == "Conv" and each.name != "d":
+            assert makers[each.input[0]].op_type == "DequantizeLinear"
+    assert [makers[n.input[0]].op_type for n in made.graph.node if n.name == "d"] == ["Cast"]
+    assert build(made, "fp16").SerializeToString() == made.SerializeToString()

@@ -55,11 +55,11 @@ class Quantized:
     @property
     def verdicts(self) -> dict[str, str]:
         """Give what was decided, by name of the node."""
-        return {item.node: item.decision for item in self.decisions}
+        return {item.node: item.decision for item in self.decisions if item.op_type}
 
     @property
     def reasons(self) -> dict[str, str]:
-        return {item.node: item.reason for item in self.decisions}
+        return {item.node: item.reason for item in self.decisions if item.op_type}
 
     def producer(self, name: str) -> ir.Node:
         """Give the node that computes a value."""

@@ -487,6 +487,39 @@ class TestMoves:
         assert found.of("h")[-1].decision == "int8"
         assert len(found.kinds()) == len(nodes) + 2
 
+    def test_q_dq_left_out_behind_them(self):
+        """NNCF writes none behind MaxPool and Reshape: the product reads the same numbers."""
+        nodes = [
+            *pair("x", "xf", "x"),
+            node("MaxPool", ["xf"], "p", kernel_shape=[8, 8]),
+            node("Flatten", ["p"], "f"),
+            node("DequantizeLinear", ["w", "ws"], "wf"),
+            node("MatMul", ["f", "wf"], "h"),
+            *pair("h", "y", "y"),
+        ]
+        known = {
+            "xs": np.float32(0.02),
+            "xz": np.uint8(33),
+            "w": integers(np.int8, 3, 4),
+            "ws": np.float32(0.01),
+            "ys": np.float32(0.05),
+            "yz": np.uint8(99),
+        }
+        found = repaired(model(nodes, {"x": IMAGE}, {"y": [1, 4]}, known))
+        same(found, FEEDS)
+        assert [found.of(name)[-1].decision for name in "pfh"] == ["int8"] * 3
+
+    def test_floats_behind_them_stay(self):
+        nodes = [
+            *pair("x", "xf", "x"),
+            node("MaxPool", ["xf"], "p", kernel_shape=[8, 8]),
+            node("Exp", ["p"], "y"),
+        ]
+        known = {"xs": np.float32(0.02), "xz": np.int8(33)}
+        found = repaired(model(nodes, {"x": IMAGE}, {"y": [1, 3, 1, 1]}, known))
+        assert not found.modified
+        assert found.of("p")[-1].reason == "its result is not quantized"
+
     def test_a_backend_that_asks_for_nothing(self):
         made = node("MaxPool", ["xf"], "h", kernel_shape=[3, 3])
         nodes = [*pair("x", "xf", "x"), made, *pair("h", "y", "y")]
@@ -531,3 +564,54 @@ def test_within_branches():
     found = repaired(proto)
     same(found, {"x": floats(5, 8)})
     assert found.of("h")[-1].decision == "int8"
+
+
+@pytest.mark.parametrize("axis", [None, 0], ids=["per-tensor", "per-channel"])
+@pytest.mark.parametrize("stored", ["integers", "floats"])
+def test_transposed_weights(axis, stored):
+    """PyTorch exports a linear layer of more than two dimensions with its weight transposed."""
+    size = () if axis is None else (4,)
+    known = {
+        "xs": np.float32(0.02),
+        "xz": np.uint8(99),
+        "ws": np.full(size, 0.01, np.float32),
+        "wz": np.zeros(size, np.int8),
+        "ys": np.float32(0.05),
+        "yz": np.uint8(120),
+    }
+    along = {} if axis is None else {"axis": axis}
+    if stored == "integers":
+        known["wq"] = integers(np.int8, 4, 8)
+        reading = [node("DequantizeLinear", ["wq", "ws", "wz"], "wf", **along)]
+    else:
+        known["w"] = floats(4, 8, scale=0.4)
+        reading = pair("w", "wf", "w", **along)
+    nodes = [
+        *pair("x", "xf", "x"),
+        *reading,
+        node("Transpose", ["wf"], "wt", perm=[1, 0]),
+        node("MatMul", ["xf", "wt"], "h"),
+        *pair("h", "y", "y"),
+    ]
+    found = repaired(model(nodes, {"x": [2, 5, 8]}, {"y": [2, 5, 4]}, known))
+    same(found, {"x": floats(2, 5, 8)})
+    assert "Transpose" not in found.kinds()
+    assert found.of("h")[-1].decision == "int8"
+
+
+def test_functions_are_told_of():
+    inner = [node("DequantizeLinear", ["q", "s", "z"], "f"), node("Relu", ["f"], "r")]
+    function = helper.make_function(
+        "own", "Inner", ["q", "s", "z"], ["r"], inner, [helper.make_opsetid("", 21)]
+    )
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], "a"),
+        node("Inner", ["a", "xs", "xz"], "y", "own"),
+    ]
+    known = {"xs": np.float32(0.02), "xz": np.int8(9)}
+    proto = model(nodes, {"x": IMAGE}, {"y": IMAGE}, known)
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    found = repaired(proto)
+    assert not found.modified
+    assert any(each.reason == "it stands in function 'Inner'" for each in found.decisions)

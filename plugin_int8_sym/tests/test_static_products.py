@@ -261,3 +261,15 @@ def test_operator_sets(opset):
     assert made.model.opset_imports[""] == max(opset, 13)
     assert made.sqnr() > 30
     assert_runs_elsewhere(made)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 12])
+def test_one_scale_for_a_weight_is_known_to_older_operator_sets(opset):
+    text = """g (float[1,4,8,8] x, float[4,4,3,3] w, float[4] b) => (float[1,4,6,6] y) {
+        h = Conv (x, w, b) y = Relu (h) }"""
+    model = graph(text, {"w": floats(4, 4, 3, 3), "b": floats(4)}, opset=opset)
+    made = quantized(model, images(1, 4, 8, 8), weights="per-tensor")
+    assert made.model.opset_imports[""] == opset
+    assert made.constant("b.scale").shape == ()
+    assert made.sqnr() > 30
+    assert_runs_elsewhere(made)

@@ -330,3 +330,67 @@ def test_the_model_that_was_given_gives_the_same_results():
     for first, second in zip(before, outputs(model, data), strict=True):
         np.testing.assert_array_equal(first["y"], second["y"])
     assert isinstance(model, ir.Model)
+
+
+def test_which_mode_was_chosen_is_told(caplog):
+    import narrowpass
+
+    model = graph(
+        "g (float[3,16] x, float[16,8] w) => (float[3,8] y) { y = MatMul (x, w) }",
+        {"w": floats(16, 8)},
+    )
+    data = [{"x": floats(3, 16)}]
+    for calibration, mode, why in ((data, "static", "are samples"), (None, "dynamic", "are no")):
+        with caplog.at_level("INFO", "narrowpass"):
+            bundle = narrowpass.build(
+                model, "int8-sym", target="reference", calibration=calibration
+            )
+        assert f"mode={mode}, because there {why}" in caplog.text
+        told = bundle.reports[-1].methods["main"].decisions
+        (item,) = [item for item in told if item.get("op_type")]
+        assert (item["decision"], item["by"]) == ("int8", f"mode={mode}")
+
+
+def test_samples_must_be_some():
+    from narrowpass_int8_sym.int8_sym import Int8Sym
+
+    with pytest.raises(NarrowpassError, match="samples must be at least 1"):
+        Int8Sym(samples=0)
+
+
+def test_ranges_are_found_once_and_the_rewrite_is_repeated():
+    """What the search for nodes to hold does: one calibration, many rewrites."""
+    from static_kit import Limited
+
+    from narrowpass import Context, Samples
+    from narrowpass_int8_sym.static import Static
+
+    model, data = between("s = Sigmoid (a) m = Mul (a, s)"), images()
+    static, ctx = Static(), Context(target=Limited({}))
+    calibrated = static.calibrate(model, Samples("test data", lambda: data), ctx)
+    numbers = static.numbers(model, ctx)
+    assert [list(model.graph)[number].op_type for number in numbers] == ["Conv", "Sigmoid", "Conv"]
+    counts = []
+    for held in ({}, {numbers[1]: "why"}, dict.fromkeys(numbers, "why")):
+        clone, own = model.clone(), Context(target=Limited({}))
+        static.rewrite(clone, calibrated, held, own)
+        counts.append([n.op_type for n in clone.graph].count("QuantizeLinear"))
+        left = [item for item in own.decisions if item.by == "verification"]
+        assert {item.reason for item in left} == ({"why"} if held else set())
+    # Input, operand and result of the region, result; the region float; nothing.
+    assert counts == [4, 4, 0]
+
+
+def test_a_tolerance_leaves_what_harms_most_float():
+    middle = "c = Conv (a, k) m = Relu (c)"
+    k = floats(4, 4, 1, 1)
+    k[:, 0] *= 300
+    model = between(middle, extra=", float[4,4,1,1] k", k=k)
+    data = images()
+    everything = quantized(model, data)
+    asked = everything.sqnr() + 3
+    made = quantized(model, data, tolerance=f"sqnr:{asked:.2f}")
+    left = [item for item in made.decisions if item.by == "verification"]
+    assert left
+    assert any(item.decision == "int8" for item in made.decisions)
+    assert made.sqnr() > everything.sqnr()

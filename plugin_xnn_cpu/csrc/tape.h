@@ -55,6 +55,7 @@ enum np_call {
   NP_TABLE = 45,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
+
   NP_INT8_CONVOLUTION = 70,
   NP_INT8_DEPTHWISE = 71,
   NP_INT8_PRODUCT = 72,

@@ -164,6 +164,8 @@ class Coloring:
             return Verdict(Color.RED, "schema", "its operator is not one of ONNX")
         if not floats:
             return Verdict(Color.GRAY, "types", "it has no float32 values")
+        if node in self._quantized and node not in self._chosen:
+            return Verdict(Color.RED, "quantization", self._quantized[node])
         if not any(slot.parameter for slot in floats):
             name = self._dtype.name.lower()
             text = f"operator set {self._opsets.version(node)} has no {name}"
@@ -173,8 +175,6 @@ class Coloring:
             return Verdict(Color.RED, "schema", text)
         if node in self._held:
             return self._held[node]
-        if node in self._quantized and node not in self._chosen:
-            return Verdict(Color.RED, "quantization", self._quantized[node])
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return Verdict(Color.RED, "functions", "its attributes follow from the call")
         function = self._opsets.function(node)

@@ -40,6 +40,10 @@ _FUSED = {
 """Operators that may stand between an int8 operator and the QuantizeLinear of its result: of one
 computed operand, they are biases, factors and activations."""
 
+_OPERANDS = {"Add", "Concat", "Conv", "ConvTranspose", "Div", "Gemm", "MatMul", "Mul", "Sub"}
+"""Operators whose first two operands are numbers: a constant among them is in bytes, or it is no
+int8 operator."""
+
 _INT8 = "it is an int8 operator: it stands between DequantizeLinear and QuantizeLinear"
 
 
@@ -64,6 +68,8 @@ def quantized_nodes(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
 def _reads_integers(node: ir.Node) -> bool:
     """Tell whether all that a node computes with are integers behind DequantizeLinear."""
     computed = _computed(node)
+    if node.op_type in _OPERANDS and len(_computed(node, 2)) < min(2, len(node.inputs)):
+        return False
     return any(_is_made_by(value, "DequantizeLinear") for value in computed) and all(
         _is_made_by(value, "DequantizeLinear") or _is_integer(value) for value in computed
     )
@@ -84,9 +90,10 @@ def _up_to_quantize(node: ir.Node) -> list[ir.Node]:
         chain.append(following)
 
 
-def _computed(node: ir.Node) -> list[ir.Value]:
-    """Give the operands of a node that are no constants."""
-    return [value for value in node.inputs if value is not None and constant_tensor(value) is None]
+def _computed(node: ir.Node, most: int | None = None) -> list[ir.Value]:
+    """Give the operands of a node that are no constants, of the first ones or of all."""
+    operands = node.inputs[:most]
+    return [value for value in operands if value is not None and constant_tensor(value) is None]
 
 
 def _is_made_by(value: ir.Value, op_type: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -42,12 +43,15 @@ def nodes_to_hold(
         PassError: it cannot be met.
     """
     original = model.clone()
+    # What the rewrite warns of, it says once, when it is not tried any more. A logger that nobody
+    # else has, because its level is its own.
+    silent = logging.Logger("trial", logging.CRITICAL + 1)  # noqa: LOG001
     # The evaluator does not quantize rows: the target has the last word.
     verification = Verification(original, samples, tolerance, judges(ctx.target)[-1:], ctx.log)
 
     def rewritten(held: frozenset[int]) -> ir.Model:
         clone = original.clone()
-        trial = dataclasses.replace(ctx, counters=Counter(), decisions=[])
+        trial = dataclasses.replace(ctx, counters=Counter(), decisions=[], log=silent)
         rewrite(clone, dict.fromkeys(held, ""), trial)
         return clone
 

@@ -70,6 +70,14 @@ class RepairQuantized(Pass):
         return PassResult(model, run.editor.modified)
 
 
+def _is_quantized(node: ir.Node) -> bool:
+    """Tell whether a node makes or reads integers that stand for numbers."""
+    name = node.op_type
+    return name.startswith(("QLinear", "QGemm", "DynamicQuantize")) or name.endswith(
+        ("QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger")
+    )
+
+
 @dataclass(frozen=True)
 class _Run:
     """One run over a model."""
@@ -110,6 +118,10 @@ class _Run:
         for node in self._nodes("QuantizeLinear"):
             if constant_tensor(node.inputs[0]) is not None:
                 self._tell(node, weights.store(self.editor, node), "its integers are kept")
+
+        for node in self._nodes("Transpose"):
+            if weights.transpose(self.editor, node):
+                self.report.repaired(node, "its weight is stored as it orders it")
 
     def move_integers(self) -> None:
         """Let operators that move integers work on numbers."""
@@ -162,6 +174,7 @@ class _Run:
                 biases.repair(self.editor, operator),
                 moves.repair(self.editor, operator, self.limits),
                 moves.fix(self.editor, operator, self.limits),
+                moves.follow(self.editor, operator, self.limits),
             ):
                 if isinstance(done, Violation):
                     self.report.broken(node, done)
@@ -179,9 +192,19 @@ class _Run:
             elif is_node(node, "QuantizeLinear") and moves.is_conversion(node):
                 self._judge_conversion(node)
 
+        for function in self.model.functions.values():
+            for node in function.all_nodes():
+                if _is_quantized(node):
+                    self.report.left(node, f"it stands in function {function.name!r}")
+
     def _judge(self, operator: operators.Operator) -> None:
+        found = checks.problems(operator, self.limits)
+        if not operator.results and not operator.is_product and not found:
+            self.report.floating(operator.node, operators.NOT_QUANTIZED)
+            return
+        # The sums of a product of integers may be scaled to floats.
         note = "" if operator.results else "its result stays float"
-        self._judged(operator.node, checks.problems(operator, self.limits), note)
+        self._judged(operator.node, found, note)
 
     def _measure(self, node: ir.Node, form: forms.Form) -> None:
         """Tell which limits a node breaks that is left as it is, for a reason of its own."""

@@ -25,7 +25,7 @@ _CONTENTS = {
         "upgrade-opset",
     ),
     "narrowpass-fp16": ("fp16",),
-    "narrowpass-int8-sym": ("int8-sym",),
+    "narrowpass-int8-sym": ("int8-sym", "repair-quantized"),
     "narrowpass-xnn-cpu": ("store-weights",),
 }
 

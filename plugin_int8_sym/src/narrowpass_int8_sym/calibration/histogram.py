@@ -21,7 +21,7 @@ in the last bits.
 """
 
 _SHOWN = 64
-"""Bins of a histogram for people, at most."""
+"""Bins of a histogram for people; one more where zero would not be an edge."""
 
 
 class Histogram:
@@ -112,7 +112,7 @@ class Histogram:
         """Give the histogram for people, with neighbouring bins as one.
 
         Args:
-            low: the least number of the chosen window.
+            low: the least number of the chosen window; 0 where magnitudes were counted.
             high: the largest number of the chosen window.
         """
         size = -(-len(self.counts) // _SHOWN)
@@ -126,5 +126,5 @@ class Histogram:
             high=start + len(padded) * self.width,
             counts=tuple(counts.tolist()),
             zeros=self.zeros,
-            window=(low, high),
+            window=(0.0 if self.meter.folded else low, high),
         )

@@ -16,8 +16,13 @@ from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.integers import MOVING
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import INT8, Quantization, is_node
+from narrowpass_int8_sym.repair.rewriting import take_place
+from narrowpass_int8_sym.repair.weights import WEIGHTED
 
 _CONVERSION = "QuantizeLinear"
+
+_PASSING = MOVING | {"Clip", "Concat", "Relu", "Resize"}
+"""Operators that may give numbers that they have read, and no others; see `_selects`."""
 
 
 def repair(editor: Editor, operator: Operator, limits: Limits) -> str | Violation | None:
@@ -130,7 +135,57 @@ def fix(editor: Editor, operator: Operator, limits: Limits) -> str | None:
     return f"its result is {fixed.dtype} first"
 
 
+def follow(editor: Editor, operator: Operator, limits: Limits) -> str | None:
+    """Quantize what an operator gives as what it has read, where int8 can go on behind it.
+
+    Some tools leave Q/DQ out there: nothing is rounded.
+
+    Returns:
+        What was done; None where there is nothing to do, or it cannot be done.
+    """
+    node, first = operator.node, operator.operands[0]
+    if operator.results or not is_node(node, *_PASSING):
+        return None
+    if any(how.dtype != INT8 or how.axis is not None for how in operator.operands):
+        return None
+    if not all(how.is_same(first) for how in operator.operands):
+        return None
+    if node.op_type != "Concat" and not (len(operator.operands) == 1 and _selects(node, first)):
+        return None
+    if not any(_computes(user, limits) for value in node.outputs for user, _ in value.uses()):
+        return None
+    wide = [
+        ir.Value(name=editor.unique(f"{v.name}.wide"), shape=v.shape, type=v.type)
+        for v in node.outputs
+    ]
+    same = ir.node(
+        node.op_type,
+        node.inputs,
+        attributes=dict(node.attributes),
+        outputs=wide,
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    editor.insert_before(node, same)
+    integers = [editor.quantize(node, value, first) for value in wide]
+    take_place(editor, node, *[editor.dequantize(node, value, first) for value in integers])
+    return "its result is quantized like its operand"
+
+
+def _computes(node: ir.Node, limits: Limits) -> bool:
+    """Tell whether a reader may be an int8 operator, or one that passes integers on."""
+    if not is_node(node, *limits.ratios, *_PASSING) or is_node(node, _CONVERSION):
+        return False
+    if node.op_type not in WEIGHTED:
+        return True
+    return is_dequantized(node.inputs[1] if len(node.inputs) > 1 else None)
+
+
+def is_dequantized(value: ir.Value | None) -> bool:
+    """Tell whether a value is made by a DequantizeLinear."""
+    return value is not None and is_node(value.producer(), "DequantizeLinear")
+
+
 def is_conversion(node: ir.Node) -> bool:
     """Tell whether a QuantizeLinear converts integers to others."""
-    source = node.inputs[0]
-    return source is not None and is_node(source.producer(), "DequantizeLinear")
+    return is_dequantized(node.inputs[0])

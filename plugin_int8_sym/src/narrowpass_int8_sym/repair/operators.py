@@ -21,7 +21,7 @@ from narrowpass_int8_sym.repair.weights import WEIGHTED
 _FUSED = ("Clip", "Relu")
 """Activations that an int8 operator clips its result for."""
 
-_NOT_QUANTIZED = "its result is not quantized"
+NOT_QUANTIZED = "its result is not quantized"
 
 _SEVERAL = ("Add", "Concat", "Div", "Max", "Min", "Mul", "Sub", "Sum", "Where")
 """Operators of several operands, constants among them."""
@@ -55,9 +55,14 @@ class Operator:
     direct: bool
 
     @property
+    def is_product(self) -> bool:
+        """Whether it sums products."""
+        return self.op_type in WEIGHTED
+
+    @property
     def computes_both(self) -> bool:
         """Whether both operands of a product are activations."""
-        return self.op_type in WEIGHTED and self.weight is None
+        return self.is_product and self.weight is None
 
     def channel_axis(self, rank: int) -> int:
         """Give the axis of a weight along which the channels of the result lie."""
@@ -115,9 +120,8 @@ def operator_of(node: ir.Node) -> Operator | str | None:
     if reason:
         return reason
     found = _results(node)
-    if isinstance(found, str) and not (weighted and found == _NOT_QUANTIZED):
+    if isinstance(found, str) and found != NOT_QUANTIZED:
         return found
-    # A product of integers may be scaled to floats: its sums are what is computed with int8.
     hows, quantizing, direct = ((), (), True) if isinstance(found, str) else found
     return Operator(node, node.op_type, tuple(operands), weight, integers, hows, quantizing, direct)
 
@@ -170,7 +174,7 @@ def _results(
             following = _only_reader(last)
         readers = [user for user, _ in last.uses()]
         if last.is_graph_output() or not all(is_node(u, "QuantizeLinear") for u in readers):
-            return _NOT_QUANTIZED
+            return NOT_QUANTIZED
         for user in readers:
             how = of_conversion(user)
             if isinstance(how, str):

@@ -19,13 +19,14 @@ from narrowpass_int8_sym.repair.quantization import (
     is_node,
     of_conversion,
 )
+from narrowpass_int8_sym.repair.rewriting import take_place
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators whose second operand is a weight, where it is constant."""
 
 
 def is_weight(node: ir.Node) -> bool:
-    """Tell whether what a DequantizeLinear makes is the weight of some operator."""
+    """Tell whether what a node makes is the weight of some operator."""
     uses = [use for value in node.outputs for use in value.uses()]
     return any(is_node(user, *WEIGHTED) and index == 1 for user, index in uses)
 
@@ -54,6 +55,31 @@ def store(editor: Editor, node: ir.Node) -> str:
     result.replace_all_uses_with(stored)
     editor.remove(node)
     return ""
+
+
+def transpose(editor: Editor, node: ir.Node) -> bool:
+    """Let a Transpose between a weight in bytes and what multiplies with it go.
+
+    The bytes are stored as it orders them: PyTorch exports linear layers so.
+
+    Returns:
+        Whether it was done.
+    """
+    value, result = node.inputs[0], node.outputs[0]
+    source = None if value is None else value.producer()
+    if source is None or not is_node(source, "DequantizeLinear") or not is_weight(node):
+        return False
+    tensor, how = constant_tensor(source.inputs[0]), of_conversion(source)
+    if tensor is None or isinstance(how, str) or result.is_graph_output():
+        return False
+    integers = np.asarray(tensor.numpy())
+    order = list(node.attributes.get_ints("perm", None) or reversed(range(integers.ndim)))
+    axis = None if how.axis is None else order.index(how.axis % integers.ndim)
+    stored = editor.constant(node, f"{result.name}.integers", integers.transpose(order))
+    take_place(editor, node, editor.dequantize(node, stored, replace(how, axis=axis)))
+    if not any(each.uses() or each.is_graph_output() for each in source.outputs):
+        editor.remove(source)
+    return True
 
 
 def repair(

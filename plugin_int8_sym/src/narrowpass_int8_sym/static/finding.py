@@ -25,6 +25,9 @@ from narrowpass_int8_sym.static.operators import (
 from narrowpass_int8_sym.static.regions import Region, find_regions
 from narrowpass_int8_sym.static.units import Role, Unit
 
+QUANTIZED = "it is quantized already"
+"""Why a node is left as it is that has DequantizeLinear before it, or QuantizeLinear after it."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -97,7 +100,7 @@ class _Search:
                 return
             self.left[node] = found
             if any(_is_dequantized(value) for value in node.inputs[:2]):
-                self.left[node] = "it is quantized already"
+                self.left[node] = QUANTIZED
             return
         reason, bias = _fit(found)
         if reason:
@@ -250,10 +253,10 @@ def _fit(product: Product) -> tuple[str, ir.Value | None]:
 
 def _quantized_already(unit: Unit) -> str:
     if any(_is_dequantized(value) for value in unit.inputs):
-        return "it is quantized already"
+        return QUANTIZED
     readers = [use.node.op_type for value in unit.outputs for use in value.uses()]
     if readers and all(kind == "QuantizeLinear" for kind in readers):
-        return "it is quantized already"
+        return QUANTIZED
     return ""
 
 

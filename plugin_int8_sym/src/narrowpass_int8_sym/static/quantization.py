@@ -16,7 +16,7 @@ from narrowpass_int8_sym.static.choosing import Choice, choose
 from narrowpass_int8_sym.static.emission import emit
 from narrowpass_int8_sym.static.finding import Found, find_units
 from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
-from narrowpass_int8_sym.static.telling import Outcome, selected, tell
+from narrowpass_int8_sym.static.telling import Outcome, selected, tell, tell_values
 from narrowpass_int8_sym.static.units import Unit
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Static:
                 ctx.target,
                 self.calibrator,
                 symmetric=self.scheme.symmetric,
+                progress=lambda done, total: ctx.progress("calibrating", done, total),
                 limit=self.samples,
                 cache=self.cache,
             )
@@ -135,6 +136,7 @@ class Static:
             }
             choice, chosen, broken = self._fitting(found, set(kept), calibrated, limits)
         tell(model, Outcome(found, choice, kept, broken, selected(self.red, model)), ctx)
+        tell_values(chosen.values, calibrated.ranges, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         return bool(choice.units)
 

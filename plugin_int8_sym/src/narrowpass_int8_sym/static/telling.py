@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from narrowpass import Decision
 from narrowpass.classify import matching_nodes
+from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.limits import Violation
 from narrowpass_int8_sym.products import product_of
+from narrowpass_int8_sym.scales import Parameters
 from narrowpass_int8_sym.static.choosing import Choice
-from narrowpass_int8_sym.static.finding import Found
+from narrowpass_int8_sym.static.finding import QUANTIZED, Found
 from narrowpass_int8_sym.static.units import Unit
 
 if TYPE_CHECKING:
@@ -64,6 +66,26 @@ def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
             ctx.counters["nodes" if decisions[node].decision == "int8" else "left"] += 1
 
 
+def tell_values(
+    values: Mapping[ir.Value, Parameters],
+    ranges: Mapping[str, Range],
+    calibrator: str,
+    ctx: Context,
+) -> None:
+    """Report the histogram of each quantized value that has one, with what its integers hold."""
+    for value, quantized in values.items():
+        name = value.name or ""
+        histogram = ranges[name].histogram if name in ranges else None
+        if histogram is None:
+            continue
+        low, high = (quantized.scale * (end - quantized.zero_point) for end in (-128, 127))
+        # Of symmetric ranges magnitudes were counted.
+        window = (0.0 if histogram.low >= 0 else low), high
+        shown = replace(histogram, window=window)
+        by = f"calibrator {calibrator}"
+        ctx.decisions.append(Decision(name, "", "int8", by, histogram=shown))
+
+
 def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
     found: dict[ir.Node, Decision] = {}
 
@@ -79,6 +101,8 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
             left(node, f"option red={item}", "it is to stay float")
     for node, reason in outcome.found.left.items():
         left(node, "rule", reason)
+        if reason == QUANTIZED:
+            found[node] = replace(found[node], decision="kept")
     for unit, reason in outcome.choice.left.items():
         for node in unit.nodes:
             left(node, "rule", reason)

@@ -116,6 +116,10 @@ def _same_pads(
     return before + after
 
 
+Windowed = Convolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8
+"""Operators whose windows move over images."""
+
+
 class Convolve(Step):
     """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
@@ -123,13 +127,13 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: Convolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
+        operator: Windowed,
         window: Window,
         outputs: int,
         name: str,
     ) -> None:
         super().__init__([given], output)
-        self.kernel = f"xnn {name}"
+        self.kernel = f"{operator.maker}{name}"
         self._window = window
         self._operator = operator
         self._outputs = outputs

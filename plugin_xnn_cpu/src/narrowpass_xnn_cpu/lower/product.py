@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 
@@ -33,6 +35,9 @@ HALF_SIZE = 1 << 19
 
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+Made = FullyConnected | AnyFullyConnectedInt8
 
 
 class Product:
@@ -69,7 +74,7 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
+        self._operators: dict[np.dtype[np.generic], Made] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
@@ -102,7 +107,9 @@ class Product:
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
             try:
-                make = fully_connected_int8_rows if rows_too else FullyConnectedInt8
+                make: Callable[..., Made] = (
+                    fully_connected_int8_rows if rows_too else FullyConnectedInt8
+                )
                 made = make(
                     matrix, self._bias, self._limits, transposed=transposed, session=session
                 )
@@ -132,7 +139,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
+    def operator(self, rows: int) -> Made:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

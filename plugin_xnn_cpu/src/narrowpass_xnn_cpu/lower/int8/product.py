@@ -23,16 +23,15 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
 )
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
+Product = AnyFullyConnectedS8 | AnyFullyConnectedS8F32
+
 
 class LinearBytes(Step):
     """Rows of bytes, of any number of leading axes, times a constant matrix."""
 
-    kernel = "xnn fully connected int8"
-
-    def __init__(
-        self, given: Slot, output: Slot, operator: AnyFullyConnectedS8 | AnyFullyConnectedS8F32
-    ) -> None:
+    def __init__(self, given: Slot, output: Slot, operator: Product) -> None:
         super().__init__([given], output)
+        self.kernel = f"{operator.maker}fully connected int8"
         self._operator = operator
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -45,7 +44,8 @@ class LinearBytes(Step):
         rows = elements(shape[:-1])
         if not rows:
             return Run(result)
-        return Run(result, operator.call, operator, operator.reshape(rows, sizing.pool))
+        operator.reshape(rows, sizing.pool)
+        return Run(result, operator.call, operator, operator.params)
 
 
 def _check(op: Op, facts: Facts) -> str | None:
@@ -78,7 +78,7 @@ def _product(op: Op, builder: Builder) -> None:
     if not transposed:
         matrix = matrix.transpose((1, 0))
     (given,), made = op.attributes["given"], op.attributes["made"]
-    operator: AnyFullyConnectedS8 | AnyFullyConnectedS8F32
+    operator: Product
     if made is None:
         bias_in_steps(None, matrix, given, given, inputs)
         operator = fully_connected_s8_f32(

@@ -100,8 +100,12 @@ def _checked(kernel: Quantized, outputs: int, axis: int) -> tuple[Weight, Weight
     return checked_integers(kernel.integers), checked_scales(kernel, outputs, axis)
 
 
-def _fitting(scales: Weight, requantized: Requantized) -> Weight:
-    """Give scales of weights that are looked at against those of input and output."""
+def fitting(scales: Weight, requantized: Requantized) -> Weight:
+    """Give scales of weights that are looked at against those of input and output.
+
+    Making them raises `UnfitError` where a ratio is not one that XNNPACK takes: what fits is the
+    same on all processors.
+    """
     step = requantized.given.scale / requantized.made.scale
 
     def make() -> Array:
@@ -157,7 +161,7 @@ class _Windowed(Operator):
 
         # All that the packed bytes follow from: the bias takes in zero points, scales are of both.
         parameters = (groups, movement.strides, flags, given, made.scale.hex())
-        self._packed(session, parameters, integers, bias, call, [_fitting(scales, requantized)])
+        self._packed(session, parameters, integers, bias, call, [fitting(scales, requantized)])
 
 
 class ConvolutionS8(_Windowed):
@@ -312,7 +316,7 @@ class FullyConnectedS8(Operator):
             return int(create(*sizes, given.zero_point, given.scale, s, k, b, *ends))
 
         parameters = (flags, given, made.scale.hex())
-        self._packed(session, parameters, integers, bias, call, [_fitting(scales, requantized)])
+        self._packed(session, parameters, integers, bias, call, [fitting(scales, requantized)])
 
     def reshape(self, rows: int, pool: ThreadPool) -> None:
         """Take `rows` rows."""
@@ -371,8 +375,8 @@ class FullyConnectedS8F32(Operator):
         others = [scales] if bias is None else [scales, bias]
         self._packed(session, (flags, self._rows.dtype), integers, None, call, others)
 
-    def reshape(self, rows: int, pool: ThreadPool) -> Any:
-        """Take `rows` rows; give the parameters of the product."""
+    def reshape(self, rows: int, pool: ThreadPool) -> None:
+        """Take `rows` rows."""
         checked_shape((rows, max(self.channels, self.outputs)))
         ffi, lib = self._ffi, self._lib
         sizes = ffi.new("size_t *")
@@ -389,7 +393,8 @@ class FullyConnectedS8F32(Operator):
         count = rows * self.channels
         offset = -(-(count + lib.XNN_EXTRA_BYTES) // 64) * 64 if unsigned else 0
         self.workspace = offset + sizes[0]
-        return ffi.new("struct np_s8_f32_params *", (count, self._ranges, unsigned, offset))
+        fields = count, self._ranges, unsigned, offset
+        self.params = ffi.new("struct np_s8_f32_params *", fields)
 
 
 class BinaryS8(Operator):

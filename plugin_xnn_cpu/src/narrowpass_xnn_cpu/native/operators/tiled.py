@@ -14,7 +14,7 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators.base import Operator
-from narrowpass_xnn_cpu.native.operators.int8 import Requantized
+from narrowpass_xnn_cpu.native.operators.int8 import Requantized, fitting
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
 from narrowpass_xnn_cpu.native.tape import aligned
 from narrowpass_xnn_cpu.weights.session import Session, pointer
@@ -32,6 +32,8 @@ _MOST_ELEMENTS = 1 << 31
 
 class Tiled(Operator):
     """An operator whose kernel is ours."""
+
+    maker = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,13 +70,11 @@ class Tiled(Operator):
 
 def requantizing(scales: Weight, requantized: Requantized) -> Weight:
     """Give what sums are multiplied by, from the scales of the weights."""
+    scales = fitting(scales, requantized)
     given, made = np.float32(requantized.given.scale), np.float32(requantized.made.scale)
 
     def make() -> Array:
-        with np.errstate(over="ignore"):
-            array: Array = given * scales.array() / made
-        if not np.isfinite(array).all():
-            raise UnfitError("input scale * weight scale / output scale is not finite")
+        array: Array = given * scales.array() / made
         return array
 
     known = scales.identity

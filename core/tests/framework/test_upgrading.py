@@ -1,0 +1,51 @@
+"""Models written with a newer operator set; the tests of `upgrade-opset` have what changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from narrowpass.errors import PassError
+from narrowpass.testing import assert_equivalent, model_from_text
+from narrowpass.upgrading import upgrade
+
+TEXT = """g (float[N,4] x) => (float[N,4] y) {
+    w = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()
+    a = Add (x, w)
+    y = Softmax <axis = 1> (a)
+}"""
+
+
+def test_results_and_names_stay():
+    model = model_from_text(TEXT, opset=12)
+    before = model.clone()
+    made, changed = upgrade(model, 17)
+    assert made.opset_imports[""] == 17
+    assert "Softmax" in {node.op_type for node in changed}
+    assert [value.name for value in made.graph.outputs] == ["y"]
+    assert_equivalent(before, made)
+
+
+def test_large_weights_are_the_same_objects():
+    model = model_from_text(
+        "g (float[4,64] x, float[64,64] w) => (float[4,64] y) { y = MatMul (x, w) }", opset=12
+    )
+    value = model.graph.inputs[1]
+    model.graph.inputs.remove(value)
+    tensor = ir.Tensor(np.ones((64, 64), np.float32), name="w")
+    value.const_value = tensor
+    model.graph.initializers["w"] = value
+    made, _ = upgrade(model, 13)
+    assert made.graph.initializers["w"].const_value is tensor
+    assert [value.name for value in made.graph.inputs] == ["x"]
+
+
+def test_a_model_that_is_new_enough_stays_as_it_is():
+    model = model_from_text(TEXT, opset=18)
+    assert upgrade(model, 13) == (model, [])
+
+
+def test_an_unknown_version():
+    with pytest.raises(PassError, match="this onnx knows"):
+        upgrade(model_from_text(TEXT), 1000)

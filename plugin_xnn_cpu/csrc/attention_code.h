@@ -1,0 +1,380 @@
+/* Attention for one instruction set; attention.c says how it is done.
+ *
+ * Who includes this defines LANES, the floats of a register; ROWS and COLUMNS, a tile of so many
+ * rows times registers whose sums the registers hold; HEAD, the function's name; and TARGET, its
+ * attribute. */
+#if defined(__GNUC__) && !defined(__clang__)
+/* Vectors are passed between functions that become one: there is no calling convention to change. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+#include <math.h>
+#include <string.h>
+
+#include "attention.h"
+
+#define FEW_ROWS 4
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+NP_INLINE vec splat(float x) { return x - (vec){0}; }
+
+NP_INLINE vec choose(ivec condition, vec x, vec y) {
+  return (vec)((condition & (ivec)x) | (~condition & (ivec)y));
+}
+
+/* exp of what is at most 0, or NaN; see function.c for the polynomial. */
+NP_INLINE vec exp_of_at_most_0(vec x) {
+  const vec t = choose(x < -87.3f, splat(-87.3f), x); /* NaN stays */
+  /* Adding 1.5 · 2^23 rounds to an integer, which is then in the low bits: no conversion, which
+   * NaN would not survive. */
+  const vec shifted = t * 1.44269504f + 12582912.0f;
+  const vec n = shifted - 12582912.0f;
+  const vec r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
+  vec p = r * 0.00829030573f + 0.0418979749f;
+  p = p * r + 0.166676372f;
+  p = p * r + 0.499991506f;
+  p = p * r + 0.999999702f;
+  p = p * r + 1.0f;
+  const ivec power = ((ivec)shifted << 23) + (127 << 23);
+  return choose(x < -87.3f, splat(0.0f), p * (vec)power);
+}
+
+NP_INLINE vec larger(vec x, vec y) { return choose(x > y, x, y); }
+
+/* The lanes of a vector, each with the one `apart` lanes on: a few steps combine all. */
+#define NP_LIST(...) __VA_ARGS__
+#if LANES == 16
+#define NP_NUMBERS NP_LIST(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define NP_ROLLED_8 NP_LIST(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#define NP_ROLLED_4 NP_LIST(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#elif LANES == 8
+#define NP_NUMBERS NP_LIST(0, 1, 2, 3, 4, 5, 6, 7)
+#define NP_ROLLED_4 NP_LIST(4, 5, 6, 7, 0, 1, 2, 3)
+#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1, 6, 7, 4, 5)
+#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2, 5, 4, 7, 6)
+#else
+#define NP_NUMBERS NP_LIST(0, 1, 2, 3)
+#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1)
+#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2)
+#endif
+#define NP_ROLL(x, order) __builtin_shufflevector(x, x, order)
+
+NP_INLINE float sum_of(vec x) {
+#if LANES == 16
+  x += NP_ROLL(x, NP_ROLLED_8);
+#endif
+#if LANES >= 8
+  x += NP_ROLL(x, NP_ROLLED_4);
+#endif
+  x += NP_ROLL(x, NP_ROLLED_2);
+  x += NP_ROLL(x, NP_ROLLED_1);
+  return x[0];
+}
+
+NP_INLINE float largest_of(vec x) {
+#if LANES == 16
+  x = larger(x, NP_ROLL(x, NP_ROLLED_8));
+#endif
+#if LANES >= 8
+  x = larger(x, NP_ROLL(x, NP_ROLLED_4));
+#endif
+  x = larger(x, NP_ROLL(x, NP_ROLLED_2));
+  x = larger(x, NP_ROLL(x, NP_ROLLED_1));
+  return x[0];
+}
+
+/* The columns of the panel that starts at `first`: `columns` vectors, or one where that will do. */
+NP_INLINE size_t panel_width(size_t first, size_t all, const int columns) {
+  return all - first <= LANES ? LANES : (size_t)columns * LANES;
+}
+
+/* As many rows as lanes, turned: out[d][n] = in[n][d]. Rows that are half of them apart exchange
+ * halves, those a quarter apart quarters, and so on. */
+NP_INLINE void turn(const float *in, ptrdiff_t in_stride, float *out, size_t out_stride) {
+  vec x[LANES];
+  for (int i = 0; i < LANES; i++) x[i] = *(const vec *)(in + i * in_stride);
+#define NP_EXCHANGE(apart, first, second)                                         \
+  for (int i = 0; i < LANES; i += 2 * (apart)) {                                  \
+    for (int j = i; j < i + (apart); j++) {                                       \
+      const vec a = x[j], b = x[j + (apart)];                                     \
+      x[j] = __builtin_shufflevector(a, b, first);                                \
+      x[j + (apart)] = __builtin_shufflevector(a, b, second);                     \
+    }                                                                             \
+  }
+#if LANES == 16
+  NP_EXCHANGE(8, NP_LIST(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+              NP_LIST(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+  NP_EXCHANGE(4, NP_LIST(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+              NP_LIST(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
+  NP_EXCHANGE(2, NP_LIST(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+              NP_LIST(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+  NP_EXCHANGE(1, NP_LIST(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+              NP_LIST(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
+#elif LANES == 8
+  NP_EXCHANGE(4, NP_LIST(0, 1, 2, 3, 8, 9, 10, 11), NP_LIST(4, 5, 6, 7, 12, 13, 14, 15))
+  NP_EXCHANGE(2, NP_LIST(0, 1, 8, 9, 4, 5, 12, 13), NP_LIST(2, 3, 10, 11, 6, 7, 14, 15))
+  NP_EXCHANGE(1, NP_LIST(0, 8, 2, 10, 4, 12, 6, 14), NP_LIST(1, 9, 3, 11, 5, 13, 7, 15))
+#else
+  NP_EXCHANGE(2, NP_LIST(0, 1, 4, 5), NP_LIST(2, 3, 6, 7))
+  NP_EXCHANGE(1, NP_LIST(0, 4, 2, 6), NP_LIST(1, 5, 3, 7))
+#endif
+  for (int i = 0; i < LANES; i++) *(vec *)(out + (size_t)i * out_stride) = x[i];
+}
+
+/* keys[n][d] to panels of columns: packed[panel][d][width], filled up with zeros. */
+NP_INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth, float *packed,
+                         const int columns) {
+  for (size_t first = 0; first < keys;) {
+    const size_t width = panel_width(first, keys, columns);
+    const size_t here = keys - first < width ? keys - first : width;
+    const float *rows = k + (ptrdiff_t)first * stride;
+    /* Whole squares in registers. */
+    const size_t squares = here / LANES * LANES;
+    const size_t turned = squares == 0 ? 0 : depth / LANES * LANES;
+    for (size_t n = 0; n < squares; n += LANES) {
+      for (size_t d = 0; d < turned; d += LANES) {
+        turn(rows + (ptrdiff_t)n * stride + (ptrdiff_t)d, stride, packed + d * width + n, width);
+      }
+    }
+    for (size_t d = 0; d < depth; d++) {
+      const float *from = rows + (ptrdiff_t)d;
+      for (size_t n = d < turned ? squares : 0; n < here; n++) {
+        packed[n] = from[(ptrdiff_t)n * stride];
+      }
+      for (size_t n = here; n < width; n++) packed[n] = 0.0f;
+      packed += width;
+    }
+    first += width;
+  }
+}
+
+/* values[n][e] to panels of columns: packed[panel][n][width], filled up with zeros. */
+NP_INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t values,
+                           float *packed, const int columns) {
+  for (size_t first = 0; first < values;) {
+    const size_t width = panel_width(first, values, columns);
+    const size_t here = values - first < width ? values - first : width;
+    for (size_t n = 0; n < keys; n++) {
+      const float *from = v + (ptrdiff_t)n * stride + (ptrdiff_t)first;
+      for (size_t e = 0; e < here; e++) packed[e] = from[e];
+      for (size_t e = here; e < width; e++) packed[e] = 0.0f;
+      packed += width;
+    }
+    first += width;
+  }
+}
+
+/* out[m][0:width] = a[m][0:depth] · panel[0:depth][0:width] for `rows` rows; `rows` and `columns`,
+ * the vectors of a row, are constants of the caller, so that all sums stay in registers. */
+NP_INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, size_t depth,
+                        float *out, ptrdiff_t out_stride, const int rows, const int columns) {
+  vec sums[ROWS][COLUMNS];
+  for (int m = 0; m < rows; m++) {
+    for (int c = 0; c < columns; c++) sums[m][c] = splat(0.0f);
+  }
+  for (size_t d = 0; d < depth; d++) {
+    vec b[COLUMNS];
+    for (int c = 0; c < columns; c++) b[c] = *(const vec *)(panel + c * LANES);
+    panel += columns * LANES;
+    for (int m = 0; m < rows; m++) {
+      const float x = a[m * a_stride + (ptrdiff_t)d];
+      for (int c = 0; c < columns; c++) sums[m][c] += x * b[c];
+    }
+  }
+  for (int m = 0; m < rows; m++) {
+    for (int c = 0; c < columns; c++) *(vec *)(out + m * out_stride + c * LANES) = sums[m][c];
+  }
+}
+
+/* `rows` rows with a panel; `most` at a time. */
+NP_INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, const float *panel,
+                              size_t depth, float *out, ptrdiff_t out_stride, const int most,
+                              const int columns) {
+  size_t m = 0;
+  for (; m + (size_t)most <= rows; m += (size_t)most) {
+    multiply(a + (ptrdiff_t)m * a_stride, a_stride, panel, depth, out + (ptrdiff_t)m * out_stride,
+             out_stride, most, columns);
+  }
+  for (; m + 4 <= rows; m += 4) {
+    multiply(a + (ptrdiff_t)m * a_stride, a_stride, panel, depth, out + (ptrdiff_t)m * out_stride,
+             out_stride, 4, columns);
+  }
+  for (; m < rows; m++) {
+    multiply(a + (ptrdiff_t)m * a_stride, a_stride, panel, depth, out + (ptrdiff_t)m * out_stride,
+             out_stride, 1, columns);
+  }
+}
+
+/* `rows` rows with all panels of a packed matrix of depth × width. */
+NP_INLINE void multiply_block(const float *a, ptrdiff_t a_stride, size_t rows, const float *packed,
+                              size_t depth, size_t width, float *out, ptrdiff_t out_stride,
+                              const int most, const int columns) {
+  for (size_t first = 0; first < width;) {
+    const size_t here = panel_width(first, width, columns);
+    if (here == LANES) {
+      multiply_panel(a, a_stride, rows, packed, depth, out, out_stride, most, 1);
+    } else {
+      multiply_panel(a, a_stride, rows, packed, depth, out, out_stride, most, columns);
+    }
+    packed += depth * here;
+    out += here;
+    first += here;
+  }
+}
+
+/* One row of scores to scores · scale + mask, in place; gives the largest. There is room for whole
+ * vectors: what is beyond `keys` becomes -infinity. */
+NP_INLINE float mask_row(float *scores, size_t keys, float scale, const float *mask,
+                         const int step) {
+  const float alike = step ? 0.0f : mask[0];
+  vec most[4]; /* a comparison takes long */
+  for (int i = 0; i < 4; i++) most[i] = splat(-INFINITY);
+  size_t n = 0;
+  for (; n + 4 * LANES <= keys; n += 4 * LANES) {
+    for (int i = 0; i < 4; i++) {
+      vec x = *(const vec *)(scores + n + i * LANES) * scale;
+      x = step ? x + *(const vec *)(mask + n + i * LANES) : x + alike;
+      *(vec *)(scores + n + i * LANES) = x;
+      most[i] = larger(x, most[i]);
+    }
+  }
+  for (; n + LANES <= keys; n += LANES) {
+    vec x = *(const vec *)(scores + n) * scale;
+    x = step ? x + *(const vec *)(mask + n) : x + alike;
+    *(vec *)(scores + n) = x;
+    most[0] = larger(x, most[0]);
+  }
+  if (n < keys) {
+    static const ivec lanes = {NP_NUMBERS};
+    const size_t here = keys - n;
+    vec added = splat(alike);
+    if (step) memcpy(&added, mask + n, here * sizeof(float));
+    const vec x = *(const vec *)(scores + n) * scale + added;
+    *(vec *)(scores + n) = choose(lanes < (int32_t)here, x, splat(-INFINITY));
+    most[1] = larger(*(const vec *)(scores + n), most[1]);
+  }
+  return largest_of(larger(larger(most[0], most[1]), larger(most[2], most[3])));
+}
+
+/* One row to exp(row - largest), in place; gives the sum. */
+NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
+  vec sums = splat(0.0f);
+  for (size_t n = 0; n < keys; n += LANES) {
+    const vec e = exp_of_at_most_0(*(const vec *)(row + n) - largest);
+    *(vec *)(row + n) = e;
+    sums += e;
+  }
+  return sum_of(sums);
+}
+
+/* Rows of scores to their exponentials, before they are divided by their sums. A row's largest and
+ * its sum take long to come; what else there is to do for other rows fills the time. */
+NP_INLINE void weigh(float *scores, size_t row_size, size_t rows, size_t keys, float scale,
+                     const float *mask, const ptrdiff_t *mask_strides, float *sums) {
+  static const float nothing = 0.0f;
+  float largest[NP_ATTENTION_MOST_ROWS];
+  for (size_t m = 0; m < rows; m++) {
+    float *row = scores + m * row_size;
+    const float *added = mask == NULL ? &nothing : mask + (ptrdiff_t)m * mask_strides[0];
+    largest[m] = mask != NULL && mask_strides[1] != 0 ? mask_row(row, keys, scale, added, 1)
+                                                      : mask_row(row, keys, scale, added, 0);
+  }
+  for (size_t m = 0; m < rows; m++) sums[m] = exponentiate(scores + m * row_size, keys, largest[m]);
+}
+
+/* Scores of one query row with keys as they lie. */
+NP_INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
+                             size_t depth, float *scores) {
+  const size_t whole = depth - depth % LANES;
+  for (size_t n = 0; n < keys; n++, k += stride) {
+    vec sums = splat(0.0f);
+    for (size_t d = 0; d < whole; d += LANES) sums += *(const vec *)(q + d) * *(const vec *)(k + d);
+    float sum = sum_of(sums);
+    for (size_t d = whole; d < depth; d++) sum += q[d] * k[d];
+    scores[n] = sum;
+  }
+}
+
+/* Weighted sum of the values as they lie, divided by `sum`. */
+NP_INLINE void weigh_values(const float *weights, const float *v, ptrdiff_t stride, size_t keys,
+                            size_t values, float sum, float *out) {
+  size_t e = 0;
+  for (; e + 4 * LANES <= values; e += 4 * LANES) {
+    vec sums[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+    const float *row = v + e;
+    for (size_t n = 0; n < keys; n++, row += stride) {
+      for (int c = 0; c < 4; c++) sums[c] += weights[n] * *(const vec *)(row + c * LANES);
+    }
+    for (int c = 0; c < 4; c++) *(vec *)(out + e + c * LANES) = sums[c] / sum;
+  }
+  for (; e + LANES <= values; e += LANES) {
+    vec sums = splat(0.0f);
+    const float *row = v + e;
+    for (size_t n = 0; n < keys; n++, row += stride) sums += weights[n] * *(const vec *)row;
+    *(vec *)(out + e) = sums / sum;
+  }
+  for (; e < values; e++) {
+    float total = 0.0f;
+    for (size_t n = 0; n < keys; n++) total += weights[n] * v[(ptrdiff_t)n * stride + (ptrdiff_t)e];
+    out[e] = total / sum;
+  }
+}
+
+/* Rows from `first` to `last` of one head. `most` rows and `columns` vectors fill the registers. */
+NP_INLINE void head(const np_attention_job *task, size_t batch, size_t number, size_t first, size_t last,
+                    float *scratch, const int most, const int columns) {
+  const struct np_attention_params *p = task->params;
+  const ptrdiff_t b = (ptrdiff_t)batch, h = (ptrdiff_t)number;
+  const float *q = task->q + b * p->q_strides[0] + h * p->q_strides[1];
+  const float *k = task->k + b * p->k_strides[0] + h * p->k_strides[1];
+  const float *v = task->v + b * p->v_strides[0] + h * p->v_strides[1];
+  float *out = task->out + b * p->out_strides[0] + h * p->out_strides[1];
+  const float *mask = task->mask;
+  if (mask != NULL) mask += b * p->mask_strides[0] + h * p->mask_strides[1];
+  const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
+  const size_t values = (p->values + LANES - 1) / LANES * LANES;
+  if (last - first < FEW_ROWS) {
+    float *scores = scratch;
+    for (size_t m = first; m < last; m++) {
+      scores_of_row(q + (ptrdiff_t)m * p->q_strides[2], k, p->k_strides[2], p->keys, p->depth,
+                    scores);
+      const float *added = mask == NULL ? NULL : mask + (ptrdiff_t)m * p->mask_strides[2];
+      float sum;
+      weigh(scores, 0, 1, p->keys, p->scale, added, p->mask_strides + 2, &sum);
+      weigh_values(scores, v, p->v_strides[2], p->keys, p->values, sum,
+                   out + (ptrdiff_t)m * p->out_strides[2]);
+    }
+    return;
+  }
+  float *packed_keys = scratch;
+  float *packed_values = packed_keys + keys * p->depth;
+  float *scores = packed_values + p->keys * values;
+  float *results = scores + p->block * keys;
+  float sums[NP_ATTENTION_MOST_ROWS];
+  pack_keys(k, p->k_strides[2], p->keys, p->depth, packed_keys, columns);
+  pack_values(v, p->v_strides[2], p->keys, p->values, packed_values, columns);
+  for (size_t start = first; start < last; start += p->block) {
+    const size_t rows = last - start < p->block ? last - start : p->block;
+    multiply_block(q + (ptrdiff_t)start * p->q_strides[2], p->q_strides[2], rows, packed_keys,
+                   p->depth, p->keys, scores, (ptrdiff_t)keys, most, columns);
+    const float *added = mask == NULL ? NULL : mask + (ptrdiff_t)start * p->mask_strides[2];
+    weigh(scores, keys, rows, p->keys, p->scale, added, p->mask_strides + 2, sums);
+    multiply_block(scores, (ptrdiff_t)keys, rows, packed_values, p->keys, p->values, results,
+                   (ptrdiff_t)values, most, columns);
+    for (size_t m = 0; m < rows; m++) {
+      float *to = out + (ptrdiff_t)(start + m) * p->out_strides[2];
+      const float *from = results + m * values;
+      const float factor = 1.0f / sums[m];
+      for (size_t e = 0; e < p->values; e++) to[e] = from[e] * factor;
+    }
+  }
+}
+
+TARGET void HEAD(const np_attention_job *task, size_t batch, size_t number, size_t first,
+                 size_t last, float *scratch) {
+  head(task, batch, number, first, last, scratch, ROWS, COLUMNS);
+}

@@ -1,0 +1,11 @@
+/* Attention with registers of four floats, which any CPU has. */
+#define LANES 4
+#ifdef __aarch64__
+#define ROWS 8
+#else
+#define ROWS 4
+#endif
+#define COLUMNS 2
+#define HEAD np_attention_head_plain
+#define TARGET
+#include "attention_code.h"
