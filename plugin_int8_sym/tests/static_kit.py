@@ -124,10 +124,10 @@ def quantized(
 
 
 def told_of(pass_: Int8Sym, model: ir.Model, ctx: Context) -> list[Decision]:
-    """Give what a pass decides about a model."""
+    """Give what a pass decides about the nodes of a model."""
     own = Context(target=ctx.target, samples=ctx.samples)
     pass_.run(model.clone(), own)
-    return own.decisions
+    return [item for item in own.decisions if item.op_type]
 
 
 def session(proto: onnx.ModelProto, *, optimized: bool) -> Any:

@@ -615,3 +615,28 @@ def test_functions_are_told_of():
     found = repaired(proto)
     assert not found.modified
     assert any(each.reason == "it stands in function 'Inner'" for each in found.decisions)
+
+
+def test_weights_alone():
+    """Activations are float: weights that can become symmetric do, others are told of."""
+    nodes = [
+        node("DequantizeLinear", ["a", "s", "za"], "af"),
+        node("DequantizeLinear", ["b", "s", "zb"], "bf"),
+        node("MatMul", ["x", "af"], "h"),
+        node("MatMul", ["h", "bf"], "y"),
+    ]
+    known = {
+        "a": integers(np.uint8, 8, 8, zero=128),
+        "b": integers(np.uint8, 8, 8, zero=128),
+        "s": np.float32(0.01),
+        "za": np.uint8(128),
+        "zb": np.uint8(90),
+    }
+    known["b"].flat[0] = 255
+    found = repaired(model(nodes, {"x": [5, 8]}, {"y": [5, 8]}, known))
+    same(found, {"x": floats(5, 8)})
+    assert found.constants()[found.reads("af")[0]].dtype == np.int8
+    assert found.constants()[found.reads("bf")[0]].dtype == np.uint8
+    (only,) = found.of("bf")
+    assert (only.measured, only.limit) == (-38, 0)
+    assert len(found.warnings) == 1

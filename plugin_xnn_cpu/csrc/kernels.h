@@ -38,6 +38,16 @@ struct np_gather_params {
   size_t index_size;
 };
 
+/* float out[i, :] = table[index[i], :] * scale[index[i]], of a table of int8; one scale for all rows
+ * where `scale_step` is 0. Negative indices count from the end. */
+struct np_gather_s8_params {
+  size_t rows;
+  size_t row_size;
+  size_t indices;
+  size_t index_size;
+  size_t scale_step;
+};
+
 /* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`. */
 struct np_layer_norm_params {
   size_t rows;

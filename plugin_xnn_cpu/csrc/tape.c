@@ -130,6 +130,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_dequantize(step->params, inputs, out, pool);
     case NP_TABLE:
       return np_table(step->params, inputs, out, pool);
+    case NP_GATHER_S8:
+      return np_gather_s8(step->params, inputs, out, pool);
     case NP_ATTENTION:
       return np_attention(step->params, inputs, out, workspace, pool);
     case NP_OBSERVE:

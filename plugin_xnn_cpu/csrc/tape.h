@@ -53,6 +53,7 @@ enum np_call {
   NP_QUANTIZE = 43,
   NP_DEQUANTIZE = 44,
   NP_TABLE = 45,
+  NP_GATHER_S8 = 46,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
 

@@ -41,9 +41,11 @@ class QdqGraph:
         self._initializers.append(numpy_helper.from_array(np.asarray(array), name))
         return name
 
-    def input(self, shape: Sequence[int | str], name: str = "x") -> str:
-        """Add a float32 input."""
-        self._inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    def input(
+        self, shape: Sequence[int | str], name: str = "x", elements: int = TensorProto.FLOAT
+    ) -> str:
+        """Add an input."""
+        self._inputs.append(helper.make_tensor_value_info(name, elements, shape))
         return name
 
     def output(self, value: str, elements: int = TensorProto.FLOAT) -> None:

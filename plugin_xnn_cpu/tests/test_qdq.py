@@ -15,6 +15,8 @@ from qdq_graph import QdqGraph
 from qdq_kit import off_by
 from xnn_kit import compile_model
 
+from narrowpass.errors import BackendError
+
 UNSIGNED = pytest.mark.parametrize("unsigned", [False, True], ids=["int8", "uint8"])
 
 
@@ -315,3 +317,18 @@ def test_bytes_at_the_borders():
         results = program.run({"x": np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)})
         assert [array.dtype for array in results.values()] == [dtype, dtype]
         check(graph, (2, 5), equal=True)
+
+
+@pytest.mark.parametrize("axis", [0, None])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_rows_of_an_embedding(dtype, axis):
+    """Only the rows that are looked up become floats; the others stay bytes."""
+    graph = QdqGraph()
+    kind = TensorProto.INT64 if dtype == np.int64 else TensorProto.INT32
+    indices = graph.input([2, 3], "i", kind)
+    graph.output(graph.node("Gather", graph.weight((20, 33), axis), indices))
+    model = graph.model()
+    assert kernels(model)["Gather"] == "gather int8"
+    off_by(model, {"i": np.array([[0, 19, -1], [7, -20, 3]], dtype)})
+    with pytest.raises(BackendError, match="Gather"):
+        compile_model(model).run({"i": np.array([[0, 20, -1], [7, -20, 3]], dtype)})

@@ -18,8 +18,9 @@ __all__ = ["narrowpass_passes"]
 
 @hookimpl
 def narrowpass_passes() -> list[type[Pass]]:
-    """Register the passes ``int8-sym`` and ``repair-quantized``."""
+    """Register the passes ``equalize``, ``int8-sym`` and ``repair-quantized``."""
+    from narrowpass_int8_sym.equalize import Equalize
     from narrowpass_int8_sym.int8_sym import Int8Sym
     from narrowpass_int8_sym.repair_quantized import RepairQuantized
 
-    return [Int8Sym, RepairQuantized]
+    return [Equalize, Int8Sym, RepairQuantized]

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError, UsageError
 from narrowpass.metrics import Tolerance
 from narrowpass.upgrading import upgrade
+from narrowpass_int8_sym import bias_correction, equalize
+from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
+from narrowpass_int8_sym.channels.regions import find_regions
+from narrowpass_int8_sym.equalize import decision, equalized
 from narrowpass_int8_sym.holding import nodes_to_hold
+from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.static import Scheme, Static
+from narrowpass_int8_sym.static.measuring import tell_noise
 from narrowpass_int8_sym.stored import Stored
 
 if TYPE_CHECKING:
     from narrowpass import Context
     from narrowpass.calibration import Samples
+
+Array = np.ndarray[Any, Any]
 
 _FIRST_OPSET = {"per-tensor": 10, "per-channel": 13}
 """The operator sets from which weights can be stored so."""
@@ -51,6 +61,10 @@ class Int8Sym(Pass):
         tolerance: how far outputs may be from those of the model as it was on the data, such as
             ``cosine:0.995``; the fewest nodes that must be for that stay float32, those first that
             harm the outputs most when they alone are quantized.
+        smooth: of ``static``: whether channels of values are brought to like magnitudes first, as
+            by the pass ``equalize``.
+        bias_correction: of ``static``: whether biases make up for what rounding the weights adds to
+            the mean of each channel.
     """
 
     name: ClassVar[str] = "int8-sym"
@@ -63,6 +77,8 @@ class Int8Sym(Pass):
     red: tuple[str, ...] = ()
     green: tuple[str, ...] = ()
     tolerance: Tolerance | None = None
+    smooth: bool = True
+    bias_correction: bool = True
 
     def __post_init__(self) -> None:
         """Check the options.
@@ -80,7 +96,7 @@ class Int8Sym(Pass):
 
         Counters: ``nodes`` (that compute with int8, or with weights in bytes), ``left`` (that stay
         float), ``int8`` (weights) or, of ``static``, ``values`` (activations that have become
-        int8).
+        int8) and ``tables`` (of embeddings, in bytes).
 
         Raises:
             PassError: the mode or the tolerance needs data and there is none; the operator set is
@@ -105,9 +121,14 @@ class Int8Sym(Pass):
             self.activations == "symmetric",
             self.scale_policy == "floor",
         )
+        changed = self.smooth and self._smooth(model, ctx)
         cache = CalibrationCache()
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
-        calibrated = static.calibrate(model, samples, ctx)
+        shifts: dict[str, Array] = {}
+        if self.bias_correction:
+            shifts, biased = self._shifts(model, static, samples, ctx)
+            changed = changed or biased
+        calibrated = dataclasses.replace(static.calibrate(model, samples, ctx), shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
             return static.rewrite(model, calibrated, held, ctx)
@@ -116,7 +137,36 @@ class Int8Sym(Pass):
         if self.tolerance is not None:
             numbers = static.numbers(model, ctx)
             held = nodes_to_hold(model, numbers, rewrite, samples, self.tolerance, ctx)
-        return rewrite(model, held, ctx)
+        before = model.clone()
+        if not rewrite(model, held, ctx):
+            return changed
+        tell_noise(before, model, samples, ctx)
+        return True
+
+    def _smooth(self, model: ir.Model, ctx: Context) -> bool:
+        """Equalize channels in place; tell whether anything changed."""
+        regions, _ = find_regions(model)
+        outcomes = equalized(model, regions, ctx, _fewer(self.samples, equalize.SAMPLES))
+        told = [decision(outcome, "smooth") for outcome in outcomes if outcome.changed]
+        ctx.counters["smoothed"] += len(told)
+        ctx.decisions.extend(told)
+        return bool(told)
+
+    def _shifts(
+        self, model: ir.Model, static: Static, samples: Samples, ctx: Context
+    ) -> tuple[dict[str, Array], bool]:
+        """Tell what is to be taken off biases, and whether products got some to take it off."""
+        found, changed = bias_shifts(
+            model,
+            static.products(model, ctx),
+            samples,
+            ctx.target,
+            per_channel=self.weights == "per-channel",
+            least=LEAST_SCALE if self.scale_policy == "floor" else 0.0,
+            limit=_fewer(self.samples, bias_correction.SAMPLES),
+        )
+        ctx.counters["biases"] += len(found)
+        return found, changed
 
     def _stored(self, model: ir.Model, ctx: Context) -> bool:
         if self.mode == "auto":
@@ -132,6 +182,10 @@ class Int8Sym(Pass):
             numbers = stored.numbers(model, ctx)
             held = nodes_to_hold(model, numbers, stored.rewrite, _given(ctx), self.tolerance, ctx)
         return stored.rewrite(model, held, ctx)
+
+
+def _fewer(given: int | None, most: int) -> int:
+    return most if given is None else min(given, most)
 
 
 def _given(ctx: Context) -> Samples:

@@ -70,6 +70,12 @@ class RepairQuantized(Pass):
         return PassResult(model, run.editor.modified)
 
 
+def _feeds_integers(node: ir.Node) -> bool:
+    """Tell whether a weight is multiplied with activations that are quantized."""
+    readers = [user for value in node.outputs for user, _ in value.uses()]
+    return any(operators.operator_of(user) is not None for user in readers)
+
+
 def _is_quantized(node: ir.Node) -> bool:
     """Tell whether a node makes or reads integers that stand for numbers."""
     name = node.op_type
@@ -239,6 +245,8 @@ class _Run:
             done = weights.repair(self.editor, node, how, self.limits.weights)
             if isinstance(done, str):
                 self.report.repaired(node, done)
+            elif done is not None and not _feeds_integers(node):
+                self.report.broken(node, done)  # no operator on integers will say so
         elif how.dtype == UINT8:
             weights.shift(self.editor, node, how)
             self._count(node, changed=True)

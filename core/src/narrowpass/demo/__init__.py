@@ -6,6 +6,6 @@ made both.
 
 from __future__ import annotations
 
-from narrowpass.demo._demo import Result, Row, run_demo
+from narrowpass.demo._demo import Result, Row, load_images, run_demo
 
-__all__ = ["Result", "Row", "run_demo"]
+__all__ = ["Result", "Row", "load_images", "run_demo"]

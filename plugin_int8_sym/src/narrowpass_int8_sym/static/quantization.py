@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
+from narrowpass_int8_sym.bias_correction import take_off
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
 from narrowpass_int8_sym.limits import Limits, Violation
+from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.static.choosing import Choice, choose
 from narrowpass_int8_sym.static.emission import emit
 from narrowpass_int8_sym.static.finding import Found, find_units
 from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
 from narrowpass_int8_sym.static.telling import Outcome, selected, tell, tell_values
 from narrowpass_int8_sym.static.units import Unit
+from narrowpass_int8_sym.storage import taken_names
+from narrowpass_int8_sym.tables import find_tables, store_tables
 
 if TYPE_CHECKING:
     from narrowpass import Context, Samples
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -29,10 +36,13 @@ class Calibrated:
 
     Attributes:
         ranges: of the values that may become int8, by name.
+        shifts: what rounding the weights of a product adds to the means of its channels, by the
+            name of its bias, which nothing else reads; float64 [channels].
         magnitudes: of weights.
     """
 
     ranges: Mapping[str, Range]
+    shifts: Mapping[str, Array] = field(default_factory=dict)
     magnitudes: Magnitudes = field(default_factory=Magnitudes)
 
 
@@ -97,14 +107,23 @@ class Static:
         return Calibrated(ranges)
 
     def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
-        """Give the numbers of the nodes that can be quantized, one for each unit.
+        """Give the numbers of the nodes that can be quantized, one for each unit or table.
 
         Numbers are places among ``model.graph.all_nodes()``, from 0.
         """
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
         with inferred(model):
             choice = choose(self._found(model, limits_of(ctx)).units, ())
-        return [places[unit.nodes[0]] for unit in choice.units]
+        tables = find_tables(model.graph, self._red(model))
+        return sorted(places[node] for node in (*(u.nodes[0] for u in choice.units), *tables))
+
+    def products(self, model: ir.Model, ctx: Context) -> dict[int, Product]:
+        """Give the products that can be quantized, by the numbers of their nodes."""
+        places = {node: number for number, node in enumerate(model.graph.all_nodes())}
+        with inferred(model):
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
+        found = [unit.product for unit in choice.units if unit.product is not None]
+        return {places[product.node]: product for product in found}
 
     def rewrite(
         self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
@@ -135,10 +154,18 @@ class Static:
                 if any(node in reasons for node in unit.nodes)
             }
             choice, chosen, broken = self._fitting(found, set(kept), calibrated, limits)
-        tell(model, Outcome(found, choice, kept, broken, selected(self.red, model)), ctx)
+        tables = find_tables(model.graph, self._red(model) | set(reasons))
+        outcome = Outcome(found, choice, kept, broken, selected(self.red, model), tables, reasons)
+        tell(model, outcome, ctx)
+        for unit in choice.units:
+            if unit.product is not None and unit.bias is not None:
+                shift = calibrated.shifts.get(unit.bias.name or "")
+                if shift is not None:
+                    take_off(unit.product, unit.bias, shift)
         tell_values(chosen.values, calibrated.ranges, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
-        return bool(choice.units)
+        ctx.counters["tables"] += store_tables(tables, taken_names(model))
+        return bool(choice.units or tables)
 
     def _fitting(
         self, found: Found, held: set[Unit], calibrated: Calibrated, limits: Limits
@@ -154,8 +181,11 @@ class Static:
                 return choice, chosen, broken
             broken |= chosen.refused
 
+    def _red(self, model: ir.Model) -> set[ir.Node]:
+        return {node for nodes in selected(self.red, model).values() for node in nodes}
+
     def _found(self, model: ir.Model, limits: Limits) -> Found:
-        red = {node for nodes in selected(self.red, model).values() for node in nodes}
+        red = self._red(model)
         asked = {
             node: f"option green={item}"
             for item, nodes in selected(self.green, model).items()

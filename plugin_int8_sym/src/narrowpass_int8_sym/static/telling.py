@@ -42,6 +42,8 @@ class Outcome:
         held: what had to stay float for the results' sake, and why.
         broken: what cannot keep a limit of the target.
         red: the nodes that each item of the option ``red`` selects.
+        tables: nodes whose table is stored in bytes.
+        reasons: why nodes had to stay float, of units and of tables.
     """
 
     found: Found
@@ -49,6 +51,8 @@ class Outcome:
     held: Mapping[Unit, str]
     broken: Mapping[Unit, Violation]
     red: Mapping[str, Sequence[ir.Node]]
+    tables: Sequence[ir.Node]
+    reasons: Mapping[ir.Node, str]
 
 
 def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
@@ -106,6 +110,16 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
     for unit, reason in outcome.choice.left.items():
         for node in unit.nodes:
             left(node, "rule", reason)
+    for node, reason in outcome.reasons.items():
+        left(node, "verification", reason)
+    for node in outcome.tables:
+        found[node] = Decision(
+            label(node),
+            node.op_type,
+            "int8",
+            "rule",
+            "its table has a scale for each row; its result is float",
+        )
     for unit, reason in outcome.held.items():
         for node in unit.nodes:
             left(node, "verification", reason)

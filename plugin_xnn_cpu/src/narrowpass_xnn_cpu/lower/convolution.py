@@ -116,10 +116,6 @@ def _same_pads(
     return before + after
 
 
-Windowed = Convolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8
-"""Operators whose windows move over images."""
-
-
 class Convolve(Step):
     """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
@@ -127,7 +123,7 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: Windowed,
+        operator: Convolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
         window: Window,
         outputs: int,
         name: str,

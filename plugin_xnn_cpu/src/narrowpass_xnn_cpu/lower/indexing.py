@@ -12,6 +12,7 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.steps import Converted, broadcast
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.weights.weight import Quantized
 
 
 class Gathered(Step):
@@ -40,6 +41,46 @@ class Gathered(Step):
         return Run(result, "NP_GATHER", params=params)
 
 
+class GatheredBytes(Step):
+    """Rows of a table of int8, by index, as floats.
+
+    Args:
+        table: int8 [rows, ...].
+        indices: of the rows.
+        scales: float32 [rows] or [1].
+        output: float32.
+    """
+
+    kernel = "gather int8"
+
+    def __init__(self, table: Slot, indices: Slot, scales: Slot, output: Slot) -> None:
+        super().__init__([table, indices, scales], output)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        table, indices, scales = shapes
+        result = (*indices, *table[1:])
+        if not elements(result):
+            return Run(result)
+        params = kernels.gather_s8(
+            table[0],
+            elements(table[1:]),
+            elements(indices),
+            self.inputs[1].dtype.itemsize,
+            scales=elements(scales),
+        )
+        return Run(result, "NP_GATHER_S8", params=params)
+
+
+def _rows_of_bytes(value: ir.Value, facts: Facts) -> Quantized | None:
+    """Give the integers and scales of a constant, if each row has one scale and no zero point."""
+    stored = facts.stored(value).quantized if facts.is_constant(value) else None
+    if stored is None or (stored.axis != 0 and stored.scale.size != 1):
+        return None
+    zero = stored.zero
+    return None if zero is not None and zero.array().any() else stored
+
+
 def _check_gather(op: Op, facts: Facts) -> str | None:
     reason = needs(op.required(0), facts, ir.DataType.FLOAT) or needs(
         op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
@@ -57,6 +98,14 @@ def _check_gather(op: Op, facts: Facts) -> str | None:
 def _gather(op: Op, builder: Builder) -> None:
     given, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(given)
+    stored = _rows_of_bytes(given, builder.facts) if axis == 0 else None
+    if stored is not None:
+        # Only the rows that are taken become floats.
+        table = builder.constant_slot(given.name or "", stored.integers.array())
+        scales = builder.constant_slot(f"{given.name} (scales)", stored.scale.array().reshape(-1))
+        at = builder.at(indices)
+        builder.emit(GatheredBytes(table, at, scales, builder.new(op.output)), op.output)
+        return
     narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
     if narrow is not None:
         # A table that is stored narrow stays so: only the rows that are taken are widened.

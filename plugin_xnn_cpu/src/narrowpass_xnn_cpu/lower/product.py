@@ -37,9 +37,6 @@ _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-Made = FullyConnected | AnyFullyConnectedInt8
-
-
 class Product:
     """Rows times a constant matrix, plus a bias, in a type that follows from the rows.
 
@@ -74,7 +71,7 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], Made] = {}
+        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
@@ -107,7 +104,7 @@ class Product:
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
             try:
-                make: Callable[..., Made] = (
+                make: Callable[..., AnyFullyConnectedInt8] = (
                     fully_connected_int8_rows if rows_too else FullyConnectedInt8
                 )
                 made = make(
@@ -139,7 +136,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> Made:
+    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

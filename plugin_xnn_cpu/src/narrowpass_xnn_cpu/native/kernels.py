@@ -65,6 +65,14 @@ def gather(outer: int, axis: int, indices: int, row_bytes: int, index_size: int)
     return extension().ffi.new("struct np_gather_params *", fields)
 
 
+def gather_s8(rows: int, row_size: int, indices: int, index_size: int, *, scales: int) -> Any:
+    """Give the parameters of ``NP_GATHER_S8``, with one scale or one for each row."""
+    if scales not in (1, rows):
+        raise BackendError(f"{scales} scales are not those of {rows} rows")
+    fields = rows, row_size, indices, index_size, int(scales != 1)
+    return extension().ffi.new("struct np_gather_s8_params *", fields)
+
+
 def layer_norm(
     rows: int, columns: int, epsilon: float, *, bias: bool, root_mean_square: bool
 ) -> Any:

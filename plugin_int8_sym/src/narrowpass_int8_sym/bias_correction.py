@@ -1,0 +1,233 @@
+"""Biases that make up for what rounding the weights adds to the mean of each channel.
+
+A product with rounded weights ``Wq`` gives ``Wq x`` for ``W x``. Where the mean of ``x`` is not
+zero, as after a Relu, the mean of the difference is not zero either, and the same for each element
+of a channel of the result: taken off the bias, it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.channels.observe import observe_channels
+from narrowpass_int8_sym.channels.operand import Operand, known
+from narrowpass_int8_sym.channels.places import Place
+from narrowpass_int8_sym.channels.rewrite import put, unique_name
+from narrowpass_int8_sym.products import Product
+from narrowpass_int8_sym.weights import quantized
+
+if TYPE_CHECKING:
+    from narrowpass import Backend, Samples
+
+Array = np.ndarray[Any, Any]
+
+SAMPLES = 16
+"""So many samples are looked at, at most."""
+
+
+def bias_shifts(
+    model: ir.Model,
+    products: Mapping[int, Product],
+    samples: Samples,
+    target: Backend | None,
+    *,
+    per_channel: bool,
+    least: float = 0.0,
+    limit: int = SAMPLES,
+) -> tuple[dict[str, Array], bool]:
+    """Give each product a bias of its own, where it can have one, and tell what to take off it.
+
+    Args:
+        model: changed by `own_bias`.
+        products: by the number of the node among all of the model.
+        samples: feeds for the model.
+        target: what runs it; see `mean_shifts`.
+        per_channel: whether weights have a scale for each channel of the result.
+        least: the least scale of a weight.
+        limit: how many samples are looked at, at most.
+
+    Returns:
+        What `take_off` subtracts, by the name of the bias; and whether the model was changed.
+    """
+    given = {id(value.const_value) for value in model.graph.initializers.values()}
+    found = {number: own_bias(model, product) for number, product in products.items()}
+    biases = {number: bias for number, bias in found.items() if isinstance(bias, ir.Value)}
+    # Nodes that made constants may be gone, and numbers be others.
+    places = {node: number for number, node in enumerate(model.graph.all_nodes())}
+    numbers = {number: places[products[number].node] for number in biases}
+    chosen = {numbers[number]: products[number] for number in biases}
+    shifts = mean_shifts(
+        model, chosen, samples, target, per_channel=per_channel, least=least, limit=limit
+    )
+    by_name = {
+        bias.name or "": shifts[numbers[number]]
+        for number, bias in biases.items()
+        if numbers[number] in shifts
+    }
+    return by_name, any(id(bias.const_value) not in given for bias in biases.values())
+
+
+def mean_shifts(
+    model: ir.Model,
+    products: Mapping[int, Product],
+    samples: Samples,
+    target: Backend | None,
+    *,
+    per_channel: bool,
+    least: float = 0.0,
+    limit: int = SAMPLES,
+) -> dict[int, Array]:
+    """Give how far rounded weights move the mean of each channel of products.
+
+    The model runs with a twin of each product, which has the rounding errors of the weights for
+    weights and reads the same; so the borders of convolutions and strides are counted as they are.
+
+    Args:
+        model: in float32; not changed.
+        products: by the number of the node among all of the model; those within other nodes are
+            left out.
+        samples: feeds for the model.
+        target: what runs the model; the reference evaluator where it is None or not available.
+        per_channel: whether weights have a scale for each channel of the result.
+        least: the least scale of a weight.
+        limit: how many samples are looked at, at most.
+
+    Returns:
+        float64 [channels of the result], by the same numbers.
+
+    Raises:
+        DataError: a weight or a value is infinite or NaN.
+    """
+    clone = model.clone()
+    nodes = list(clone.graph.all_nodes())
+    places: dict[int, Place] = {}
+    for number, product in products.items():
+        node = nodes[number]
+        if node.graph is not clone.graph:
+            continue
+        error = _rounding_error(product, product.axis if per_channel else None, least)
+        twin = _twin(clone, node, product.index, error)
+        rank = len(known(product.weight) or ())
+        convolution = node.op_type in ("Conv", "ConvTranspose")
+        places[number] = Place(twin.outputs[0], 1 - rank if convolution else -1)
+    found = observe_channels(clone, list(places.values()), samples, target, limit)
+    return {number: found[place.value.name or ""].all.mean for number, place in places.items()}
+
+
+def own_bias(model: ir.Model, product: Product) -> ir.Value | str:
+    """Give the bias of a product, as a constant with a number for each channel that it alone reads.
+
+    Args:
+        model: changed, but for its tensors: a Conv, ConvTranspose or Gemm without bias gets zeros,
+            and one that others read, too, is copied.
+        product: of the model. A MatMul has a bias where nothing but an addition of a constant for
+            each channel reads it.
+
+    Returns:
+        The constant, or why there is none.
+    """
+    node = product.node
+    if node.op_type == "MatMul":
+        operand = _addend(product)
+        if isinstance(operand, str):
+            return operand
+    elif node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) == 0:
+        return "its beta is 0"
+    else:
+        operand = Operand(node, 2)
+        if len(node.inputs) < 3 or node.inputs[2] is None:
+            _add_bias(model, node, np.zeros(_results(product), np.float32))
+    bias = constant_tensor(operand.value)
+    if bias is None or operand.value.is_graph_input() or bias.dtype != ir.DataType.FLOAT:
+        return "its bias is no float32 constant"
+    if any(size != 1 for size in bias.shape.numpy()[:-1]):
+        return "its bias is no number for each channel"
+    count, row = _results(product), np.asarray(bias.numpy())
+    shared = len(operand.value.uses()) > 1 or operand.value.is_graph_output()
+    if bias.size != count or shared or operand.value.producer() is not None:
+        put(model, operand, row if row.size == count else np.repeat(row.reshape(-1), count))
+    return operand.value
+
+
+def take_off(product: Product, bias: ir.Value, shift: Array) -> None:
+    """Subtract a shift, [channels of the result], from what `own_bias` gave."""
+    tensor = constant_tensor(bias)
+    if tensor is None:
+        raise ValueError(f"{bias.name!r} is no constant")
+    node = product.node
+    beta = node.attributes.get_float("beta", 1.0) if node.op_type == "Gemm" else 1.0
+    row = tensor.numpy()
+    bias.const_value = ir.Tensor(
+        (row - (shift / beta).reshape(row.shape)).astype(np.float32), name=bias.name
+    )
+
+
+def _rounding_error(product: Product, axis: int | None, least: float) -> Array:
+    """Give what rounding adds to the weight of a product, float32."""
+    weight = constant_tensor(product.weight)
+    if weight is None:
+        raise ValueError(f"{product.weight.name!r} is no constant")
+    rounded, scales = quantized(weight, axis, "", least)
+    wide = np.asarray(weight.numpy(), np.float32)
+    if axis is not None:
+        scales = scales.reshape([-1 if each == axis else 1 for each in range(wide.ndim)])
+    error: Array = rounded.numpy().astype(np.float32) * scales - wide
+    return error
+
+
+def _twin(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
+    """Put a node behind another that computes the same with other weights, and without bias."""
+    name = unique_name(model, f"{node.outputs[0].name}.error")
+    weight = ir.Value(
+        name=f"{name}.weight",
+        shape=ir.Shape(error.shape),
+        type=ir.TensorType(ir.DataType.FLOAT),
+        const_value=ir.Tensor(error, name=f"{name}.weight"),
+    )
+    model.graph.initializers[weight.name or ""] = weight
+    output = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT))
+    inputs = [weight if number == index else node.inputs[number] for number in (0, 1)]
+    twin = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[output], name=name)
+    model.graph.insert_after(node, twin)
+    return twin
+
+
+def _addend(product: Product) -> Operand | str:
+    """Give the constant that is added to the result of a MatMul, and to nothing else."""
+    result = product.node.outputs[0]
+    uses = result.uses()
+    add = next(iter(uses)).node if len(uses) == 1 else None
+    if add is None or add.op_type != "Add" or add.domain or result.is_graph_output():
+        return "no addition of a bias alone reads it"
+    operand = Operand(add, 1 if add.inputs[0] is result else 0)
+    bias = constant_tensor(add.inputs[operand.index])
+    if bias is None or bias.size != _results(product):
+        return "what is added to it is no number for each channel"
+    return operand
+
+
+def _results(product: Product) -> int:
+    """Give how many channels the result of a product has."""
+    dims = known(product.weight) or ()
+    if product.node.op_type == "ConvTranspose":
+        return int(dims[1] * product.node.attributes.get_int("group", 1))
+    return int(dims[0 if product.axis is None else product.axis])
+
+
+def _add_bias(model: ir.Model, node: ir.Node, bias: Array) -> None:
+    name = unique_name(model, f"{node.outputs[0].name}.bias")
+    value = ir.Value(
+        name=name,
+        shape=ir.Shape(bias.shape),
+        type=ir.TensorType(ir.DataType.FLOAT),
+        const_value=ir.Tensor(bias, name=name),
+    )
+    model.graph.initializers[name] = value
+    if len(node.inputs) < 3:
+        node.resize_inputs(3)
+    node.replace_input_with(2, value)

@@ -1,0 +1,13 @@
+"""Factors for channels: which constants take them, and which factors quantize best.
+
+A value can be divided by a positive factor for each of its channels without changing what the
+model computes, where all that makes the value and all that reads it can be scaled likewise.
+"""
+
+from __future__ import annotations
+
+from narrowpass_int8_sym.channels.observe import Channels, Seen, observe_channels
+from narrowpass_int8_sym.channels.places import Place
+from narrowpass_int8_sym.channels.regions import Region, find_regions
+
+__all__ = ["Channels", "Place", "Region", "Seen", "find_regions", "observe_channels"]

@@ -1,0 +1,172 @@
+"""How much noise products have from rounding to int8, as estimated, and for which factors least.
+
+The model of the noise: what is rounded to steps of ``d`` gets noise of variance ``d² / 12`` in
+each element, independent of all else, but not more than if it became zero. A product of ``x``,
+whose scale is one for the tensor, and ``w``, whose scales are one for each channel of the result,
+then has in such a channel the noise
+
+    Σ w² min(dx² / 12, x²)  +  Σ x² min(dw² / 12, w²)
+
+and the signal ``Σ w² x²``, where channels of ``x`` are taken to be uncorrelated. Dividing channels
+of ``x`` by factors, and multiplying those of ``w``, leaves the signal as it is and changes both
+parts of the noise: steps of ``x`` become finer, those of ``w`` coarser.
+
+The noise of a product is the geometric mean of the shares of the signal in its channels, as the
+mean of decibels: later weights may make any channel large.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass_int8_sym.channels.observe import Channels, Seen
+from narrowpass_int8_sym.channels.operand import Operand
+
+Array = np.ndarray[Any, Any]
+
+EXPONENTS = tuple(tenth / 10 for tenth in range(11))
+"""How much of the differences between channels is taken from the values; the rest of 1 is taken
+from the weights."""
+
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)
+"""How much of all that."""
+
+_LARGEST_FACTOR = 1024.0
+_LEVELS = 255
+_WEIGHT_LEVELS = 127
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A product that reads a value, as the model of the noise sees it.
+
+    Attributes:
+        seen: what the channels of the value are.
+        largest: the largest magnitude of the weights for each channel of the result, and of the
+            value, group by group; [G, R / G, C / G]. Without rows for what is not rounded itself.
+        energy: the sum of the squares of these weights; the same shape.
+        taps: how many weights of a row belong to one channel.
+    """
+
+    seen: Seen
+    largest: Array
+    energy: Array
+    taps: int
+
+    @classmethod
+    def of(cls, sink: Operand, seen: Seen) -> Reading:
+        """Read a constant that multiplies channels."""
+        weight = np.abs(sink.read().astype(np.float64))
+        kind = sink.node.op_type
+        if kind == "Mul":
+            vector = weight.reshape(-1)
+            return cls(seen, np.zeros((vector.size, 1, 1)), vector.reshape(-1, 1, 1) ** 2, 1)
+        if kind in ("MatMul", "Gemm"):
+            groups, grouped = 1, (weight if sink.axis == 1 else weight.T)[None, :, :, None]
+        elif kind == "ConvTranspose":
+            groups = sink.node.attributes.get_int("group", 1)
+            grouped = weight.reshape(groups, -1, weight.shape[1], _rest(weight)).swapaxes(1, 2)
+        else:
+            groups = sink.node.attributes.get_int("group", 1)
+            grouped = weight.reshape(groups, -1, weight.shape[1], _rest(weight))
+        # [groups, rows, channels, taps]
+        energy = np.einsum("grct,grct->grc", grouped, grouped)
+        return cls(seen, grouped.max(axis=3), energy, grouped.shape[3])
+
+    def noise(self, given: Channels, factors: Array) -> float:
+        """Give the noise, as a share of the signal, where channels are divided by factors."""
+        groups, _, channels = self.energy.shape
+        shares = factors.reshape(groups, 1, channels) ** 2
+        squares = given.square.reshape(groups, 1, channels)
+        width = (given.high / factors).max(initial=0) - (given.low / factors).min(initial=0)
+        step = (width / _LEVELS) ** 2 / 12
+        steps = (self.largest**2 * shares).max(axis=2, keepdims=True) / _WEIGHT_LEVELS**2 / 12
+        lost = self.energy * np.minimum(step * shares, squares)
+        lost += squares * np.minimum(self.taps * steps / shares, self.energy)
+        noise, signal = lost.sum(axis=2), (self.energy * squares).sum(axis=2)
+        heard = (signal > 0) & (noise > 0)
+        return float(np.exp(np.log(noise[heard] / signal[heard]).mean())) if heard.any() else 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Factors for the channels of a region.
+
+    Attributes:
+        factors: what values are divided by; float64 [C], positive; ones where none are better.
+        before: the noise of the products without them, as a share of the signal.
+        after: the noise with them.
+    """
+
+    factors: Array
+    before: float
+    after: float
+
+
+def choose(readings: Sequence[Reading], least_gain: float) -> Choice:
+    """Find the factors with the least noise, of those that are ``(a^e / w^(1 - e))^t``.
+
+    ``a`` is the largest magnitude of a channel of the values, ``w`` that of the weights that it
+    is multiplied with, ``e`` one of `EXPONENTS` and ``t`` one of `STRENGTHS`; 0.5 and 1 is the rule
+    of cross-layer equalization. Dead channels, where one of them is zero, keep the factor 1.
+
+    Which ``e`` and ``t`` to take is found by cross-validation: factors of one half of the samples
+    are judged by the noise on the other half. Extremes of a channel on few samples say little of
+    what is to come, and factors that trust in them make the range of all channels wider then.
+
+    Args:
+        readings: the products; at least one.
+        least_gain: the share of the noise that must be gained, on the other half and on all.
+    """
+    weights = np.max([_magnitudes(reading) for reading in readings], axis=0)
+    folds = min(len(reading.seen.halves) for reading in readings)
+    fitted = [[reading.seen.halves[fold] for reading in readings] for fold in range(folds)]
+    everything = [reading.seen.all for reading in readings]
+    ones = np.ones(len(weights))
+    before = _total(readings, everything, ones)
+    plain = sum(_total(readings, given, ones) for given in fitted)
+    best, shape = (1 - least_gain) * plain, None
+    for exponent, strength in itertools.product(EXPONENTS, STRENGTHS):
+        noise = sum(
+            _total(readings, judge, _factors(given, weights, exponent, strength))
+            for given, judge in zip(fitted, reversed(fitted), strict=True)
+        )
+        if noise < best:
+            best, shape = noise, (exponent, strength)
+    if shape is None:
+        return Choice(ones, before, before)
+    factors = _factors(everything, weights, *shape)
+    after = _total(readings, everything, factors)
+    if after > (1 - least_gain) * before:
+        return Choice(ones, before, before)
+    return Choice(factors, before, after)
+
+
+def _factors(given: Sequence[Channels], weights: Array, exponent: float, strength: float) -> Array:
+    """Give factors whose geometric mean is 1, as float32 has them."""
+    values = np.max([np.maximum(-each.low, each.high) for each in given], axis=0)
+    alive = (values > 0) & (weights > 0)
+    logs = np.zeros(len(weights))
+    if alive.any():
+        logs[alive] = exponent * np.log(values[alive]) - (1 - exponent) * np.log(weights[alive])
+        logs[alive] = strength * (logs[alive] - logs[alive].mean())
+    factors: Array = np.clip(np.exp(logs), 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
+    return factors.astype(np.float32).astype(np.float64)
+
+
+def _magnitudes(reading: Reading) -> Array:
+    return np.asarray(np.sqrt(reading.energy.max(axis=1)).reshape(-1))
+
+
+def _rest(weight: Array) -> int:
+    return math.prod(weight.shape[2:])
+
+
+def _total(readings: Sequence[Reading], given: Sequence[Channels], factors: Array) -> float:
+    return sum(r.noise(each, factors) for r, each in zip(readings, given, strict=True))

@@ -1,0 +1,186 @@
+"""What each channel of a value is on data: its extremes, its mean, its mean square."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass import Bundle, CompileOptions
+from narrowpass.errors import DataError
+from narrowpass.verification import judges
+from narrowpass_int8_sym.channels.places import Place
+
+if TYPE_CHECKING:
+    from narrowpass import Backend, Program, Samples
+
+Array = np.ndarray[Any, Any]
+
+AT_ONCE = 64
+"""Values that are kept in one run, at most."""
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What the channels of a value are on data; float64 [C] each.
+
+    Attributes:
+        count: how many elements of each were seen.
+        low: the least element of each, 0 or less.
+        high: the largest of each, 0 or more.
+        mean: of the elements of each.
+        square: the mean of their squares.
+    """
+
+    count: int
+    low: Array
+    high: Array
+    mean: Array
+    square: Array
+
+    def divided(self, factors: Array) -> Channels:
+        """Give what they are when each channel is divided by its factor."""
+        return Channels(
+            self.count,
+            self.low / factors,
+            self.high / factors,
+            self.mean / factors,
+            self.square / factors**2,
+        )
+
+    def merged(self, other: Channels) -> Channels:
+        """Give what they are on the data of both."""
+        total = max(self.count + other.count, 1)
+        share = other.count / total
+        return Channels(
+            self.count + other.count,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.mean + share * (other.mean - self.mean),
+            self.square + share * (other.square - self.square),
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the channels of a value are on every other sample, and on those between.
+
+    Attributes:
+        halves: one of them, where there is but one sample.
+    """
+
+    halves: tuple[Channels, ...]
+
+    @property
+    def all(self) -> Channels:
+        """What they are on all samples."""
+        first, *rest = self.halves
+        return first.merged(rest[0]) if rest else first
+
+    def divided(self, factors: Array) -> Seen:
+        """Give what they are when each channel is divided by its factor."""
+        return Seen(tuple(half.divided(factors) for half in self.halves))
+
+
+def observe_channels(
+    model: ir.Model,
+    places: Sequence[Place],
+    samples: Samples,
+    target: Backend | None,
+    limit: int | None = None,
+) -> dict[str, Seen]:
+    """Look at the channels of values while a model runs.
+
+    Memory is that of the values of a sample, `AT_ONCE` values at a time; the samples are gone
+    through once for each such group.
+
+    Args:
+        model: in float32; not changed.
+        places: values of its graph, of any shape that may vary but for the number of channels.
+        samples: feeds for the model.
+        target: what runs the model; the reference evaluator where it is None or not available.
+        limit: take so many samples at most, the first ones.
+
+    Returns:
+        By the value's name. A value without elements has channels of zeros.
+
+    Raises:
+        DataError: an element is NaN or infinite, and the message names value and sample; or the
+            number of channels varies.
+        BackendError: the model cannot be run.
+    """
+    backend = judges(target)[-1]
+    outputs = {value.name for value in model.graph.outputs}
+    found: dict[str, Seen] = {}
+    for group in _groups(places):
+        keep = tuple(name for name in group if name not in outputs)
+        sums = {name: _Sums(name, place) for name, place in group.items()}
+        with backend.compile(
+            Bundle({"main": model}), CompileOptions(keep=keep, cache=False)
+        ) as program:
+            for number, feeds in enumerate(islice(samples, limit), start=1):
+                _see(program, feeds, sums, f"sample {number} of {samples.source}")
+        found.update((name, each.result()) for name, each in sums.items())
+    return found
+
+
+def _groups(places: Sequence[Place]) -> Iterator[dict[str, Place]]:
+    named = {place.value.name or "": place for place in places}
+    names = list(named)
+    for start in range(0, len(names), AT_ONCE):
+        yield {name: named[name] for name in names[start : start + AT_ONCE]}
+
+
+def _see(program: Program, feeds: Any, sums: dict[str, _Sums], where: str) -> None:
+    results = program.run(feeds, outputs=tuple(sums))
+    for name, each in sums.items():
+        each.see(results[name], where)
+
+
+class _Sums:
+    """Sums over the samples that went by, in turn for each half."""
+
+    def __init__(self, name: str, place: Place) -> None:
+        self._name, self._axis = name, place.axis
+        self._halves: list[Channels] = []
+        self._turn = 0
+
+    def see(self, array: Array, where: str) -> None:
+        """Add what the value is on a sample."""
+        channels = array.shape[self._axis]
+        if self._halves and len(self._halves[0].low) != channels:
+            raise DataError(
+                f"value {self._name!r} has {channels} channels on {where}, and "
+                f"{len(self._halves[0].low)} before"
+            )
+        rows = np.moveaxis(array, self._axis, -1).reshape(-1, channels)
+        if not np.isfinite(rows).all():
+            raise DataError(f"value {self._name!r} on {where} is NaN or infinite")
+        seen = _channels(rows)
+        if self._turn < len(self._halves):
+            seen = self._halves[self._turn].merged(seen)
+            self._halves[self._turn] = seen
+        else:
+            self._halves.append(seen)
+        self._turn = 1 - self._turn
+
+    def result(self) -> Seen:
+        """Give what was seen."""
+        return Seen(tuple(self._halves))
+
+
+def _channels(rows: Array) -> Channels:
+    """Look at the columns of a matrix."""
+    count = len(rows)
+    squares = np.einsum("rc,rc->c", rows, rows, dtype=np.float64)
+    return Channels(
+        count,
+        rows.min(axis=0, initial=0).astype(np.float64),
+        rows.max(axis=0, initial=0).astype(np.float64),
+        rows.sum(axis=0, dtype=np.float64) / max(count, 1),
+        squares / max(count, 1),
+    )

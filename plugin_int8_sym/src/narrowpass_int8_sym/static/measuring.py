@@ -1,0 +1,108 @@
+"""How far each value of a quantized model is from what it was, on data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass import Bundle, CompileOptions, Decision
+from narrowpass.verification import judges
+
+if TYPE_CHECKING:
+    from narrowpass import Backend, Context, Samples
+
+Array = np.ndarray[Any, Any]
+
+SAMPLES = 4
+"""So many samples are looked at, at most."""
+
+AT_ONCE = 64
+"""Values that are kept in one run, at most."""
+
+
+def tell_noise(before: ir.Model, after: ir.Model, samples: Samples, ctx: Context) -> None:
+    """Put the signal-to-noise ratio of each quantized value into what is said of it.
+
+    Args:
+        before: the float model.
+        after: the same, quantized.
+        samples: feeds for both.
+        ctx: its target runs them; decisions are about values.
+    """
+    found = value_sqnr(before, after, samples, ctx.target)
+    for place, told in enumerate(ctx.decisions):
+        if not told.op_type and told.decision == "int8" and told.node in found:
+            ctx.decisions[place] = dataclasses.replace(told, sqnr=found.pop(told.node))
+    ctx.decisions.extend(
+        Decision(name, "", "int8", "mode=static", sqnr=sqnr) for name, sqnr in found.items()
+    )
+
+
+def value_sqnr(
+    before: ir.Model, after: ir.Model, samples: Samples, target: Backend | None
+) -> dict[str, float]:
+    """Give the signal-to-noise ratio of each quantized value, in dB; infinite if equal.
+
+    The noise is all that a value differs by: its own rounding, and that of what it is computed
+    from.
+
+    Args:
+        before: the float model.
+        after: the same, quantized.
+        samples: feeds for both; `SAMPLES` of them are taken.
+        target: what runs them; the reference evaluator where it is None or not available.
+    """
+    backend = judges(target)[-1]
+    pairs = _pairs(before, after)
+    names = list(pairs)
+    found: dict[str, float] = {}
+    for start in range(0, len(names), AT_ONCE):
+        group = {name: pairs[name] for name in names[start : start + AT_ONCE]}
+        signal, noise = dict.fromkeys(group, 0.0), dict.fromkeys(group, 0.0)
+        right = _values(before, list(group), samples, backend)
+        got = _values(after, list(group.values()), samples, backend)
+        for wanted, given in zip(right, got, strict=True):
+            for name, other in group.items():
+                exact = wanted[name].astype(np.float64)
+                signal[name] += float(np.sum(exact**2))
+                noise[name] += float(np.sum((exact - given[other]) ** 2))
+        for name in group:
+            ratio = signal[name] / noise[name] if noise[name] else math.inf
+            found[name] = 10 * math.log10(ratio) if ratio > 0 else -math.inf
+    return found
+
+
+def _pairs(before: ir.Model, after: ir.Model) -> dict[str, str]:
+    """Give the names of quantized values as they were, and as floats again."""
+    known = {value.name for value in before.graph.inputs}
+    known |= {value.name for node in before.graph for value in node.outputs}
+    found: dict[str, str] = {}
+    for node in after.graph:
+        if node.op_type != "DequantizeLinear" or node.inputs[0] is None:
+            continue
+        quantize = node.inputs[0].producer()
+        if quantize is None or quantize.op_type != "QuantizeLinear":
+            continue
+        wide = node.outputs[0]
+        # An output has its name still; that of another value is what is quantized.
+        was = wide if wide.is_graph_output() else quantize.inputs[0]
+        if was is not None and was.name in known:
+            found[was.name or ""] = wide.name or ""
+    return found
+
+
+def _values(
+    model: ir.Model, names: list[str], samples: Samples, backend: Backend
+) -> Iterator[Mapping[str, Array]]:
+    outputs = {value.name for value in model.graph.outputs}
+    keep = tuple(name for name in names if name not in outputs)
+    bundle = Bundle({"main": model})
+    with backend.compile(bundle, CompileOptions(keep=keep, cache=False)) as program:
+        for feeds in islice(samples, SAMPLES):
+            yield program.run(feeds, outputs=names)
