@@ -152,8 +152,8 @@ class Int8Sym(Pass):
 
     def _smooth(self, model: ir.Model, ctx: Context) -> list[Decision]:
         """Divide channels of what matrices multiply; give what is to be said of the values."""
-        # Samples show rows of all kinds, but few of what a convolution looks for: a channel that is
-        # seldom large would lose its range. The pass `equalize` takes these, where it is asked to.
+        # Samples show rows of all kinds, but few of what a convolution looks for: a channel that
+        # is seldom large would lose its range. The pass `equalize` takes these too, when asked.
         found, _ = find_regions(model)
         regions = [region for region in found if region.feeds(_ROW_PRODUCTS)]
         outcomes = equalized(model, regions, ctx, _fewer(self.samples, equalize.SAMPLES))
