@@ -129,10 +129,10 @@ class Int8Sym(Pass):
         told = self._smooth(model, ctx) if self.smooth else []
         cache = CalibrationCache()
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
-        shifts: dict[str, Array] = {}
-        if self.bias_correction:
-            shifts = self._shifts(model, static, samples, ctx)
-        calibrated = dataclasses.replace(static.calibrate(model, samples, ctx), shifts=shifts)
+        # First, so that NaN in the data is told of the value that has it.
+        calibrated = static.calibrate(model, samples, ctx)
+        shifts = self._shifts(model, static, samples, ctx) if self.bias_correction else {}
+        calibrated = dataclasses.replace(calibrated, shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
             return static.rewrite(model, calibrated, held, ctx)
