@@ -124,11 +124,12 @@ class Int8Sym(Pass):
         changed = self.smooth and self._smooth(model, ctx)
         cache = CalibrationCache()
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
-        shifts: dict[str, Array] = {}
+        # First, because it names what is NaN on the data as the model does.
+        calibrated = static.calibrate(model, samples, ctx)
         if self.bias_correction:
             shifts, biased = self._shifts(model, static, samples, ctx)
+            calibrated = dataclasses.replace(calibrated, shifts=shifts)
             changed = changed or biased
-        calibrated = dataclasses.replace(static.calibrate(model, samples, ctx), shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
             return static.rewrite(model, calibrated, held, ctx)
