@@ -166,7 +166,7 @@ def take_off(product: Product, bias: ir.Value, shift: Array) -> None:
 
 
 def _rounding_error(product: Product, axis: int | None, least: float) -> Array:
-    """Give what rounding adds to the weight of a product, float32."""
+    """Give what rounding adds to the weight as a product reads it, float32."""
     weight = constant_tensor(product.weight)
     if weight is None:
         raise ValueError(f"{product.weight.name!r} is no constant")
@@ -175,7 +175,7 @@ def _rounding_error(product: Product, axis: int | None, least: float) -> Array:
     if axis is not None:
         scales = scales.reshape([-1 if each == axis else 1 for each in range(wide.ndim)])
     error: Array = rounded.numpy().astype(np.float32) * scales - wide
-    return error
+    return error if product.transpose is None else np.ascontiguousarray(error.T)
 
 
 def _twin(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
