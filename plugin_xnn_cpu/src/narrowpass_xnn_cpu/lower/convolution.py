@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,13 +11,16 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.native.operators import (
     Convolution,
     Deconvolution,
     DeconvolutionS8,
     Movement,
 )
+from narrowpass_xnn_cpu.native.operators.fp32_choice import is_product
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -220,6 +224,23 @@ def _conv(op: Op, builder: Builder) -> None:
     kernel = facts.weight(op.required(1))
     window = _window(op, facts, kernel.shape)
     outputs, per_group = kernel.shape[:2]
+    perm = CHANNELS_LAST[len(kernel.shape)]
+    movement = _movement(op, window)
+    if is_product(window.size, movement):
+        # As floats: bytes of a matrix would be widened in each run.
+        floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
+        product = Product(
+            floats.transpose(1, 0),
+            _bias(facts, op.input(2)),
+            op.limits,
+            rows=None,
+            accumulate="",
+            activations="",
+            session=builder.session,
+        )
+        rows = Linear(builder.at(given, perm), builder.new(op.output), product)
+        builder.emit(rows, op.output, perm)
+        return
     image = kernel.reshape(outputs, per_group, *window.size)
     depthwise = per_group == 1 and op.get("group", 1) > 1
     if depthwise:
@@ -229,12 +250,11 @@ def _conv(op: Op, builder: Builder) -> None:
     operator = Convolution(
         packed,
         _bias(facts, op.input(2)),
-        _movement(op, window),
+        movement,
         depthwise=depthwise,
         session=builder.session,
     )
     name = "depthwise convolution" if depthwise else "convolution"
-    perm = CHANNELS_LAST[len(kernel.shape)]
     step = Convolve(
         builder.at(given, perm), builder.new(op.output), operator, window, outputs, name
     )
