@@ -20,6 +20,7 @@ from narrowpass_int8_sym.calibration import CalibrationCache
 from narrowpass_int8_sym.channels.regions import find_regions
 from narrowpass_int8_sym.equalize import decision, equalized
 from narrowpass_int8_sym.holding import nodes_to_hold
+from narrowpass_int8_sym.products import PRODUCTS
 from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.static import Scheme, Static
 from narrowpass_int8_sym.static.measuring import tell_noise
@@ -107,10 +108,11 @@ class Int8Sym(Pass):
         if ctx.samples is None and (self.mode == "static" or self.tolerance is not None):
             what = "mode=static" if self.mode == "static" else "tolerance"
             raise PassError(f"{what} needs data: give --calibration, or build(calibration=...)")
-        model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
-        if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
-            return PassResult(model, self._static(model, ctx) or upgraded)
-        return PassResult(model, self._stored(model, ctx) or upgraded)
+        model, changed = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
+        static = self.mode == "static" or (self.mode == "auto" and ctx.samples is not None)
+        changed = (self._static if static else self._stored)(model, ctx) or changed
+        _tell_if_nothing(ctx)
+        return PassResult(model, changed)
 
     def _static(self, model: ir.Model, ctx: Context) -> bool:
         samples = _given(ctx)
@@ -193,6 +195,17 @@ def _given(ctx: Context) -> Samples:
     if ctx.samples is None:
         raise PassError("there is no data")
     return ctx.samples
+
+
+def _tell_if_nothing(ctx: Context) -> None:
+    """Warn where nothing has become int8, with why the first product has not."""
+    if ctx.counters["nodes"] or ctx.counters["tables"]:
+        return
+    left = [item for item in ctx.decisions if item.decision in ("float", "kept")]
+    products = [item for item in left if item.op_type in PRODUCTS] or left
+    first = next((item for item in products if item.reason), None)
+    why = "no node has a constant weight" if first is None else f"{first.node!r}: {first.reason}"
+    ctx.log.warning("int8-sym: nothing is quantized; %s", why)
 
 
 def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool]:

@@ -23,6 +23,7 @@ _CONTENTS = {
         "merge-transposes",
         "unpack-sequences",
         "upgrade-opset",
+        "freeze-weights",
     ),
     "narrowpass-fp16": ("fp16",),
     "narrowpass-int8-sym": ("int8-sym", "repair-quantized"),
