@@ -29,6 +29,8 @@ from narrowpass_int8_sym.calibration import cache as cache_module
 from narrowpass_int8_sym.calibration.cache import default_folder
 from narrowpass_int8_sym.calibration.digest import DataDigest, model_digest
 
+pytestmark = pytest.mark.once
+
 RIGHT = {
     name: calibrate(network(), NAMES, samples(data()), None, name, symmetric=False)
     for name in CALIBRATORS

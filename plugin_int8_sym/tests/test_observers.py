@@ -19,6 +19,8 @@ from narrowpass.errors import DataError, UsageError
 from narrowpass_int8_sym.calibration import Calibrator, Range, entropy, l2
 from narrowpass_int8_sym.calibration.histogram import Histogram
 
+pytestmark = pytest.mark.once
+
 RNG = np.random.default_rng(9)
 HISTOGRAMS = ("percentile", "l2", "entropy")
 SPLITTABLE = ("minmax", *HISTOGRAMS)

@@ -18,6 +18,8 @@ from repair_kit import (
 
 from narrowpass.classify import ACTIVATIONS
 
+pytestmark = pytest.mark.once
+
 BYTE = {
     "uint8": (np.uint8, 128),
     "int8": (np.int8, 0),

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from repair_kit import MICROSOFT, XNNPACK, integers, model, node, repaired
 
+pytestmark = pytest.mark.once
+
 FORMS = ["int8", "uint8", "one node"]
 
 IN_ONE = {

@@ -11,6 +11,8 @@ from repair_kit import XNNPACK, Limited, evaluated, floats, model, node, on_onnx
 from narrowpass import Context, Samples, load_plugins
 from narrowpass.testing import run_pass
 
+pytestmark = pytest.mark.once
+
 IMAGE = [1, 3, 16, 16]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from static_kit import Limited, graph, outputs, quantized
@@ -16,6 +17,8 @@ from narrowpass.testing.strategies import models
 from narrowpass.verify import verify
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_int8_sym.static import Static
+
+pytestmark = pytest.mark.once
 
 
 @settings(

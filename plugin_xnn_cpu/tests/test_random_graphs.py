@@ -18,6 +18,8 @@ from narrowpass.testing import random_feeds
 from narrowpass.testing.strategies import models
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
+pytestmark = pytest.mark.once
+
 
 def try_seed(seed: int, nodes: int) -> None:
     model = random_model(seed, nodes)

@@ -9,6 +9,8 @@ import pytest
 from qdq_graph import QdqGraph
 from qdq_kit import off_by
 
+pytestmark = pytest.mark.once
+
 
 class Maker:
     """Puts a random graph of images together."""

@@ -39,7 +39,7 @@ def bias_shifts(
     per_channel: bool,
     least: float = 0.0,
     limit: int = SAMPLES,
-) -> tuple[dict[str, Array], bool]:
+) -> dict[str, Array]:
     """Give each product a bias of its own, where it can have one, and tell what to take off it.
 
     Args:
@@ -52,9 +52,8 @@ def bias_shifts(
         limit: how many samples are looked at, at most.
 
     Returns:
-        What `take_off` subtracts, by the name of the bias; and whether the model was changed.
+        What `take_off` subtracts, by the name of the bias.
     """
-    given = {id(value.const_value) for value in model.graph.initializers.values()}
     found = {number: own_bias(model, product) for number, product in products.items()}
     biases = {number: bias for number, bias in found.items() if isinstance(bias, ir.Value)}
     # Nodes that made constants may be gone, and numbers be others.
@@ -64,12 +63,11 @@ def bias_shifts(
     shifts = mean_shifts(
         model, chosen, samples, target, per_channel=per_channel, least=least, limit=limit
     )
-    by_name = {
+    return {
         bias.name or "": shifts[numbers[number]]
         for number, bias in biases.items()
         if numbers[number] in shifts
     }
-    return by_name, any(id(bias.const_value) not in given for bias in biases.values())
 
 
 def mean_shifts(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+_ROW_PRODUCTS = frozenset({"Gemm", "MatMul", "Mul"})
+
 _FIRST_OPSET = {"per-tensor": 10, "per-channel": 13}
 """The operator sets from which weights can be stored so."""
 
@@ -62,8 +64,8 @@ class Int8Sym(Pass):
         tolerance: how far outputs may be from those of the model as it was on the data, such as
             ``cosine:0.995``; the fewest nodes that must be for that stay float32, those first that
             harm the outputs most when they alone are quantized.
-        smooth: of ``static``: whether channels of values are brought to like magnitudes first, as
-            by the pass ``equalize``.
+        smooth: of ``static``: whether channels of what MatMul and Gemm read are brought to like
+            magnitudes first, where their producers can take the factors; see the pass ``equalize``.
         bias_correction: of ``static``: whether biases make up for what rounding the weights adds to
             the mean of each channel.
     """
@@ -108,13 +110,18 @@ class Int8Sym(Pass):
         if ctx.samples is None and (self.mode == "static" or self.tolerance is not None):
             what = "mode=static" if self.mode == "static" else "tolerance"
             raise PassError(f"{what} needs data: give --calibration, or build(calibration=...)")
-        model, changed = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
-        static = self.mode == "static" or (self.mode == "auto" and ctx.samples is not None)
-        changed = (self._static if static else self._stored)(model, ctx) or changed
-        _tell_if_nothing(ctx)
-        return PassResult(model, changed)
+        model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
+        if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
+            quantized = self._static(model, ctx)
+        else:
+            quantized = model if self._stored(model, ctx) else None
+        if quantized is None:
+            _tell_nothing(ctx)
+        return PassResult(quantized or model, quantized is not None or upgraded)
 
-    def _static(self, model: ir.Model, ctx: Context) -> bool:
+    def _static(self, given: ir.Model, ctx: Context) -> ir.Model | None:
+        """Give a quantized clone; None where nothing can be quantized."""
+        model = given.clone()
         samples = _given(ctx)
         if self.mode == "auto":
             ctx.log.info("int8-sym: mode=static, because there are samples")
@@ -123,15 +130,13 @@ class Int8Sym(Pass):
             self.activations == "symmetric",
             self.scale_policy == "floor",
         )
-        changed = self.smooth and self._smooth(model, ctx)
+        told = self._smooth(model, ctx) if self.smooth else []
         cache = CalibrationCache()
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
-        # First, because it names what is NaN on the data as the model does.
+        # First, so that NaN in the data is told of the value that has it.
         calibrated = static.calibrate(model, samples, ctx)
-        if self.bias_correction:
-            shifts, biased = self._shifts(model, static, samples, ctx)
-            calibrated = dataclasses.replace(calibrated, shifts=shifts)
-            changed = changed or biased
+        shifts = self._shifts(model, static, samples, ctx) if self.bias_correction else {}
+        calibrated = dataclasses.replace(calibrated, shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
             return static.rewrite(model, calibrated, held, ctx)
@@ -142,24 +147,27 @@ class Int8Sym(Pass):
             held = nodes_to_hold(model, numbers, rewrite, samples, self.tolerance, ctx)
         before = model.clone()
         if not rewrite(model, held, ctx):
-            return changed
-        tell_noise(before, model, samples, ctx)
-        return True
-
-    def _smooth(self, model: ir.Model, ctx: Context) -> bool:
-        """Equalize channels in place; tell whether anything changed."""
-        regions, _ = find_regions(model)
-        outcomes = equalized(model, regions, ctx, _fewer(self.samples, equalize.SAMPLES))
-        told = [decision(outcome, "smooth") for outcome in outcomes if outcome.changed]
+            return None
         ctx.counters["smoothed"] += len(told)
+        ctx.counters["biases"] += len(shifts)
         ctx.decisions.extend(told)
-        return bool(told)
+        tell_noise(before, model, samples, ctx)
+        return model
+
+    def _smooth(self, model: ir.Model, ctx: Context) -> list[Decision]:
+        """Divide channels of what matrices multiply; give what is to be said of the values."""
+        # Samples show rows of all kinds, but few of what a convolution looks for: a channel that
+        # is seldom large would lose its range. The pass `equalize` takes these too, when asked.
+        found, _ = find_regions(model)
+        regions = [region for region in found if region.feeds(_ROW_PRODUCTS)]
+        outcomes = equalized(model, regions, ctx, _fewer(self.samples, equalize.SAMPLES))
+        return [decision(outcome, "smooth") for outcome in outcomes if outcome.changed]
 
     def _shifts(
         self, model: ir.Model, static: Static, samples: Samples, ctx: Context
-    ) -> tuple[dict[str, Array], bool]:
-        """Tell what is to be taken off biases, and whether products got some to take it off."""
-        found, changed = bias_shifts(
+    ) -> dict[str, Array]:
+        """Tell what is to be taken off the biases of products, which get one where they can."""
+        return bias_shifts(
             model,
             static.products(model, ctx),
             samples,
@@ -168,8 +176,6 @@ class Int8Sym(Pass):
             least=LEAST_SCALE if self.scale_policy == "floor" else 0.0,
             limit=_fewer(self.samples, bias_correction.SAMPLES),
         )
-        ctx.counters["biases"] += len(found)
-        return found, changed
 
     def _stored(self, model: ir.Model, ctx: Context) -> bool:
         if self.mode == "auto":
@@ -197,10 +203,8 @@ def _given(ctx: Context) -> Samples:
     return ctx.samples
 
 
-def _tell_if_nothing(ctx: Context) -> None:
-    """Warn where nothing has become int8, with why the first product has not."""
-    if ctx.counters["nodes"] or ctx.counters["tables"]:
-        return
+def _tell_nothing(ctx: Context) -> None:
+    """Warn that nothing has become int8, with why the first product has not."""
     left = [item for item in ctx.decisions if item.decision in ("float", "kept")]
     products = [item for item in left if item.op_type in PRODUCTS] or left
     first = next((item for item in products if item.reason), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -29,6 +30,10 @@ class Region:
     sources: tuple[Operand, ...]
     sinks: tuple[tuple[Operand, Place], ...]
     channels: int
+
+    def feeds(self, kinds: Collection[str]) -> bool:
+        """Tell whether nodes of these operators alone have the constants that are multiplied."""
+        return all(sink.node.op_type in kinds for sink, _ in self.sinks)
 
 
 def find_regions(model: ir.Model) -> tuple[list[Region], dict[ir.Node, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,13 +11,16 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.native.operators import (
     Convolution,
     Deconvolution,
     DeconvolutionS8,
     Movement,
 )
+from narrowpass_xnn_cpu.native.operators.fp32_choice import is_product
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -34,14 +38,14 @@ class Window:
         pads: top, left, bottom, right.
         strides: down, right.
         dilations: down, right.
-        only_for: sizes of the input that the pads are for; None where they fit all.
+        only_for: sizes of the input that the pads are for; None for one that they all fit.
     """
 
     size: tuple[int, int]
     pads: tuple[int, int, int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
-    only_for: tuple[int | str | None, ...] | None = None
+    only_for: tuple[int | str | None, ...] = ()
 
     def check(self, image: Shape) -> None:
         """Check that the pads are for an input of shape [N, H, W, C].
@@ -49,7 +53,8 @@ class Window:
         Raises:
             BackendError: they are for another size than that which was inferred.
         """
-        if self.only_for is not None and self.only_for != image[3 - len(self.only_for) : 3]:
+        sizes = image[3 - len(self.only_for) : 3]
+        if any(known not in (None, size) for known, size in zip(self.only_for, sizes, strict=True)):
             raise BackendError(f"pads were chosen for {self.only_for}, not for {list(image)}")
 
     @classmethod
@@ -73,12 +78,15 @@ class Window:
         if not len(strides) == len(dilations) == spatial or len(pads) != 2 * spatial:
             raise BackendError("strides, dilations or pads do not fit the window")
         mode = op.get("auto_pad", "NOTSET")
-        only_for = None
+        only_for: tuple[int | str | None, ...] = ()
         if mode == "VALID":
             pads = [0] * 2 * spatial
         elif mode in ("SAME_UPPER", "SAME_LOWER"):
             pads = _same_pads(mode, size, strides, dilations, dims)
-            only_for = None if max(strides) == 1 or dims is None else tuple(dims)
+            sizes = dims or [None] * spatial
+            only_for = tuple(
+                None if step == 1 else dim for step, dim in zip(strides, sizes, strict=True)
+            )
         if min(pads) < 0:
             raise BackendError(f"negative pads {pads} have no kernel")
         if spatial == 1:
@@ -216,6 +224,23 @@ def _conv(op: Op, builder: Builder) -> None:
     kernel = facts.weight(op.required(1))
     window = _window(op, facts, kernel.shape)
     outputs, per_group = kernel.shape[:2]
+    perm = CHANNELS_LAST[len(kernel.shape)]
+    movement = _movement(op, window)
+    if is_product(window.size, movement):
+        # As floats: bytes of a matrix would be widened in each run.
+        floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
+        product = Product(
+            floats.transpose(1, 0),
+            _bias(facts, op.input(2)),
+            op.limits,
+            rows=None,
+            accumulate="",
+            activations="",
+            session=builder.session,
+        )
+        rows = Linear(builder.at(given, perm), builder.new(op.output), product)
+        builder.emit(rows, op.output, perm)
+        return
     image = kernel.reshape(outputs, per_group, *window.size)
     depthwise = per_group == 1 and op.get("group", 1) > 1
     if depthwise:
@@ -225,12 +250,11 @@ def _conv(op: Op, builder: Builder) -> None:
     operator = Convolution(
         packed,
         _bias(facts, op.input(2)),
-        _movement(op, window),
+        movement,
         depthwise=depthwise,
         session=builder.session,
     )
     name = "depthwise convolution" if depthwise else "convolution"
-    perm = CHANNELS_LAST[len(kernel.shape)]
     step = Convolve(
         builder.at(given, perm), builder.new(op.output), operator, window, outputs, name
     )

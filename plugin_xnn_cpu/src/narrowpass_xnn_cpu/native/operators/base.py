@@ -30,8 +30,7 @@ class Operator:
 
     Attributes:
         call: which setup a tape uses; a name of ``enum np_call``.
-        handle: XNNPACK's handle; NULL where the kernel is ours.
-        params: of a kernel of ours, after `reshape`.
+        handle: XNNPACK's handle.
         workspace: bytes of scratch memory that a run needs, after `reshape`.
         params: of a kernel of ours, after `reshape`; None for one of XNNPACK.
         maker: of the kernel, as it stands before the kernel's name.

@@ -26,7 +26,8 @@ _MOST_CHANNELS = (1 << 29) // (9 * 255 * 127)
 _BLOCK_BYTES = 100_000
 """Of transformed tiles; beside a panel of weights they stay in the second cache."""
 _LARGEST = 1 << 17
-"""Products of inputs and outputs up to which it pays: weights take 3.6 times the memory."""
+"""Products of inputs and outputs up to which it pays: weights take 3.6 times the memory, and larger
+ones are read from it longer than it takes to multiply."""
 _LEAST = 32
 """Inputs from which it pays to transform tiles."""
 

@@ -1,0 +1,71 @@
+"""What the tests of our kernels of int8 share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+
+TARGETS = ("plain", "avx2")
+GUARD = 64
+
+
+@pytest.fixture(autouse=True, params=TARGETS)
+def code(request, monkeypatch):
+    """Run a test with each of the codes that this processor has."""
+    monkeypatch.setattr(kernels, "TARGET", request.param)
+    return request.param
+
+
+def run(operator, x, shape, dtype, threads):
+    """Run an operator on x; bytes around the result must stay as they are."""
+    tape = Tape([Entry(operator.call, (0,), 1, operator, operator.params, True, "int8")], 2)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.full(size + 2 * GUARD, 85, np.uint8)
+    scratch = aligned(operator.workspace)
+    scratch[...] = 170  # nothing may depend on what was there
+    tape.bind_workspace(scratch, 0)
+    tape.bind(0, np.ascontiguousarray(x))
+    tape.bind(1, memory, GUARD)
+    tape.run(shared(threads))
+    assert (memory[:GUARD] == 85).all()
+    assert (memory[-GUARD:] == 85).all()
+    return memory[GUARD:-GUARD].view(dtype).reshape(shape)
+
+
+def requantize(sums, scales, requantized):
+    """Give rint(float32(sum) · scale) + zero, clamped."""
+    assert np.abs(sums).max(initial=0) < 2**31
+    factors = np.float32(requantized.given.scale) * scales / np.float32(requantized.made.scale)
+    x = np.rint(sums.astype(np.int32).astype(np.float32) * factors)
+    return np.clip(x.astype(np.float64) + requantized.made.zero_point, *requantized.limits).astype(
+        np.int8
+    )
+
+
+def bytes_of(rng, shape, extreme, low=-128):
+    if extreme:
+        return rng.choice(np.array([low, 127], np.int8), shape)
+    return rng.integers(low, 128, shape).astype(np.int8)
+
+
+def scales_of(rng, count, depth):
+    """Give scales with which most results are inside the range, some beyond."""
+    return (rng.uniform(0.2, 3, count) / np.sqrt(depth) / 100).astype(np.float32)
+
+
+REQUANTIZED = st.builds(
+    lambda z, o, limits: Requantized(
+        Quantization(0.5, z), Quantization(0.25, o), (min(limits), max(limits))
+    ),
+    st.integers(-128, 127),
+    st.integers(-128, 127),
+    st.sampled_from([(-128, 127), (-128, 127), (-100, 50), (0, 127), (-128, -127)]),
+)
+STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
+CHANNELS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 48])

@@ -1,0 +1,230 @@
+"""Convolutions of int8 by kernels of ours: bit for bit what int64 sums give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from int8_kit import CHANNELS, REQUANTIZED, STEPS, bytes_of, code, requantize, run, scales_of
+
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
+    TiledConvolutionS8,
+    TiledDepthwiseS8,
+)
+from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvolutionS8
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+__all__ = ["code"]  # a fixture that all tests of this module have
+
+
+def windows(x, window, movement, zero):
+    """Give [N, H, W, KH, KW, C] of int64, with the zero point taken away."""
+    top, left, bottom, right = movement.pads
+    wide = np.pad(x.astype(np.int64) - zero, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    down, along = movement.dilations
+    reach = (window[0] - 1) * down + 1, (window[1] - 1) * along + 1
+    views = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
+    views = views[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
+    return views.transpose(0, 1, 2, 4, 5, 3)
+
+
+def convolve(x, kernel, bias, movement, zero):
+    """Give exact sums of a convolution with [O, KH, KW, C / groups]."""
+    outputs, height, width, per_group = kernel.shape
+    seen = windows(x, (height, width), movement, zero)
+    n, h, w = seen.shape[:3]
+    groups = movement.groups
+    seen = seen.reshape(n, h, w, height, width, groups, per_group)
+    weights = kernel.astype(np.int64).reshape(groups, outputs // groups, height, width, per_group)
+    sums = np.einsum("nhwabgc,goabc->nhwgo", seen, weights, optimize=True)
+    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.int64))
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 3),
+    size=st.tuples(st.integers(1, 14), st.integers(1, 14)),
+    window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    strides=STEPS,
+    dilations=STEPS,
+    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    inputs=CHANNELS,
+    outputs=CHANNELS,
+    groups=st.sampled_from([1, 1, 1, 2, 3]),
+    requantized=REQUANTIZED,
+    has_bias=st.booleans(),
+    extreme=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_convolutions(
+    seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, requantized,
+    has_bias, extreme, threads,
+):  # fmt: skip
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads, strides, dilations, groups)
+    reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    size = [
+        max(s, r - pads[i] - pads[i + 2], 1)
+        for i, (s, r) in enumerate(zip(size, reach, strict=True))
+    ]
+    x = bytes_of(rng, (batch, *size, inputs * groups), extreme)
+    kernel = bytes_of(rng, (outputs * groups, *window, inputs), extreme, -127)
+    bias = rng.integers(-50000, 50000, outputs * groups).astype(np.int32) if has_bias else None
+    scales = scales_of(rng, outputs * groups, inputs * window[0] * window[1])
+    operator = TiledConvolutionS8(
+        Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
+        None if bias is None else Weight.of(bias),
+        movement,
+        requantized,
+    )
+    sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
+    got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 2),
+    size=st.tuples(st.integers(1, 14), st.integers(1, 19)),
+    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    inputs=st.sampled_from([16, 32, 48, 64, 320]),
+    outputs=st.sampled_from([16, 32, 80]),
+    requantized=REQUANTIZED,
+    has_bias=st.booleans(),
+    extreme=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_winograd(
+    seed, batch, size, pads, inputs, outputs, requantized, has_bias, extreme, threads
+):
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads)
+    size = [max(s, 3 - a - b, 1) for s, a, b in zip(size, pads, pads[2:], strict=False)]
+    x = bytes_of(rng, (batch, *size, inputs), extreme)
+    kernel = bytes_of(rng, (outputs, 3, 3, inputs), extreme, -127)
+    bias = rng.integers(-50000, 50000, outputs).astype(np.int32) if has_bias else None
+    scales = scales_of(rng, outputs, 9 * inputs)
+    operator = WinogradConvolutionS8(
+        Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
+        None if bias is None else Weight.of(bias),
+        movement,
+        requantized,
+    )
+    sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
+    got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_winograd_of_the_largest_sums(sign):
+    inputs = 1840
+    x = np.full((1, 5, 5, inputs), 127, np.int8)
+    kernel = np.full((16, 3, 3, inputs), 127 * sign, np.int8)
+    scales = np.full(16, 2.0**-22, np.float32)
+    requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
+    stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
+    operator = WinogradConvolutionS8(stored, None, Movement((1, 1, 1, 1)), requantized)
+    operator.reshape(x.shape, shared(1))
+    sums = convolve(x, kernel, None, Movement((1, 1, 1, 1)), -128)
+    assert np.abs(sums).max() > 0.99 * 2**29
+    got = run(operator, x, sums.shape, np.int8, 1)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 2),
+    size=st.tuples(st.integers(1, 40), st.integers(1, 14)),
+    window=st.sampled_from([(3, 3), (3, 3), (5, 5), (7, 7), (1, 1), (2, 3), (1, 4)]),
+    strides=STEPS,
+    dilations=STEPS,
+    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    channels=CHANNELS,
+    requantized=REQUANTIZED,
+    has_bias=st.booleans(),
+    extreme=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_depthwise(
+    seed, batch, size, window, strides, dilations, pads, channels, requantized, has_bias, extreme,
+    threads,
+):  # fmt: skip
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads, strides, dilations, channels)
+    reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    size = [
+        max(s, r - pads[i] - pads[i + 2], 1)
+        for i, (s, r) in enumerate(zip(size, reach, strict=True))
+    ]
+    x = bytes_of(rng, (batch, *size, channels), extreme)
+    kernel = bytes_of(rng, (*window, channels), extreme, -127)
+    bias = rng.integers(-9000, 9000, channels).astype(np.int32) if has_bias else None
+    scales = scales_of(rng, channels, window[0] * window[1])
+    operator = TiledDepthwiseS8(
+        Quantized(Weight.of(kernel), Weight.of(scales), None, 2),
+        None if bias is None else Weight.of(bias),
+        movement,
+        requantized,
+    )
+    seen = windows(x, window, movement, requantized.given.zero_point)
+    sums = (seen * kernel.astype(np.int64)).sum((3, 4)) + (0 if bias is None else bias)
+    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
+    got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+def test_halves_go_to_even():
+    sums = np.arange(-300, 300, dtype=np.int32)
+    requantized = Requantized(Quantization(1.0, 0), Quantization(2.0, 5))
+    kernel = Quantized(
+        Weight.of(np.zeros((600, 1, 1, 1), np.int8)), Weight.of(np.ones(1, "f4")), None, 0
+    )
+    operator = TiledConvolutionS8(kernel, Weight.of(sums), Movement(), requantized)
+    operator.reshape((1, 1, 1, 1), shared(1))
+    got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (600,), np.int8, 1)
+    np.testing.assert_array_equal(got, np.clip(np.rint(sums / 2) + 5, -128, 127))
+
+
+def test_results_far_beyond_the_range():
+    """Products with the scale that no integer of 32 bits holds."""
+    bias = np.array([2**31 - 1, -(2**31), 1, -1] * 5, np.int32)
+    requantized = Requantized(Quantization(255.0, 0), Quantization(1.0, -7), (-100, 90))
+    kernel = Quantized(
+        Weight.of(np.zeros((20, 1, 1, 1), np.int8)), Weight.of(np.ones(1, "f4")), None, 0
+    )
+    operator = TiledConvolutionS8(kernel, Weight.of(bias), Movement(), requantized)
+    operator.reshape((1, 1, 1, 1), shared(1))
+    got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (20,), np.int8, 1)
+    np.testing.assert_array_equal(got, [90, -100, 90, -100] * 5)
+
+
+def shape_of_resnet(threads, columns=40):
+    """Give a convolution that is divided into bands and parts."""
+    rng = np.random.default_rng(3)
+    kernel = bytes_of(rng, (columns, 3, 3, 64), False, -127)
+    scales = scales_of(rng, columns, 576)
+    requantized = Requantized(Quantization(0.5, -128), Quantization(0.25, -128))
+    movement = Movement((1, 1, 1, 1))
+    stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
+    operator = TiledConvolutionS8(stored, None, movement, requantized)
+    x = bytes_of(rng, (2, 40, 30, 64), False)
+    operator.reshape(x.shape, shared(threads))
+    sums = convolve(x, kernel, None, movement, -128)
+    got = run(operator, x, sums.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    return operator.params
+
+
+def test_bands_and_parts():
+    assert shape_of_resnet(1).bands > 1
+    params = shape_of_resnet(2)
+    assert params.batch * params.bands * params.parts > 2

@@ -1,0 +1,187 @@
+"""Products of int8 by kernels of ours: bit for bit what int64 sums give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from int8_kit import REQUANTIZED, bytes_of, code, requantize, run, scales_of
+
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
+from narrowpass_xnn_cpu.native.operators.tiled_product import (
+    TiledFullyConnectedInt8,
+    TiledFullyConnectedS8,
+    TiledFullyConnectedS8F32,
+)
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+__all__ = ["code"]  # a fixture that all tests of this module have
+
+
+ROWS = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 48, 50])
+INPUTS = st.sampled_from([1, 2, 3, 15, 16, 17, 64, 129, 1000, 3001])
+OUTPUTS = st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 25, 40, 70])
+
+
+def matrix_of(rng, outputs, inputs, extreme, transposed, single=False):
+    """Give a matrix [O, C], its scales, and how it is stored."""
+    matrix = bytes_of(rng, (outputs, inputs), extreme, -127)
+    scales = scales_of(rng, 1 if single else outputs, inputs)
+    stored = np.ascontiguousarray(matrix.T) if transposed else matrix
+    quantized = Quantized(Weight.of(stored), Weight.of(scales), None, 1 if transposed else 0)
+    return matrix, np.broadcast_to(scales, (outputs,)), quantized
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=ROWS,
+    inputs=INPUTS,
+    outputs=OUTPUTS,
+    requantized=REQUANTIZED,
+    transposed=st.booleans(),
+    single=st.booleans(),
+    extreme=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_products(seed, rows, inputs, outputs, requantized, transposed, single, extreme, threads):
+    rng = np.random.default_rng(seed)
+    x = bytes_of(rng, (rows, inputs), extreme)
+    matrix, scales, quantized = matrix_of(rng, outputs, inputs, extreme, transposed, single)
+    bias = rng.integers(-50000, 50000, outputs).astype(np.int32)
+    operator = TiledFullyConnectedS8(quantized, Weight.of(bias), requantized, transposed=transposed)
+    operator.reshape(rows, shared(threads))
+    got = run(operator, x, (rows, outputs), np.int8, threads)
+    sums = (x.astype(np.int64) - requantized.given.zero_point) @ matrix.T.astype(np.int64) + bias
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+
+
+def to_float(sums, row_scales, scales, bias, limits):
+    """Give float32(sum) · row scale · scale + bias, the last two operations rounded once."""
+    x = sums.astype(np.int32).astype(np.float32) * row_scales[:, None]
+    # 64 bits of mantissa hold the product of two float32 numbers.
+    wide = x.astype(np.longdouble) * scales.astype(np.longdouble) + bias
+    return np.clip(wide.astype(np.float32), *np.float32(limits))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=ROWS,
+    inputs=INPUTS,
+    outputs=OUTPUTS,
+    zero=st.integers(-128, 127),
+    limits=st.sampled_from([(-np.inf, np.inf), (0.0, 6.0)]),
+    transposed=st.booleans(),
+    extreme=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_products_to_float(seed, rows, inputs, outputs, zero, limits, transposed, extreme, threads):
+    rng = np.random.default_rng(seed)
+    x = bytes_of(rng, (rows, inputs), extreme)
+    matrix, scales, quantized = matrix_of(rng, outputs, inputs, extreme, transposed)
+    bias = rng.standard_normal(outputs).astype(np.float32)
+    given = Quantization(float(np.float32(0.03)), zero)
+    operator = TiledFullyConnectedS8F32(
+        quantized, Weight.of(bias), given, limits, transposed=transposed
+    )
+    operator.reshape(rows, shared(threads))
+    got = run(operator, x, (rows, outputs), np.float32, threads)
+    sums = (x.astype(np.int64) - zero) @ matrix.T.astype(np.int64)
+    row_scales = np.full(rows, given.scale, np.float32)
+    np.testing.assert_array_equal(got, to_float(sums, row_scales, scales, bias, limits))
+
+
+def quantize_rows(x):
+    """Give integers with their zero taken away, and scales, of rows."""
+    low, high = np.minimum(x.min(1), 0), np.maximum(x.max(1), 0)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(low == high, np.float32(1), np.float32(255) / (high - low))
+    inverse = np.minimum(inverse, np.float32(2.0**127))
+    least, most = (bound.astype(np.float64) * inverse for bound in (low, high))
+    zero = np.where(least + most > 1, -128 - least, 127 - most)
+    zero = np.rint(np.clip(zero, -128, 127)).astype(np.float32)[:, None]
+    integers = np.clip(np.rint(x * inverse[:, None]), -128 - zero, 127 - zero)
+    return integers.astype(np.int64), np.float32(1) / inverse
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=ROWS,
+    inputs=INPUTS,
+    outputs=OUTPUTS,
+    shift=st.sampled_from([0.0, 5.0, -5.0]),
+    limits=st.sampled_from([(-np.inf, np.inf), (-1.0, 6.0)]),
+    threads=st.sampled_from([1, 2]),
+)
+def test_products_of_float_rows(seed, rows, inputs, outputs, shift, limits, threads):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, inputs)) * 10.0 ** rng.integers(-30, 30, (rows, 1))
+    x = (x + shift).astype(np.float32)
+    x[rng.random((rows, inputs)) < 0.1] = 0
+    matrix, scales, quantized = matrix_of(rng, outputs, inputs, False, False)
+    bias = rng.standard_normal(outputs).astype(np.float32)
+    operator = TiledFullyConnectedInt8(quantized, Weight.of(bias), limits)
+    operator.reshape(rows, shared(threads))
+    got = run(operator, x, (rows, outputs), np.float32, threads)
+    integers, row_scales = quantize_rows(x)
+    expected = to_float(integers @ matrix.T.astype(np.int64), row_scales, scales, bias, limits)
+    np.testing.assert_array_equal(got, expected)
+    # What is quantized differs from the row by half a step, and from its zero point by another.
+    off = np.abs(x.astype(np.float64) - integers * row_scales[:, None].astype(np.float64))
+    assert (off.max(1) <= 1.01 * row_scales).all()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 2.0**127])
+def test_rows_that_cannot_be_quantized(odd):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((8, 33)).astype(np.float32)
+    x[5, 32] = odd
+    _, _, quantized = matrix_of(rng, 20, 33, False, False)
+    operator = TiledFullyConnectedInt8(quantized, None, (-1.0, 1.0))
+    operator.reshape(8, shared(1))
+    got = run(operator, x, (8, 20), np.float32, 1)
+    assert np.isnan(got[5]).all()
+    assert np.isfinite(np.delete(got, 5, 0)).all()
+
+
+def test_extreme_rows():
+    """Subnormal numbers, large ones, and zeros."""
+    x = np.zeros((4, 16), np.float32)
+    x[0] = np.float32(1e-45)
+    x[1, :2] = np.float32(1e36), np.float32(-1e36)
+    x[2, 3] = np.float32(-1e-40)
+    matrix = np.eye(16, dtype=np.int8) * np.int8(127)
+    quantized = Quantized(Weight.of(matrix), Weight.of(np.full(1, 1 / 127, "f4")), None, 0)
+    operator = TiledFullyConnectedInt8(quantized, None)
+    operator.reshape(4, shared(1))
+    got = run(operator, x, (4, 16), np.float32, 1)
+    steps = np.maximum(np.float64(np.ptp(x.astype(np.float64), axis=1)) / 255, 2.0**-127)
+    assert (np.abs(got.astype(np.float64) - x).max(1) <= 1.01 * steps).all()
+    assert not got[3].any()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_longest_sums(sign):
+    """As many products of the largest magnitude as fit 32 bits."""
+    inputs = MOST_CHANNELS
+    x = np.full((7, inputs), 127, np.int8)
+    matrix = np.full((9, inputs), 127 * sign, np.int8)
+    scales = np.full(9, 2.0**-24, np.float32)
+    requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
+    quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
+    operator = TiledFullyConnectedS8(quantized, None, requantized)
+    operator.reshape(7, shared(2))
+    got = run(operator, x, (7, 9), np.int8, 2)
+    sums = (x.astype(np.int64) + 128) @ matrix.T.astype(np.int64)
+    assert np.abs(sums).min() > 2**31 - 255 * 127
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    longer = Quantized(
+        Weight.of(np.zeros((1, inputs + 1), np.int8)), Weight.of(scales[:1]), None, 0
+    )
+    with pytest.raises(UnfitError, match="32 bits"):
+        TiledFullyConnectedS8(longer, None, requantized)
