@@ -26,7 +26,7 @@ _CONTENTS = {
         "freeze-weights",
     ),
     "narrowpass-fp16": ("fp16",),
-    "narrowpass-int8-sym": ("int8-sym", "repair-quantized"),
+    "narrowpass-int8-sym": ("int8-sym", "equalize", "repair-quantized"),
     "narrowpass-xnn-cpu": ("store-weights",),
 }
 
