@@ -20,6 +20,7 @@ from narrowpass_int8_sym.calibration import CalibrationCache
 from narrowpass_int8_sym.channels.regions import find_regions
 from narrowpass_int8_sym.equalize import decision, equalized
 from narrowpass_int8_sym.holding import nodes_to_hold
+from narrowpass_int8_sym.products import PRODUCTS
 from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.static import Scheme, Static
 from narrowpass_int8_sym.static.measuring import tell_noise
@@ -112,8 +113,11 @@ class Int8Sym(Pass):
         model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
         if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
             quantized = self._static(model, ctx)
-            return PassResult(quantized or model, quantized is not None or upgraded)
-        return PassResult(model, self._stored(model, ctx) or upgraded)
+        else:
+            quantized = model if self._stored(model, ctx) else None
+        if quantized is None:
+            _tell_nothing(ctx)
+        return PassResult(quantized or model, quantized is not None or upgraded)
 
     def _static(self, given: ir.Model, ctx: Context) -> ir.Model | None:
         """Give a quantized clone; None where nothing can be quantized."""
@@ -197,6 +201,15 @@ def _given(ctx: Context) -> Samples:
     if ctx.samples is None:
         raise PassError("there is no data")
     return ctx.samples
+
+
+def _tell_nothing(ctx: Context) -> None:
+    """Warn that nothing has become int8, with why the first product has not."""
+    left = [item for item in ctx.decisions if item.decision in ("float", "kept")]
+    products = [item for item in left if item.op_type in PRODUCTS] or left
+    first = next((item for item in products if item.reason), None)
+    why = "no node has a constant weight" if first is None else f"{first.node!r}: {first.reason}"
+    ctx.log.warning("int8-sym: nothing is quantized; %s", why)
 
 
 def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool]:

@@ -11,6 +11,9 @@ from narrowpass_int8_sym.storage import drop_unread, unique
 
 FLOAT = ir.DataType.FLOAT
 
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+"""The operators that multiply with a weight."""
+
 
 @dataclass(frozen=True)
 class Product:
@@ -58,7 +61,7 @@ def product_of(node: ir.Node) -> Product | str | None:
     Returns:
         None for other operators, and a reason for those whose weight cannot be.
     """
-    if node.domain or node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
+    if node.domain or node.op_type not in PRODUCTS:
         return None
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     transpose = _transpose(weight) if node.op_type in ("MatMul", "Gemm") else None
@@ -68,7 +71,7 @@ def product_of(node: ir.Node) -> Product | str | None:
     if weight is None or tensor is None:
         return "both operands are computed"
     if weight.is_graph_input():
-        return f"its weight {weight.name!r} may be fed"
+        return f"its weight {weight.name!r} may be fed; freeze-weights makes it a constant"
     if tensor.dtype != FLOAT:
         return f"its weight {weight.name!r} is {tensor.dtype.name.lower()}"
     dims = tuple(tensor.shape.numpy())
