@@ -72,10 +72,9 @@ def _inserted(
     """Put a row of ones before the products of each value that has no region."""
     regions = []
     for value, products in floats.items():
-        nodes = [product.node for product in products]
-        if value in taken or any(node.op_type not in _ROW_PRODUCTS for node in nodes):
+        if value in taken or not all(product.is_matrix for product in products):
             continue
-        region = insert_row(model, value, nodes)
+        region = insert_row(model, value, [product.node for product in products])
         if region is not None:
             regions.append(region)
     return regions

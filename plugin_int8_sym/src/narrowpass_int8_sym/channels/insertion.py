@@ -21,7 +21,7 @@ def insert_row(model: ir.Model, value: ir.Value, products: Sequence[ir.Node]) ->
         model: changed.
         value: what is multiplied; others may read it, too, and read it as it was.
         products: MatMul or Gemm with constants for weights that read the value as their first
-            input, in the order of the graph; all in the model's graph.
+            input; all in the model's graph.
 
     Returns:
         The region from the multiplication to the products; None where a weight cannot be changed,
@@ -38,7 +38,11 @@ def insert_row(model: ir.Model, value: ir.Value, products: Sequence[ir.Node]) ->
     name = unique_name(model, f"{value.name}.smoothed")
     output = ir.Value(name=name, type=value.type, shape=value.shape)
     node = ir.Node("", "Mul", [value, row], outputs=[output], name=name)
-    model.graph.insert_before(products[0], node)
+    producer = value.producer()
+    if producer is None:
+        model.graph.insert_before(model.graph[0], node)
+    else:
+        model.graph.insert_after(producer, node)
     for product in products:
         product.replace_input_with(0, output)
     place = Place(output, -1)
@@ -50,7 +54,8 @@ def remove_row(model: ir.Model, region: Region) -> None:
     """Undo `insert_row`, whose row is still of ones."""
     (operand,) = region.sources
     node, row = operand.node, operand.value
-    ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
+    for use in tuple(node.outputs[0].uses()):
+        use.node.replace_input_with(use.idx, node.inputs[0])
     model.graph.remove(node, safe=True)
     del model.graph.initializers[row.name or ""]
 
