@@ -123,7 +123,8 @@ class Bytes:
         if common is None:
             return
         ops: list[Op] = []
-        inputs = [self._as(value, common, ops) for value in data]
+        name = node.outputs[0].name or ""
+        inputs = [self._as(value, common, ops, name) for value in data]
         rest = self._rest(node, count, common)
         if None in inputs or rest is None:
             return
@@ -145,14 +146,16 @@ class Bytes:
             return None
         return quantization_of(user, self._facts)
 
-    def _as(self, value: ir.Value, common: Quantization, ops: list[Op]) -> ir.Value | None:
-        """Give the bytes of a float; in another quantization, `ops` makes them."""
+    def _as(
+        self, value: ir.Value, common: Quantization, ops: list[Op], reader: str
+    ) -> ir.Value | None:
+        """Give the bytes of a float for `reader`; in another quantization, `ops` makes them."""
         given = self._known.get(value)
         if given is None:
             return self._constant(value, self._facts.array(value), common)
         if given.quantization == common:
             return given.value
-        made = _bytes_like(value, f"{value.name} (requantized for {id(ops)})")
+        made = _bytes_like(value, f"{value.name} (bytes for {reader})")
         table = {"table": requantizing(given.quantization, common)}
         ops.append(Op("table", [given.value], [made], table, 0, [_any_node(value)]))
         return made

@@ -9,16 +9,10 @@ from __future__ import annotations
 from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Operator, Range
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Deconvolution, Movement
 from narrowpass_xnn_cpu.native.operators.elementwise import Binary, Unary
-from narrowpass_xnn_cpu.native.operators.int8 import (
-    BinaryS8,
-    ConvolutionS8,
-    DeconvolutionS8,
-    FullyConnectedS8,
-    FullyConnectedS8F32,
-    MeanS8,
-    Quantization,
-    Requantized,
-)
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.int8_rows import FullyConnectedS8, FullyConnectedS8F32
+from narrowpass_xnn_cpu.native.operators.int8_tensors import BinaryS8, MeanS8
+from narrowpass_xnn_cpu.native.operators.int8_windows import ConvolutionS8, DeconvolutionS8
 from narrowpass_xnn_cpu.native.operators.linear import BatchMatMul, FullyConnected
 from narrowpass_xnn_cpu.native.operators.movement import Pad, ResizeBilinear, Transpose
 from narrowpass_xnn_cpu.native.operators.pooling import AveragePool, MaxPool
