@@ -16,8 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.operators import Convolution, Movement
-from narrowpass_xnn_cpu.native.operators.int8 import ConvolutionS8, Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators import (
+    Convolution,
+    ConvolutionS8,
+    Movement,
+    Quantization,
+    Requantized,
+)
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
     TiledConvolutionS8,
     TiledDepthwiseS8,

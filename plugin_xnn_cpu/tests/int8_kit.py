@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 

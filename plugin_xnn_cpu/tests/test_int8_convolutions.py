@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_kit import CHANNELS, REQUANTIZED, STEPS, bytes_of, code, requantize, run, scales_of
 
+from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
     TiledConvolutionS8,
     TiledDepthwiseS8,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_kit import REQUANTIZED, bytes_of, code, requantize, run, scales_of
 
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedInt8,

@@ -14,9 +14,13 @@ from qdq_graph import QdqGraph
 from qdq_kit import off_by
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.operators import int8_choice
+from narrowpass_xnn_cpu.native.operators import (
+    ConvolutionS8,
+    Quantization,
+    Requantized,
+    int8_choice,
+)
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8 import ConvolutionS8, Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
     TiledConvolutionS8,
