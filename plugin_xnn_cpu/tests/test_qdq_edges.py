@@ -80,6 +80,23 @@ def test_scales_of_which_bytes_stand_for_infinity():
     assert set(off_by(graph.model(), {"x": numbers(3, 4) * 1e37})) <= {0, 1}
 
 
+@pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
+def test_transposed_convolution_of_which_nothing_is_left(quantized):
+    """It is refused, and other sizes are right after that."""
+    graph = QdqGraph()
+    x = graph.quantize(graph.input([1, 2, 3, "W"]), 0.1)
+    y = graph.node("ConvTranspose", x, graph.weight((2, 3, 3, 1), 1), pads=[1] * 4, strides=[2, 2])
+    graph.output(graph.quantize(y, 0.1) if quantized else y)
+    program = compile_model(graph.model())
+    ((_, first),) = program.run({"x": numbers(1, 2, 3, 4)}).items()
+    for width in (1, 1):
+        with pytest.raises(BackendError, match="nothing is left of the output"):
+            program.run({"x": numbers(1, 2, 3, width)})
+    ((_, again),) = program.run({"x": numbers(1, 2, 3, 4)}).items()
+    assert np.array_equal(first, again)
+    assert set(off_by(graph.model(), {"x": numbers(1, 2, 3, 4)})) <= {0, 1}
+
+
 @pytest.mark.parametrize("op_type", ["Relu", "Transpose", "Conv", "Concat", "MaxPool"])
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "float read too"])
 def test_each_node_is_told_once(op_type, also):

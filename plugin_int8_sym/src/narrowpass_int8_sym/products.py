@@ -54,6 +54,11 @@ class Product:
             self.transpose.graph.remove(self.transpose, safe=True)
         drop_unread(self.weight)
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether rows are multiplied with a matrix, and nothing is convolved."""
+        return self.node.op_type in ("Gemm", "MatMul")
+
 
 def product_of(node: ir.Node) -> Product | str | None:
     """Tell how the weight of a node can be stored in bytes.

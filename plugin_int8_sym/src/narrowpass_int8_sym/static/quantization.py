@@ -126,6 +126,19 @@ class Static:
         found = [unit.product for unit in choice.units if unit.product is not None]
         return {places[product.node]: product for product in found}
 
+    def floats(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[Product]]:
+        """Give the products that can be quantized whose operands are float, by their operands."""
+        with inferred(model):
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
+        narrow = {
+            value for unit in choice.units if unit not in choice.wide for value in unit.outputs
+        }
+        found: dict[ir.Value, list[Product]] = {}
+        for unit in choice.units:
+            if unit.product is not None and unit.inputs[0] not in narrow:
+                found.setdefault(unit.inputs[0], []).append(unit.product)
+        return found
+
     def rewrite(
         self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
     ) -> bool:
