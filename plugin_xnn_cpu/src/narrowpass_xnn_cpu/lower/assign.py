@@ -97,6 +97,8 @@ def _follows_from_shapes(op: Op, facts: Facts) -> bool:
     node = op.nodes[0]
     if len(op.nodes) != 1 or node.domain or any(not value.name for value in op.outputs):
         return False
+    if op.superseded or op.kind.islower():
+        return False  # the node alone does not compute this
     if not all(isinstance(value.type, ir.TensorType) for value in op.outputs):
         return False
     given = [value for value in (*op.inputs, *op.outputs) if value is not None]
