@@ -168,11 +168,13 @@ def test_sums_by_the_operators_own_attribute(asked, stash):
     assert ACCUMULATE not in norm.metadata_props
 
 
-def test_products_with_weights_in_bytes_stay_as_they_are():
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_with_weights_in_bytes_stay_as_they_are(turned):
     """Casts around the integers would only be in the way of a kernel for them."""
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s"], ["w"], axis=1),
-        helper.make_node("MatMul", ["x", "w"], ["h"], name="bytes"),
+        *([helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0])] * turned),
+        helper.make_node("MatMul", ["x", "t" if turned else "w"], ["h"], name="bytes"),
         helper.make_node("MatMul", ["h", "v"], ["y"], name="floats"),
     ]
     weights = {

@@ -55,7 +55,7 @@ def depthwise_chain(*between: onnx.NodeProto, **more: Array) -> onnx.ModelProto:
     return model(nodes, {"x": ["N", 4, 6, 6]}, {"y": ["N", 5, 6, 6]}, weights)
 
 
-def images(count: int = 4) -> list[dict[str, Array]]:
+def images(count: int = 2) -> list[dict[str, Array]]:
     return [{"x": numbers(1, 4, 6, 6, seed=10 + number)} for number in range(count)]
 
 

@@ -124,10 +124,10 @@ def quantized(
 
 
 def told_of(pass_: Int8Sym, model: ir.Model, ctx: Context) -> list[Decision]:
-    """Give what a pass decides about the nodes of a model."""
+    """Give what a pass decides about the nodes and the values of a model."""
     own = Context(target=ctx.target, samples=ctx.samples)
     pass_.run(model.clone(), own)
-    return [item for item in own.decisions if item.op_type]
+    return own.decisions
 
 
 def session(proto: onnx.ModelProto, *, optimized: bool) -> Any:

@@ -256,7 +256,8 @@ def test_a_dead_channel_keeps_finite_weights():
         assert np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@pytest.mark.once
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(sorted(set(PASSING) - {"Transpose"})), max_size=3),
     st.integers(0, 2**16),
@@ -278,4 +279,4 @@ def test_random_chains_compute_the_same(kinds, seed):
     between.append(node("Identity", [last], "last"))
     factors = np.exp(np.random.default_rng(seed).uniform(-5, 3, 8)).astype(np.float32)
     weight = numbers(8, 4, 1, 1, seed=seed) * factors[:, None, None, None]
-    equalized(depthwise_chain(*between, **CONSTANTS, w0=weight), images(3))
+    equalized(depthwise_chain(*between, **CONSTANTS, w0=weight), images(1))

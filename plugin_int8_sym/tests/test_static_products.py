@@ -214,7 +214,7 @@ def test_a_bias_that_does_not_fit_raises_the_scale_of_its_channel():
     ("operator", "reason"),
     [
         ("Conv (x, w, c)", "its bias 'c' is computed or may be fed"),
-        ("Conv (x, fed)", "its weight 'fed' may be fed"),
+        ("Conv (x, fed)", "its weight 'fed' may be fed; freeze-weights makes it a constant"),
     ],
 )
 def test_what_may_be_fed_leaves_the_node_float(operator, reason):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
+import pytest
 from int8_kit import floats
 from static_kit import graph, quantized, session
 
@@ -58,3 +60,91 @@ def test_a_small_table_stays():
     made = quantized(model, [{"ids": np.arange(10).reshape(2, 5)}])
     assert made.verdicts["rows"] == "float"
     assert "table" in made.model.graph.initializers
+
+
+TIED = """g (int64[2,5] ids, float[600,32] table) => (float[2,5,600] y) {
+    rows = Gather (table, ids)
+    r = Relu (rows)
+    turned = Transpose <perm = [1,0]> (table)
+    y = MatMul (r, turned)
+}"""
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
+def test_a_table_that_the_last_product_has_too_is_stored_once(mode):
+    _, data, table = example()
+    made = quantized(graph(TIED, {"table": table}), data, mode=mode)
+    assert made.verdicts["rows"] == made.verdicts["y"] == "int8"
+    large = {n: v for n, v in made.model.graph.initializers.items() if v.const_value.size > 600}
+    assert {name: value.dtype for name, value in large.items()} == {"table.int8": ir.DataType.INT8}
+    np.testing.assert_array_equal(
+        made.constant("table.scale"), made.constant("table.scale.column")[:, 0]
+    )
+    assert made.count["Transpose"] == made.count["DequantizeLinear"] - (mode == "static") == 1
+    (got,) = made.outputs()
+    np.testing.assert_allclose(
+        session(made.proto, optimized=False).run(None, data[0])[0],
+        got["y"],
+        rtol=0,
+        atol=1e-5 * np.abs(got["y"]).max(),
+    )
+    # Rounding to 127 steps leaves about 43 dB of numbers that are distributed normally.
+    assert made.sqnr() > 35
+
+
+def test_a_tied_table_takes_the_scale_of_a_product_that_has_one_alone():
+    _, data, table = example()
+    model = graph(TIED, {"table": table})
+    made = quantized(model, data, mode="weight-only", weights="per-tensor")
+    assert made.constant("table.scale").shape == ()
+    assert made.count["Gather"] == 1
+    (got,) = made.outputs()
+    whole, scale = made.constant("table.int8"), made.constant("table.scale")
+    wide = whole.astype(np.float32) * scale
+    right = np.maximum(wide[data[0]["ids"]], 0) @ wide.T
+    np.testing.assert_allclose(got["y"], right, rtol=0, atol=1e-5 * np.abs(right).max())
+
+
+def test_columns_of_a_table_that_a_product_reads_as_it_is_have_scales():
+    text = """g (int64[2,5] ids, float[600,32] table, float[2,600] x) =>
+        (float[2,5,32] rows, float[2,32] y) {
+        rows = Gather (table, ids)
+        y = MatMul (x, table)
+    }"""
+    _, (feeds,), table = example()
+    data = [feeds | {"x": floats(2, 600)}]
+    made = quantized(graph(text, {"table": table}), data, mode="weight-only")
+    assert made.constant("table.scale").shape == (32,)
+    rows = table[feeds["ids"]]
+    step = np.abs(table).max(axis=0) / 127
+    assert (np.abs(made.outputs()[0]["rows"] - rows) <= step * 0.5001).all()
+
+
+@pytest.mark.parametrize("red", ["op:Gather", "op:MatMul"])
+def test_a_tied_table_stays_where_one_of_its_readers_is_red(red):
+    _, data, table = example()
+    made = quantized(graph(TIED, {"table": table}), data, mode="dynamic", red=(red,))
+    assert "rows" not in made.verdicts
+    assert "table" in made.model.graph.initializers
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "weight-only"])
+def test_tables_are_in_bytes_without_data_too(mode):
+    model, data, _ = example()
+    made = quantized(model, data, mode=mode)
+    assert made.verdicts["rows"] == "int8"
+    assert {n for n, v in made.model.graph.initializers.items() if v.dtype == ir.DataType.INT8} == {
+        "table.int8",
+        "w.int8",
+    }
+    assert made.sqnr() > 35
+
+
+def test_a_transpose_that_others_read_stays_beside():
+    text = TIED.replace("float[2,5,600] y)", "float[2,5,600] y, float[32,600] z)")
+    text = text.replace("y = ", "z = Neg (turned) y = ")
+    _, data, table = example()
+    made = quantized(graph(text, {"table": table}), data, mode="weight-only")
+    assert made.count["Transpose"] == 2
+    assert "rows" not in made.verdicts
+    np.testing.assert_array_equal(made.outputs()[0]["z"], -table.T)

@@ -229,7 +229,7 @@ def test_red_nodes_stay_float(caplog):
 def test_a_weight_that_may_be_fed_stays():
     proto, _, _ = single("MatMul")
     proto.graph.input.append(helper.make_tensor_value_info("w", 1, [16, 8]))
-    assert verdicts(build(proto))["n0"]["reason"] == "its weight 'w' may be fed"
+    assert verdicts(build(proto))["n0"]["reason"].startswith("its weight 'w' may be fed")
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,13 @@ def test_pool(op_type, name):
     check(one_node(op_type, [shape], **attributes), oracle=oracle)
 
 
+def test_same_pads_where_only_the_strided_axis_is_known():
+    same = {"auto_pad": "SAME_UPPER", "strides": [2, 1]}
+    model = one_node("MaxPool", [[1, 3, 7, "W"]], kernel_shape=[3, 3], **same)
+    program = check(model, feeds_for(model, sizes={"W": 5}))
+    check(model, feeds_for(model, sizes={"W": 8}), program=program)
+
+
 def test_max_pool_dilations():
     check(one_node("MaxPool", [[1, 3, 9, 9]], kernel_shape=[3, 3], dilations=[2, 2]))
 

@@ -6,6 +6,7 @@ from importlib import resources
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.reference
 
 import narrowpass
@@ -35,6 +36,10 @@ def test_core_alone(call, tmp_path):
     assert original["bytes"] == len(
         (resources.files("narrowpass.demo") / "digits.onnx").read_bytes()
     )
+    weights = onnx.load(str(resources.files("narrowpass.demo") / "digits.onnx")).graph.initializer
+    assert {row["weights"] for row in (original, bundle)} == {
+        sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in weights)
+    }
     told = app.get_command(None, "demo").help
     for key in (*document, *original):
         assert key in told

@@ -115,6 +115,10 @@ def _constant(value: ir.Value | None) -> bool:
 
 def _dequantized(value: ir.Value | None) -> bool:
     producer = None if value is None else value.producer()
+    if producer is not None and producer.op_type == "Transpose" and not producer.domain:
+        # The last layer of a model that has the weights of its embeddings.
+        given = producer.inputs[0]
+        producer = None if given is None else given.producer()
     return producer is not None and producer.op_type == "DequantizeLinear" and not producer.domain
 
 

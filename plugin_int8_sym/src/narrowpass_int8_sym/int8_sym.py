@@ -17,10 +17,10 @@ from narrowpass.upgrading import upgrade
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
-from narrowpass_int8_sym.channels.regions import find_regions
-from narrowpass_int8_sym.equalize import decision, equalized
 from narrowpass_int8_sym.holding import nodes_to_hold
+from narrowpass_int8_sym.products import PRODUCTS
 from narrowpass_int8_sym.scales import LEAST_SCALE
+from narrowpass_int8_sym.smoothing import smooth
 from narrowpass_int8_sym.static import Scheme, Static
 from narrowpass_int8_sym.static.measuring import tell_noise
 from narrowpass_int8_sym.stored import Stored
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from narrowpass.calibration import Samples
 
 Array = np.ndarray[Any, Any]
-
-_ROW_PRODUCTS = frozenset({"Gemm", "MatMul", "Mul"})
 
 _FIRST_OPSET = {"per-tensor": 10, "per-channel": 13}
 """The operator sets from which weights can be stored so."""
@@ -64,7 +62,8 @@ class Int8Sym(Pass):
             ``cosine:0.995``; the fewest nodes that must be for that stay float32, those first that
             harm the outputs most when they alone are quantized.
         smooth: of ``static``: whether channels of what MatMul and Gemm read are brought to like
-            magnitudes first, where their producers can take the factors; see the pass ``equalize``.
+            magnitudes first: by their producers, where these can take the factors, else by a
+            multiplication, where it lowers the noise enough; see the pass ``equalize``.
         bias_correction: of ``static``: whether biases make up for what rounding the weights adds to
             the mean of each channel.
     """
@@ -112,8 +111,11 @@ class Int8Sym(Pass):
         model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
         if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
             quantized = self._static(model, ctx)
-            return PassResult(quantized or model, quantized is not None or upgraded)
-        return PassResult(model, self._stored(model, ctx) or upgraded)
+        else:
+            quantized = model if self._stored(model, ctx) else None
+        if quantized is None:
+            _tell_nothing(ctx)
+        return PassResult(quantized or model, quantized is not None or upgraded)
 
     def _static(self, given: ir.Model, ctx: Context) -> ir.Model | None:
         """Give a quantized clone; None where nothing can be quantized."""
@@ -126,13 +128,16 @@ class Int8Sym(Pass):
             self.activations == "symmetric",
             self.scale_policy == "floor",
         )
-        told = self._smooth(model, ctx) if self.smooth else []
         cache = CalibrationCache()
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
-        shifts: dict[str, Array] = {}
-        if self.bias_correction:
-            shifts = self._shifts(model, static, samples, ctx)
-        calibrated = dataclasses.replace(static.calibrate(model, samples, ctx), shifts=shifts)
+        told: list[Decision] = []
+        if self.smooth:
+            limit = _fewer(self.samples, equalize.SAMPLES)
+            told = smooth(model, static.floats(model, ctx), samples, ctx.target, limit)
+        # First, so that NaN in the data is told of the value that has it.
+        calibrated = static.calibrate(model, samples, ctx)
+        shifts = self._shifts(model, static, samples, ctx) if self.bias_correction else {}
+        calibrated = dataclasses.replace(calibrated, shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
             return static.rewrite(model, calibrated, held, ctx)
@@ -149,15 +154,6 @@ class Int8Sym(Pass):
         ctx.decisions.extend(told)
         tell_noise(before, model, samples, ctx)
         return model
-
-    def _smooth(self, model: ir.Model, ctx: Context) -> list[Decision]:
-        """Divide channels of what matrices multiply; give what is to be said of the values."""
-        # Samples show rows of all kinds, but few of what a convolution looks for: a channel that
-        # is seldom large would lose its range. The pass `equalize` takes these too, when asked.
-        found, _ = find_regions(model)
-        regions = [region for region in found if region.feeds(_ROW_PRODUCTS)]
-        outcomes = equalized(model, regions, ctx, _fewer(self.samples, equalize.SAMPLES))
-        return [decision(outcome, "smooth") for outcome in outcomes if outcome.changed]
 
     def _shifts(
         self, model: ir.Model, static: Static, samples: Samples, ctx: Context
@@ -197,6 +193,15 @@ def _given(ctx: Context) -> Samples:
     if ctx.samples is None:
         raise PassError("there is no data")
     return ctx.samples
+
+
+def _tell_nothing(ctx: Context) -> None:
+    """Warn that nothing has become int8, with why the first product has not."""
+    left = [item for item in ctx.decisions if item.decision in ("float", "kept")]
+    products = [item for item in left if item.op_type in PRODUCTS] or left
+    first = next((item for item in products if item.reason), None)
+    why = "no node has a constant weight" if first is None else f"{first.node!r}: {first.reason}"
+    ctx.log.warning("int8-sym: nothing is quantized; %s", why)
 
 
 def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool]:

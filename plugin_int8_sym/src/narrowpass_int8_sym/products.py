@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.storage import drop_unread, unique
 
 FLOAT = ir.DataType.FLOAT
+
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+"""The operators that multiply with a weight."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,40 @@ class Product:
         weight: the constant.
         index: of the weight among its inputs.
         axis: of the weight, along which scales may differ; None where they may not.
+        transpose: the Transpose of the constant that the node reads, where there is one: `fold`
+            leaves those of weights that others read as they are, such as tied embeddings.
     """
 
     node: ir.Node
     weight: ir.Value
     index: int
     axis: int | None
+    transpose: ir.Node | None = None
+
+    def read(self, value: ir.Value, taken: set[str | None]) -> None:
+        """Let the node read another value in the place of the weight, in place.
+
+        The weight, and its Transpose, are dropped if nobody else reads them.
+
+        Args:
+            value: of the shape of the weight.
+            taken: names that others have; those of new values are added.
+        """
+        if self.transpose is None:
+            self.node.replace_input_with(self.index, value)
+            drop_unread(self.weight)
+            return
+        turned = _transposed(self.transpose, value, taken)
+        self.node.replace_input_with(self.index, turned)
+        before = self.transpose.outputs[0]
+        if self.transpose.graph and not before.uses() and not before.is_graph_output():
+            self.transpose.graph.remove(self.transpose, safe=True)
+        drop_unread(self.weight)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether rows are multiplied with a matrix, and nothing is convolved."""
+        return self.node.op_type in ("Gemm", "MatMul")
 
 
 def product_of(node: ir.Node) -> Product | str | None:
@@ -34,14 +66,17 @@ def product_of(node: ir.Node) -> Product | str | None:
     Returns:
         None for other operators, and a reason for those whose weight cannot be.
     """
-    if node.domain or node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
+    if node.domain or node.op_type not in PRODUCTS:
         return None
     weight = node.inputs[1] if len(node.inputs) > 1 else None
+    transpose = _transpose(weight) if node.op_type in ("MatMul", "Gemm") else None
+    if transpose is not None:
+        weight = transpose.inputs[0]
     tensor = constant_tensor(weight)
     if weight is None or tensor is None:
         return "both operands are computed"
     if weight.is_graph_input():
-        return f"its weight {weight.name!r} may be fed"
+        return f"its weight {weight.name!r} may be fed; freeze-weights makes it a constant"
     if tensor.dtype != FLOAT:
         return f"its weight {weight.name!r} is {tensor.dtype.name.lower()}"
     dims = tuple(tensor.shape.numpy())
@@ -54,5 +89,33 @@ def product_of(node: ir.Node) -> Product | str | None:
         return Product(node, weight, 1, 1 if node.attributes.get_int("group", 1) == 1 else None)
     if len(dims) != 2:
         return f"its weight {weight.name!r} has {len(dims)} dimensions, and not two"
-    transposed = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
-    return Product(node, weight, 1, 0 if transposed else 1)
+    turned = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+    return Product(node, weight, 1, 0 if turned != (transpose is not None) else 1, transpose)
+
+
+def _transpose(value: ir.Value | None) -> ir.Node | None:
+    """Give the node that turns a constant matrix, if that is what computes the value."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Transpose" or node.domain:
+        return None
+    tensor = constant_tensor(node.inputs[0])
+    if tensor is None or len(tensor.shape) != 2:
+        return None
+    turns = "perm" not in node.attributes or tuple(node.attributes["perm"].as_ints()) == (1, 0)
+    return node if turns else None
+
+
+def _transposed(like: ir.Node, value: ir.Value, taken: set[str | None]) -> ir.Value:
+    """Give the Transpose of a matrix, beside that of another; one that is there is taken."""
+    for use in value.uses():
+        if use.node.op_type == "Transpose" and use.node.graph is like.graph:
+            return use.node.outputs[0]
+    given = like.outputs[0]
+    result = ir.Value(
+        name=unique(f"{value.name}.transposed", taken), shape=given.shape, type=given.type
+    )
+    label = unique(f"{value.name}/Transpose", taken)
+    node = ir.node("Transpose", [value], {"perm": (1, 0)}, outputs=[result], name=label)
+    if like.graph is not None:
+        like.graph.insert_after(like, node)
+    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from narrowpass.classify import ACTIVATIONS, matching_nodes
 from narrowpass.constants import constant_tensor
 from narrowpass_int8_sym.products import Product, product_of
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
-from narrowpass_int8_sym.storage import drop_unread, store, taken_names
+from narrowpass_int8_sym.storage import store, taken_names
+from narrowpass_int8_sym.tables import find_tables, store_tables, tell_tables
 from narrowpass_int8_sym.weights import magnitudes
 
 if TYPE_CHECKING:
@@ -40,9 +41,12 @@ class Stored:
     red: tuple[str, ...] = ()
 
     def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
-        """Give the places, among all nodes, of those whose weights can be stored in bytes."""
+        """Give the places, among all nodes, of those whose constants can be stored in bytes."""
         found = self._candidates(model, ctx, {})
-        return [number for number, (_, product) in found.items() if isinstance(product, Product)]
+        products = {n: each for n, (_, each) in found.items() if isinstance(each, Product)}
+        places = {node: number for number, node in enumerate(model.graph.all_nodes())}
+        tables = self._tables(model, products.values(), ())
+        return sorted((*products, *(places[node] for node in tables)))
 
     def rewrite(self, model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
         """Store weights in bytes, in place; tell whether anything changed.
@@ -58,7 +62,10 @@ class Stored:
         nodes = list(model.graph.all_nodes())
         taken = taken_names(model)
         made: dict[tuple[ir.Value, int | None], ir.Value] = {}
-        for number, (by, product) in self._candidates(model, ctx, held).items():
+        candidates = self._candidates(model, ctx, held)
+        products = [each for _, each in candidates.values() if isinstance(each, Product)]
+        tables = self._tables(model, products, [nodes[number] for number in held])
+        for number, (by, product) in candidates.items():
             node = nodes[number]
             if isinstance(product, str):
                 ctx.counters["left"] += 1
@@ -69,8 +76,20 @@ class Stored:
                 node.metadata_props[ACTIVATIONS] = "dynamic"
             ctx.counters["nodes"] += 1
             _decide(ctx, node, "int8", by, "")
+        for number in held.keys() - candidates.keys():
+            _decide(ctx, nodes[number], "float", "verification", held[number])
         ctx.counters["int8"] = len(made)
-        return bool(made)
+        ctx.decisions.extend(tell_tables(tables).values())
+        ctx.counters["tables"] = store_tables(model.graph, tables, taken)
+        return bool(made or tables)
+
+    def _tables(
+        self, model: ir.Model, products: Iterable[Product], held: Iterable[ir.Node]
+    ) -> list[ir.Node]:
+        """Give the nodes that are to gather rows of bytes."""
+        red = matching_nodes(self.red, model.graph.all_nodes()).values()
+        barred = {*held, *(node for nodes in red for node in nodes)}
+        return find_tables(model.graph, barred, products)
 
     def _candidates(
         self, model: ir.Model, ctx: Context, held: Mapping[int, str]
@@ -114,8 +133,7 @@ class Stored:
             least = LEAST_SCALE if self.floor else 0.0
             scales = np.asarray(of_magnitudes(magnitudes(tensor, axis), least))
             made[weight, axis] = store(weight, axis, scales, taken)
-        product.node.replace_input_with(product.index, made[weight, axis])
-        drop_unread(weight)
+        product.read(made[weight, axis], taken)
 
 
 def _decide(ctx: Context, node: ir.Node, what: str, by: str, reason: str) -> None:

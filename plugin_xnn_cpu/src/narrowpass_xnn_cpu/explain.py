@@ -19,8 +19,9 @@ from narrowpass_xnn_cpu.plan.partition import Partition
 def plans_of_units(
     method: str, units: Sequence[Unit], compiled: Sequence[Partition | HostUnit]
 ) -> tuple[NodePlan, ...]:
-    """Tell where the nodes of units run."""
+    """Tell where the nodes of units run; of one that is computed twice, with bytes too, once."""
     plans: list[NodePlan] = []
+    told: set[ir.Node] = set()
     for unit, made in zip(units, compiled, strict=True):
         kernels: dict[str, list[str]] = {}
         precisions: dict[str, str] = {}
@@ -38,14 +39,19 @@ def plans_of_units(
                     plans += item.plans
         number = made.number if isinstance(made, Partition) else None
         for entry in unit.ops:
-            plans += _plans_of(method, entry, number, kernels, precisions)
+            nodes = (*entry.op.superseded, *entry.op.nodes)
+            fresh = [node for node in nodes if node not in told]
+            told.update(fresh)
+            plans += _plans_of(method, entry, fresh, number, kernels, precisions)
     return tuple(plans)
 
 
 def plans_of_weights(method: str, assigned: Sequence[Assigned]) -> list[NodePlan]:
     """Tell of the nodes that are done when weights are packed."""
     entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
-    return [plan for entry in entries for plan in _plans_of(method, entry, None, {}, {})]
+    return [
+        plan for entry in entries for plan in _plans_of(method, entry, entry.op.nodes, None, {}, {})
+    ]
 
 
 def _sums(node: ir.Node, precision: str) -> str:
@@ -59,12 +65,13 @@ def _sums(node: ir.Node, precision: str) -> str:
 def _plans_of(
     method: str,
     entry: Assigned,
+    nodes: Sequence[ir.Node],
     number: int | None,
     kernels: Mapping[str, Sequence[str]],
     precisions: Mapping[str, str],
 ) -> list[NodePlan]:
     plans = []
-    for node in entry.op.nodes:
+    for node in nodes:
         name = node.name or next((value.name for value in node.outputs if value.name), "")
         dtype = node.outputs[0].dtype if node.outputs else None
         if entry.where is Where.NATIVE:

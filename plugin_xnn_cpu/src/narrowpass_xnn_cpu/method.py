@@ -33,7 +33,7 @@ from narrowpass_xnn_cpu.lower.steps import Observed
 from narrowpass_xnn_cpu.native.meter import scratch_for
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
-from narrowpass_xnn_cpu.plan.step import Step, Times
+from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 from narrowpass_xnn_cpu.weights.session import Session
 
@@ -314,8 +314,3 @@ def _shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
         )
     node = HostNode(op, facts, model)
     return ShapeNode(node.name, node.operands, node.outputs, False, node.evaluate)
-
-
-def step_name(step: Step) -> str:
-    """Give what a profile calls a step."""
-    return step.nodes[-1] if step.nodes else step.output.name

@@ -26,7 +26,7 @@ from narrowpass.requests import (
 from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
-from narrowpass_xnn_cpu.method import Method, Premises, step_name
+from narrowpass_xnn_cpu.method import Method, Premises
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -208,9 +208,8 @@ class XnnProgram(Program):
             if isinstance(key, HostNode | ControlFlow):
                 rows.append(NodeTime(key.name, op_types[key.name], key.kernel, median))
             else:
-                name = step_name(key)
-                op_type = op_types[name] if key.nodes else ""
-                rows.append(NodeTime(name, op_type, key.kernel, median, owners[key]))
+                op_type = op_types[key.name] if key.nodes else ""
+                rows.append(NodeTime(key.name, op_type, key.kernel, median, owners[key]))
         return rows
 
     def stats(self) -> dict[str, Any]:

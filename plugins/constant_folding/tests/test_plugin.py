@@ -8,16 +8,17 @@ import sys
 
 from narrowpass_constant_folding import narrowpass_passes
 from narrowpass_constant_folding.fold import Fold
+from narrowpass_constant_folding.freeze_weights import FreezeWeights
 from narrowpass_constant_folding.upgrade_opset import UpgradeOpset
 
 
-def test_the_entry_point_registers_fold_all_its_parts_and_upgrades():
+def test_the_entry_point_registers_fold_all_its_parts_and_others():
     (entry,) = importlib.metadata.entry_points(group="narrowpass", name="constant-folding")
     assert entry.value == "narrowpass_constant_folding"
     registered = entry.load().narrowpass_passes()
     assert registered == narrowpass_passes()
     parts = (type(part) for part in Fold().parts())
-    assert set(registered) == {Fold, UpgradeOpset, *parts}
+    assert set(registered) == {Fold, UpgradeOpset, FreezeWeights, *parts}
 
 
 def test_importing_the_entry_module_loads_nothing_heavy():

@@ -40,17 +40,10 @@ class Report:
 
     def to_json(self) -> str:
         """Give the text of the file: the same report gives the same text."""
-        fields = {
-            "pass": self.text,
-            "methods": {
-                name: {
-                    "counters": dict(part.counters),
-                    "decisions": [dict(decision) for decision in part.decisions],
-                }
-                for name, part in self.methods.items()
-            },
-        }
-        return json.dumps(fields, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        methods = ",\n".join(
+            f"{_text(name)}: {_of_method(part)}" for name, part in sorted(self.methods.items())
+        )
+        return f'{{"methods": {{\n{methods}\n}},\n"pass": {_text(self.text)}}}\n'
 
     @classmethod
     def from_json(cls, data: bytes) -> Report:
@@ -68,3 +61,13 @@ class Report:
             return cls(str(raw["pass"]), methods)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"not a report: {error}") from error
+
+
+def _of_method(part: MethodReport) -> str:
+    """Give the text of a part, with a decision in each line."""
+    decisions = ",\n".join(_text(dict(decision)) for decision in part.decisions)
+    return f'{{"counters": {_text(dict(part.counters))}, "decisions": [\n{decisions}\n]}}'
+
+
+def _text(fields: object) -> str:
+    return json.dumps(fields, sort_keys=True, ensure_ascii=False)

@@ -48,7 +48,7 @@ def demo(state: State, keep: str | None, runs: int | None, as_json: bool) -> Non
     whatever plugins are installed.
 
     The JSON document has the keys backend, images, passes (whether any is installed) and rows:
-    label, pipeline, path, bytes, nodes, latency (seconds), accuracy, agreement, relative.
+    label, pipeline, path, bytes, weights, nodes, latency (seconds), accuracy, agreement, relative.
     """
     from narrowpass.demo import run_demo
 
@@ -84,6 +84,7 @@ def _print(result: Result, keep: str | None) -> None:
         (
             row.label or "bundle, no passes",
             format_bytes(row.bytes),
+            format_bytes(row.weights),
             str(row.nodes),
             format_seconds(row.latency),
             f"{row.accuracy:.2%}",
@@ -93,10 +94,10 @@ def _print(result: Result, keep: str | None) -> None:
         for row in result.rows
     ]
     print_table(
-        ("model", "size", "nodes", "latency", "accuracy", "same answer", "difference"),
+        ("model", "size", "weights", "nodes", "latency", "accuracy", "same answer", "difference"),
         rows,
         title=f"Handwritten digits, {result.images} test images, backend {result.backend}",
-        right=range(1, 7),
+        right=range(1, 8),
     )
     if not result.passes:
         click.echo(

@@ -19,7 +19,7 @@ from narrowpass.calibration import Samples
 from narrowpass.cli._measure import measure
 from narrowpass.cli._summary import disk_bytes
 from narrowpass.driver import build
-from narrowpass.instruments.statistics import count_nodes
+from narrowpass.instruments.statistics import count_bytes, count_nodes
 from narrowpass.metrics import difference
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Row:
         label: ``original``, or the pipeline's text.
         pipeline: the pipeline's text; None for the original.
         path: the file or bundle.
-        bytes: its size on disk.
+        bytes: its size on disk, with the reports of a bundle.
+        weights: bytes of its initializers.
         nodes: nodes in its graph.
         latency: median seconds of a run on one image.
         accuracy: share of the test images that it gets right.
@@ -57,6 +58,7 @@ class Row:
     pipeline: str | None
     path: str
     bytes: int
+    weights: int
     nodes: int
     latency: float
     accuracy: float
@@ -148,6 +150,7 @@ def run_demo(
             pipeline=None if index == 0 else label,
             path=str(path),
             bytes=disk_bytes(path),
+            weights=count_bytes(bundle.methods["main"]),
             nodes=count_nodes(bundle.methods["main"]),
             latency=latency.median,
             accuracy=float(np.mean(output.argmax(axis=1) == labels)),

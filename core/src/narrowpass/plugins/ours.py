@@ -23,9 +23,10 @@ _CONTENTS = {
         "merge-transposes",
         "unpack-sequences",
         "upgrade-opset",
+        "freeze-weights",
     ),
     "narrowpass-fp16": ("fp16",),
-    "narrowpass-int8-sym": ("int8-sym", "repair-quantized"),
+    "narrowpass-int8-sym": ("int8-sym", "equalize", "repair-quantized"),
     "narrowpass-xnn-cpu": ("store-weights",),
 }
 

@@ -152,7 +152,7 @@ class Entry:
             self._writable = False
             _log.warning(
                 "the calibration is not kept, an interrupted one starts anew: %s; "
-                "give another place with NARROWPASS_CACHE_DIR",
+                "NARROWPASS_CACHE_DIR says where",
                 str(error),
             )
 

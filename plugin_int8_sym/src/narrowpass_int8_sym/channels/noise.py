@@ -37,6 +37,10 @@ from the weights."""
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)
 """How much of all that."""
 
+ROWS = 128
+"""So many channels of a result are looked at in each group, at most: their mean changes little
+after that."""
+
 _LARGEST_FACTOR = 1024.0
 _LEVELS = 255
 _WEIGHT_LEVELS = 127
@@ -49,15 +53,19 @@ class Reading:
     Attributes:
         seen: what the channels of the value are.
         largest: the largest magnitude of the weights for each channel of the result, and of the
-            value, group by group; [G, R / G, C / G]. Without rows for what is not rounded itself.
+            value, group by group; [G, R / G, C / G], with `ROWS` of the results at most. Zeros for
+            what is not rounded itself.
         energy: the sum of the squares of these weights; the same shape.
         taps: how many weights of a row belong to one channel.
+        magnitudes: the largest root of the energy of all results, for each channel of the value;
+            [C].
     """
 
     seen: Seen
     largest: Array
     energy: Array
     taps: int
+    magnitudes: Array
 
     @classmethod
     def of(cls, sink: Operand, seen: Seen) -> Reading:
@@ -66,7 +74,8 @@ class Reading:
         kind = sink.node.op_type
         if kind == "Mul":
             vector = weight.reshape(-1)
-            return cls(seen, np.zeros((vector.size, 1, 1)), vector.reshape(-1, 1, 1) ** 2, 1)
+            column = vector.reshape(-1, 1, 1)
+            return cls(seen, np.zeros_like(column), column**2, 1, vector)
         if kind in ("MatMul", "Gemm"):
             groups, grouped = 1, (weight if sink.axis == 1 else weight.T)[None, :, :, None]
         elif kind == "ConvTranspose":
@@ -77,7 +86,10 @@ class Reading:
             grouped = weight.reshape(groups, -1, weight.shape[1], _rest(weight))
         # [groups, rows, channels, taps]
         energy = np.einsum("grct,grct->grc", grouped, grouped)
-        return cls(seen, grouped.max(axis=3), energy, grouped.shape[3])
+        magnitudes = np.sqrt(energy.max(axis=1)).reshape(-1)
+        some = slice(None, None, -(-energy.shape[1] // ROWS))
+        largest = grouped[:, some].max(axis=3)
+        return cls(seen, largest, energy[:, some], grouped.shape[3], magnitudes)
 
     def noise(self, given: Channels, factors: Array) -> float:
         """Give the noise, as a share of the signal, where channels are divided by factors."""
@@ -124,7 +136,7 @@ def choose(readings: Sequence[Reading], least_gain: float) -> Choice:
         readings: the products; at least one.
         least_gain: the share of the noise that must be gained, on the other half and on all.
     """
-    weights = np.max([_magnitudes(reading) for reading in readings], axis=0)
+    weights = np.max([reading.magnitudes for reading in readings], axis=0)
     folds = min(len(reading.seen.halves) for reading in readings)
     fitted = [[reading.seen.halves[fold] for reading in readings] for fold in range(folds)]
     everything = [reading.seen.all for reading in readings]
@@ -158,10 +170,6 @@ def _factors(given: Sequence[Channels], weights: Array, exponent: float, strengt
         logs[alive] = strength * (logs[alive] - logs[alive].mean())
     factors: Array = np.clip(np.exp(logs), 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
     return factors.astype(np.float32).astype(np.float64)
-
-
-def _magnitudes(reading: Reading) -> Array:
-    return np.asarray(np.sqrt(reading.energy.max(axis=1)).reshape(-1))
 
 
 def _rest(weight: Array) -> int:

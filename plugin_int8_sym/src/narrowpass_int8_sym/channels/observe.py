@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -138,7 +138,17 @@ def _groups(places: Sequence[Place]) -> Iterator[dict[str, Place]]:
 def _see(program: Program, feeds: Any, sums: dict[str, _Sums], where: str) -> None:
     results = program.run(feeds, outputs=tuple(sums))
     for name, each in sums.items():
-        each.see(results[name], where)
+        try:
+            each.see(results[name], where)
+        except DataError as error:
+            raise DataError(f"{error}{_given_so(feeds)}") from error
+
+
+def _given_so(feeds: Mapping[str, Any]) -> str:
+    """Name the inputs that are NaN or infinite themselves; text to add to a message."""
+    floats = {name: array for name, array in feeds.items() if np.asarray(array).dtype.kind == "f"}
+    bad = [repr(name) for name, array in floats.items() if not np.isfinite(array).all()]
+    return f"; so is input {', '.join(bad)}" if bad else ""
 
 
 class _Sums:

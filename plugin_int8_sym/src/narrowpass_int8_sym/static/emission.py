@@ -132,8 +132,7 @@ class _Emission:
         key = product.weight, axis, scales.tobytes(), alpha
         if key not in self._weights:
             self._weights[key] = store(product.weight, axis, scales, self._taken, factor=alpha)
-        node.replace_input_with(product.index, self._weights[key])
-        drop_unread(product.weight)
+        product.read(self._weights[key], self._taken)
         if unit.bias is not None and not self._choice.adds_floats(unit):
             self._read_bias(unit, unit.bias, effective)
         for name in ("alpha", "beta"):

@@ -114,7 +114,8 @@ class Static:
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
         with inferred(model):
             choice = choose(self._found(model, limits_of(ctx)).units, ())
-        tables = find_tables(model.graph, self._red(model))
+        products = [unit.product for unit in choice.units if unit.product is not None]
+        tables = find_tables(model.graph, self._red(model), products)
         return sorted(places[node] for node in (*(u.nodes[0] for u in choice.units), *tables))
 
     def products(self, model: ir.Model, ctx: Context) -> dict[int, Product]:
@@ -124,6 +125,19 @@ class Static:
             choice = choose(self._found(model, limits_of(ctx)).units, ())
         found = [unit.product for unit in choice.units if unit.product is not None]
         return {places[product.node]: product for product in found}
+
+    def floats(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[Product]]:
+        """Give the products that can be quantized whose operands are float, by their operands."""
+        with inferred(model):
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
+        narrow = {
+            value for unit in choice.units if unit not in choice.wide for value in unit.outputs
+        }
+        found: dict[ir.Value, list[Product]] = {}
+        for unit in choice.units:
+            if unit.product is not None and unit.inputs[0] not in narrow:
+                found.setdefault(unit.inputs[0], []).append(unit.product)
+        return found
 
     def rewrite(
         self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
@@ -154,7 +168,8 @@ class Static:
                 if any(node in reasons for node in unit.nodes)
             }
             choice, chosen, broken = self._fitting(found, set(kept), calibrated, limits)
-        tables = find_tables(model.graph, self._red(model) | set(reasons))
+        products = [unit.product for unit in choice.units if unit.product is not None]
+        tables = find_tables(model.graph, self._red(model) | set(reasons), products)
         outcome = Outcome(found, choice, kept, broken, selected(self.red, model), tables, reasons)
         tell(model, outcome, ctx)
         for unit in choice.units:
@@ -164,7 +179,7 @@ class Static:
                     take_off(unit.product, unit.bias, shift)
         tell_values(chosen.values, calibrated.ranges, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
-        ctx.counters["tables"] += store_tables(tables, taken_names(model))
+        ctx.counters["tables"] += store_tables(model.graph, tables, taken_names(model))
         return bool(choice.units or tables)
 
     def _fitting(

@@ -17,6 +17,7 @@ from narrowpass_int8_sym.scales import Parameters
 from narrowpass_int8_sym.static.choosing import Choice
 from narrowpass_int8_sym.static.finding import QUANTIZED, Found
 from narrowpass_int8_sym.static.units import Unit
+from narrowpass_int8_sym.tables import tell_tables
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -112,14 +113,7 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
             left(node, "rule", reason)
     for node, reason in outcome.reasons.items():
         left(node, "verification", reason)
-    for node in outcome.tables:
-        found[node] = Decision(
-            label(node),
-            node.op_type,
-            "int8",
-            "rule",
-            "its table has a scale for each row; its result is float",
-        )
+    found |= tell_tables(outcome.tables)
     for unit, reason in outcome.held.items():
         for node in unit.nodes:
             left(node, "verification", reason)

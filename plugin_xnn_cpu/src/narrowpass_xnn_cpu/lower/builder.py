@@ -89,8 +89,7 @@ class Builder:
             return self._constant(value, perm, rank)
         name = value.name or ""
         if name not in self._slots:
-            slot = Slot(name, storage_dtype(self.facts, value))
-            (self._fixed if name in self.facts.fixed else self._inputs)[name] = slot
+            slot = self._given(value)
             computed = _computed(slot.dtype)
             if computed != slot.dtype:
                 converted = Slot(name, computed)
@@ -113,15 +112,21 @@ class Builder:
     def stored(self, value: ir.Value) -> Slot:
         """Give a slot that holds a value in ONNX's order and of its own type."""
         name, dtype = value.name or "", storage_dtype(self.facts, value)
-        if name not in self._slots and not self.facts.is_constant(value):
-            known = self._fixed if name in self.facts.fixed else self._inputs
-            return known.setdefault(name, Slot(name, dtype))
+        given = name not in self._slots or name in self._inputs or name in self._fixed
+        if given and not self.facts.is_constant(value):
+            return self._given(value)
         slot = self.at(value)
         if slot.dtype == dtype:
             return slot
         kept = Slot(name, dtype)
         self._items.append(Converted(slot, kept))
         return kept
+
+    def _given(self, value: ir.Value) -> Slot:
+        """Give the slot of a value from outside of the partition."""
+        name = value.name or ""
+        known = self._fixed if name in self.facts.fixed else self._inputs
+        return known.setdefault(name, Slot(name, storage_dtype(self.facts, value)))
 
     def _constant(self, value: ir.Value, perm: Perm | None, rank: int | None) -> Slot:
         array = self.facts.wide(value)
@@ -151,7 +156,7 @@ class Builder:
     def emit(self, step: Step, value: ir.Value | None = None, perm: Perm | None = None) -> Slot:
         """Add a step; its output is `value`, laid out as `perm`, where given."""
         if self._op is not None:
-            step.nodes = tuple(_name(node) for node in self._op.nodes)
+            step.nodes = tuple(map(_name, (*self._op.superseded, *self._op.nodes)))
             if self._op.unfit and self._op.unfit not in step.precision:
                 step.precision = f"{step.precision or 'float32'}: {self._op.unfit}"
         self._items.append(step)

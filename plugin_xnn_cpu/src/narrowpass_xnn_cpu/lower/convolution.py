@@ -41,14 +41,14 @@ class Window:
         pads: top, left, bottom, right.
         strides: down, right.
         dilations: down, right.
-        only_for: sizes of the input that the pads are for; None where they fit all.
+        only_for: sizes of the input that the pads are for; None for one that they all fit.
     """
 
     size: tuple[int, int]
     pads: tuple[int, int, int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
-    only_for: tuple[int | str | None, ...] | None = None
+    only_for: tuple[int | str | None, ...] = ()
 
     def check(self, image: Shape) -> None:
         """Check that the pads are for an input of shape [N, H, W, C].
@@ -56,7 +56,8 @@ class Window:
         Raises:
             BackendError: they are for another size than that which was inferred.
         """
-        if self.only_for is not None and self.only_for != image[3 - len(self.only_for) : 3]:
+        sizes = image[3 - len(self.only_for) : 3]
+        if any(known not in (None, size) for known, size in zip(self.only_for, sizes, strict=True)):
             raise BackendError(f"pads were chosen for {self.only_for}, not for {list(image)}")
 
     @classmethod
@@ -80,12 +81,15 @@ class Window:
         if not len(strides) == len(dilations) == spatial or len(pads) != 2 * spatial:
             raise BackendError("strides, dilations or pads do not fit the window")
         mode = op.get("auto_pad", "NOTSET")
-        only_for = None
+        only_for: tuple[int | str | None, ...] = ()
         if mode == "VALID":
             pads = [0] * 2 * spatial
         elif mode in ("SAME_UPPER", "SAME_LOWER"):
             pads = _same_pads(mode, size, strides, dilations, dims)
-            only_for = None if max(strides) == 1 or dims is None else tuple(dims)
+            sizes = dims or [None] * spatial
+            only_for = tuple(
+                None if step == 1 else dim for step, dim in zip(strides, sizes, strict=True)
+            )
         if min(pads) < 0:
             raise BackendError(f"negative pads {pads} have no kernel")
         if spatial == 1:

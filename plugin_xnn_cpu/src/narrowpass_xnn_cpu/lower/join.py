@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -300,7 +301,7 @@ def _pad(op: Op, builder: Builder) -> None:
     value = 0.0
     if op.version >= 11:
         name = op.required(1).name or ""
-        value = facts.scalar(op.input(2)) or 0.0
+        value = _fill(op, facts)
         listed = facts.constant(op.input(3))
         if listed is not None:
             axes = [int(axis) % rank for axis in listed.reshape(-1)]
@@ -335,6 +336,14 @@ def _pad(op: Op, builder: Builder) -> None:
         slot = builder.emit(Sliced(slot, builder.scratch(given), cropped, names))
     step = Padded(slot, builder.new(op.output), value, pads, names)
     builder.emit(step, op.output, perm)
+
+
+def _fill(op: Op, facts: Facts) -> float:
+    """Give what is put around, as a number of the type that is computed with."""
+    fill = op.input(2)
+    value = facts.scalar(fill) or 0.0
+    dtype = facts.dtype(op.required(0) if fill is None else fill)
+    return value - 128 if dtype == ir.DataType.UINT8 else value
 
 
 def _negative(op: Op, facts: Facts) -> bool:

@@ -14,8 +14,8 @@ from narrowpass_xnn_cpu.lower.op import Op
 def without_superseded(ops: Sequence[Op], facts: Facts) -> list[Op]:
     """Leave out operations all of whose readers are left out, or read something else now.
 
-    What nobody read in the model stays. Nodes that are left out go to the operation that reads
-    what they read, so that each node of the model is told of.
+    What nobody read in the model stays. Nodes that are left out go to the operation that does the
+    work of who read them, so that each node of the model is told of.
     """
     read: set[ir.Value] = set()
     live: list[Op] = []
@@ -31,12 +31,14 @@ def without_superseded(ops: Sequence[Op], facts: Facts) -> list[Op]:
         else:
             gone.append(op)
     live.reverse()
-    told = {node for op in live for node in op.nodes}
-    for op in gone:
-        heirs = [other for other in live if other.otherwise and set(other.inputs) & set(op.inputs)]
-        missing = [node for node in op.nodes if node not in told]
-        if heirs and missing:
-            heirs[0].nodes[:0] = missing
+    tellers = {node: op for op in live for node in op.nodes}
+    for op in gone:  # readers before makers
+        readers = [use.node for value in op.outputs for use in value.uses()]
+        heir = next((tellers[node] for node in readers if node in tellers), None)
+        missing = [node for node in op.nodes if node not in tellers]
+        if heir is not None:
+            heir.superseded[:0] = missing
+            tellers.update(dict.fromkeys(missing, heir))
     return live
 
 

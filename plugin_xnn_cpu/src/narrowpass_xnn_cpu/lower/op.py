@@ -29,6 +29,7 @@ class Op:
         version: of the operator set.
         nodes: the nodes that it stands for.
         limits: what the output is clamped to.
+        superseded: nodes before it whose results nobody needs, since it does without.
         otherwise: what is done instead, one after the other, where constants turn out not to fit.
         unfit: why it is not computed with bytes; empty where nobody meant it to be.
     """
@@ -40,6 +41,7 @@ class Op:
     version: int
     nodes: list[ir.Node] = field(default_factory=list)
     limits: Range = UNBOUNDED
+    superseded: list[ir.Node] = field(default_factory=list)
     otherwise: Sequence[Op] = ()
     unfit: str = ""
 

@@ -61,7 +61,7 @@ class Bound:
                     operator=run.operator,
                     params=run.params,
                     moving=not moving.isdisjoint(roots),
-                    name=step.nodes[0] if step.nodes else step.output.name,
+                    name=step.name,
                 )
             )
         scratch = max((runs[step].scratch for step in active), default=0)

@@ -250,8 +250,7 @@ class Partition:
                 try:
                     run = item.size(given, sizing)
                 except (BackendError, ArithmeticError, LookupError, ValueError) as error:
-                    name = item.nodes[0] if item.nodes else item.output.name
-                    raise BackendError(f"node {name!r}: {error}") from error
+                    raise BackendError(f"node {item.name!r}: {error}") from error
                 self._runs[item] = before = key, run
             runs[item] = before[1]
             note(item.output, before[1].shape)

@@ -104,6 +104,11 @@ class Step(abc.ABC):
         self.output = output
         self.nodes: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """What errors and profiles call the step: the last of its nodes."""
+        return self.nodes[-1] if self.nodes else self.output.name
+
     @abc.abstractmethod
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """Take the shapes of the inputs; what nothing needs to run for has no `Run.call`.

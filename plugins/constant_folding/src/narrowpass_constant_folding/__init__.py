@@ -26,6 +26,7 @@ def narrowpass_passes() -> list[type[Pass]]:
     from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
     from narrowpass_constant_folding.fold import Fold
     from narrowpass_constant_folding.fold_constants import FoldConstants
+    from narrowpass_constant_folding.freeze_weights import FreezeWeights
     from narrowpass_constant_folding.fuse_batchnorm import FuseBatchnorm
     from narrowpass_constant_folding.fuse_bias import FuseBias
     from narrowpass_constant_folding.fuse_pad import FusePad
@@ -53,4 +54,5 @@ def narrowpass_passes() -> list[type[Pass]]:
         Cse,
         DedupWeights,
         UpgradeOpset,
+        FreezeWeights,
     ]

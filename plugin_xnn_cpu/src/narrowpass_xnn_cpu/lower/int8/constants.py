@@ -67,5 +67,6 @@ def byte_limits(limits: tuple[float, float], made: Quantization) -> tuple[int, i
 def _byte(bound: float, made: Quantization, unbounded: int) -> int:
     if math.isinf(bound):
         return unbounded
-    steps = float(np.rint(np.float32(bound) / np.float32(made.scale)))
+    with np.errstate(over="ignore"):
+        steps = float(np.rint(np.float32(bound) / np.float32(made.scale)))
     return int(min(127.0, max(-128.0, steps + made.zero_point)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolution import CHANNELS_LAST
 from narrowpass_xnn_cpu.lower.elementwise import common_layout, operand
@@ -14,6 +16,7 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.reduction import reduced_axes, without
 from narrowpass_xnn_cpu.lower.steps import Reshaped, Table, broadcast
 from narrowpass_xnn_cpu.native.operators import BinaryS8, MeanS8, UnfitError
+from narrowpass_xnn_cpu.native.operators.int8 import LOW
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
@@ -55,6 +58,9 @@ class MeanOfBytes(Step):
         result = tuple(1 if axis in self._axes else size for axis, size in enumerate(shape))
         if not elements(result):
             return Run(result)
+        if not elements(shape):
+            # The mean of nothing is NaN.
+            return Run(result, constant=np.full(result, LOW, np.int8))
         self._operator.reshape(shape, self._axes, sizing.pool)
         return Run(result, self._operator.call, self._operator)
 

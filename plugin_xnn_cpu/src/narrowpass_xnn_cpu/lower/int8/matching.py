@@ -246,7 +246,9 @@ class Bytes:
         }
         inputs = [*(given.value for given in known), *op.inputs[len(known) :]]
         kind = _KINDS.get(op.kind, "product-s8")
-        whole = Op(kind, inputs, outputs, attributes, version, nodes, op.limits, otherwise)
+        whole = Op(
+            kind, inputs, outputs, attributes, version, nodes, op.limits, otherwise=otherwise
+        )
         if not families.reason(whole, self._facts):
             self._replace(node, [whole], nodes)
 

@@ -40,6 +40,20 @@ class Movement:
     limits: Range = UNBOUNDED
 
 
+def check_spread(
+    shape: Sequence[int], window: Sequence[int], movement: Movement, adjustments: Sequence[int]
+) -> None:
+    """Check that a transposed convolution of [N, H, W, C] leaves an output.
+
+    XNNPACK frees what it keeps where the output has no pixels, and goes on using it.
+    """
+    for axis in (0, 1):
+        reach = (window[axis] - 1) * movement.dilations[axis] + 1
+        size = (shape[1 + axis] - 1) * movement.strides[axis] + reach + adjustments[axis]
+        if size <= movement.pads[axis] + movement.pads[2 + axis]:
+            raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
+
+
 class _Windowed(Operator):
     """What plain and transposed convolutions share: how they are created.
 
@@ -165,6 +179,7 @@ class Deconvolution(_Windowed):
             raise BackendError(
                 f"output padding {adjustments} is not below the stride {movement.strides}"
             )
+        self._window, self._movement = (height, width), movement
         self._adjustments = tuple(adjustments)
         channels = per_group * movement.groups, outputs
         self._create(kernel, bias, (height, width), channels, movement, 0, session)
@@ -174,6 +189,9 @@ class Deconvolution(_Windowed):
         batch, height, width, channels = checked_shape(shape, 4)
         if channels != self.channels:
             raise BackendError(f"a convolution of {self.channels} channels got {channels}")
+        check_spread(
+            (batch, height, width, channels), self._window, self._movement, self._adjustments
+        )
         sizes = self._ffi.new("size_t[2]")
         status = self._lib.xnn_reshape_deconvolution2d_nhwc_f32(
             self.handle, batch, height, width, *self._adjustments, sizes, sizes + 1, pool.handle

@@ -22,7 +22,7 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_shape,
     checked_weights,
 )
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.convolution import Movement, check_spread
 from narrowpass_xnn_cpu.native.operators.quantized import (
     SMALLEST_SCALE,
     UnfitError,
@@ -255,6 +255,7 @@ class DeconvolutionS8(_Windowed):
             raise BackendError(
                 f"output padding {adjustments} is not below the stride {movement.strides}"
             )
+        self._window, self._movement = (height, width), movement
         self._adjustments = tuple(adjustments)
         window, channels = (height, width), (per_group * movement.groups, outputs)
         self._create(kernel, bias, window, channels, movement, requantized, 0, 0, session)
@@ -264,6 +265,9 @@ class DeconvolutionS8(_Windowed):
         batch, height, width, channels = checked_shape(shape, 4)
         if channels != self.channels:
             raise BackendError(f"a convolution of {self.channels} channels got {channels}")
+        check_spread(
+            (batch, height, width, channels), self._window, self._movement, self._adjustments
+        )
         sizes = self._ffi.new("size_t[2]")
         status = self._lib.xnn_reshape_deconvolution2d_nhwc_qs8_qc8w(
             self.handle, batch, height, width, *self._adjustments, sizes, sizes + 1, pool.handle

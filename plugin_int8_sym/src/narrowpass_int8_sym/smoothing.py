@@ -1,0 +1,80 @@
+"""Smoothing: channels of what matrices multiply are brought to like magnitudes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from narrowpass import Decision
+from narrowpass_int8_sym.channels.insertion import insert_row, remove_row
+from narrowpass_int8_sym.channels.magnitudes import from_data
+from narrowpass_int8_sym.channels.regions import Region, find_regions
+from narrowpass_int8_sym.channels.search import divide_best
+from narrowpass_int8_sym.equalize import GAIN_BY_DATA, decision
+
+if TYPE_CHECKING:
+    from narrowpass import Backend, Samples
+    from narrowpass_int8_sym.products import Product
+
+GAIN_BY_ROW = 0.2
+"""The share of the noise that a multiplication of its own must gain: about 1 dB. Less would not
+be worth a node."""
+
+_ROW_PRODUCTS = frozenset({"Gemm", "MatMul", "Mul"})
+
+
+def smooth(
+    model: ir.Model,
+    floats: Mapping[ir.Value, Sequence[Product]],
+    samples: Samples,
+    target: Backend | None,
+    limit: int,
+) -> list[Decision]:
+    """Divide channels of what MatMul and Gemm read, and multiply the rows of their weights.
+
+    What makes the value takes the factors where that is possible. Elsewhere one multiplication by
+    a row is put before all products that read the value, if it is float there: it is read and
+    written once, where the products read it for each of their columns.
+
+    Args:
+        model: in float32; changed.
+        floats: products that will be quantized, by the value that they read, which will be float.
+        samples: feeds for the model.
+        target: what runs it; see `observe_channels`.
+        limit: how many samples are looked at, at most.
+
+    Returns:
+        What is to be said of each value that was divided.
+
+    Raises:
+        DataError: a value is infinite or NaN on the data.
+    """
+    found, _ = find_regions(model)
+    # Samples show rows of all kinds, but few of what a convolution looks for: a channel that
+    # is seldom large would lose its range. The pass `equalize` takes these too, when asked.
+    regions = [region for region in found if region.feeds(_ROW_PRODUCTS)]
+    inserted = _inserted(model, floats, {place.value for each in found for place in each.places})
+    look = from_data(model, [*regions, *inserted], samples, target, limit)
+    folded = divide_best(model, regions, look, GAIN_BY_DATA)
+    multiplied = divide_best(model, inserted, look, GAIN_BY_ROW)
+    told = [decision(each, "smooth") for each in (*folded, *multiplied) if each.changed]
+    for outcome in multiplied:
+        if not outcome.changed:
+            remove_row(model, outcome.region)
+    return told
+
+
+def _inserted(
+    model: ir.Model, floats: Mapping[ir.Value, Sequence[Product]], taken: Collection[ir.Value]
+) -> list[Region]:
+    """Put a row of ones before the products of each value that has no region."""
+    regions = []
+    for value, products in floats.items():
+        if value in taken or not all(product.is_matrix for product in products):
+            continue
+        region = insert_row(model, value, [product.node for product in products])
+        if region is not None:
+            regions.append(region)
+    return regions

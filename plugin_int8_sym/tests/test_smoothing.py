@@ -1,0 +1,118 @@
+"""Rows that are multiplied before matrices, where nothing that is there can take the factors."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from equalize_kit import SCALES, numbers
+from static_kit import assert_runs_elsewhere, graph, outputs, quantized
+
+from narrowpass_int8_sym.channels.insertion import insert_row, remove_row
+from narrowpass_int8_sym.channels.rewrite import divide
+
+BLOCK = """g (float[N,8] x, float[8] g, float[8] b, float[8,8] q, float[8,8] k, float[8] c)
+    => (float[N,8] y, float[N,8] z, float[N,8] rest) {
+    [norm] n = LayerNormalization (x, g, b)
+    [query] h = MatMul (n, q)
+    [key] z = MatMul (n, k)
+    [bias] y = Add (h, c)
+    [residual] rest = Add (n, x)
+}"""
+WEIGHTS = {
+    "g": SCALES,
+    "b": numbers(8, seed=1) * SCALES,
+    "q": numbers(8, 8, seed=2) / SCALES[:, None],
+    "k": numbers(8, 8, seed=3) / SCALES[:, None],
+    "c": numbers(8, seed=4),
+}
+
+
+def rows(count=8, scales=1.0):
+    return [{"x": numbers(6, 8, seed=40 + number) * scales} for number in range(count)]
+
+
+def post_norm(**weights):
+    """A normalization of uneven channels, which two products and a residual sum read."""
+    return graph(BLOCK, WEIGHTS | weights)
+
+
+def of_kind(made, kind):
+    return [node for node in made.model.graph if node.op_type == kind]
+
+
+def test_a_value_that_others_read_too_is_multiplied_once_for_all_products():
+    plain = quantized(post_norm(), rows(), mode="static", smooth=False, bias_correction=False)
+    made = quantized(post_norm(), rows(), mode="static", bias_correction=False)
+    assert made.sqnr() > plain.sqnr() + 6
+    (row,) = of_kind(made, "Mul")
+    assert row.inputs[0].name == "n"
+    (reader,) = (use.node for use in row.outputs[0].uses())
+    assert reader.op_type == "QuantizeLinear"
+    assert made.count["QuantizeLinear"] == plain.count["QuantizeLinear"] == 1
+    (told,) = (item for item in made.decisions if item.decision == "equalized")
+    assert (told.node, told.by) == (row.outputs[0].name, "smooth")
+    assert set(told.reason.split(": ")[0].split(" to ")[1].split(", ")) == {"query", "key"}
+
+
+def test_the_result_runs_elsewhere():
+    assert_runs_elsewhere(quantized(post_norm(), rows(), mode="static"))
+
+
+def test_an_input_of_uneven_columns_is_multiplied():
+    text = "g (float[N,8] x, float[8,4] w) => (float[N,4] y) { [p] y = Gemm (x, w) }"
+    model = graph(text, {"w": numbers(8, 4) / SCALES[:, None]})
+    plain = quantized(model, rows(scales=SCALES), mode="static", smooth=False)
+    made = quantized(model, rows(scales=SCALES), mode="static")
+    assert made.count["Mul"] == 1
+    assert made.sqnr() > plain.sqnr() + 6
+
+
+SHARED = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { h = MatMul (x, w) y = MatMul (h, w) }"
+TABLE = """g (float[N,8] x, float[8,8] w, float[8,8] v) => (float[N,8] y) {
+    h = MatMul (x, w) s = Sigmoid (h) y = MatMul (s, v) }"""
+UNCHANGED = {
+    "even channels": (TABLE, {"w": numbers(8, 8), "v": numbers(8, 8)}, 1.0),
+    "a weight of two products": (SHARED, {"w": numbers(8, 8) / SCALES[:, None]}, SCALES),
+    "results of a table": (TABLE, {"w": numbers(8, 8), "v": numbers(8, 8) * SCALES[:, None]}, 1.0),
+}
+
+
+@pytest.mark.parametrize(("text", "weights", "scales"), UNCHANGED.values(), ids=UNCHANGED)
+def test_nothing_is_inserted(text, weights, scales):
+    data = rows(scales=scales)
+    plain = quantized(graph(text, weights), data, mode="static", smooth=False)
+    made = quantized(graph(text, weights), data, mode="static")
+    assert [node.op_type for node in made.model.graph] == [
+        node.op_type for node in plain.model.graph
+    ]
+    assert set(made.model.graph.initializers) == set(plain.model.graph.initializers)
+    assert made.count["Mul"] == 0
+
+
+def test_a_product_that_stays_float_reads_the_value_as_it_was():
+    made = quantized(post_norm(), rows(), mode="static", red=("key",))
+    (row,) = of_kind(made, "Mul")
+    (key,) = (node for node in of_kind(made, "MatMul") if node.name == "key")
+    assert key.inputs[0].name == "n"
+    assert row.outputs[0] is not key.inputs[0]
+    assert np.array_equal(made.constant(key.inputs[1]), WEIGHTS["k"])
+
+
+def test_a_row_changes_results_by_rounding_only_and_is_removed_without_a_trace():
+    model = post_norm()
+    right = outputs(model, rows())
+    text = ir.to_proto(model).SerializeToString(deterministic=True)
+    products = [node for node in model.graph if node.op_type == "MatMul"]
+    value = products[0].inputs[0]
+    # The second one first: the row comes before both nevertheless.
+    region = insert_row(model, value, products[::-1])
+    assert region is not None
+    remove_row(model, region)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == text
+    region = insert_row(model, value, products[::-1])
+    assert region is not None
+    assert divide(model, region, SCALES.astype(np.float64))
+    for one, other in zip(right, outputs(model, rows()), strict=True):
+        for name in one:
+            assert np.abs(one[name] - other[name]).max() <= 1e-5 * np.abs(one[name]).max()
