@@ -256,7 +256,8 @@ def test_profile_joins_nodes_partitions_and_kernels():
     model = network()
     program = compile_model(model)
     rows = program.profile({"x": floats(1, 3, 16, 16)}, runs=3)
-    assert [row.kernel for row in rows][:2] == ["transpose", "xnn convolution"]
+    first = [row.kernel.removeprefix("xnn ") for row in rows[:2]]
+    assert first == ["transpose", "convolution"]
     assert {row.partition for row in rows} == {0}
     assert all(row.seconds > 0 for row in rows)
     assert {row.node for row in rows} >= {"relu", "depthwise", "gemm"}

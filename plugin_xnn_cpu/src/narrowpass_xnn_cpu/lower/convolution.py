@@ -15,12 +15,15 @@ from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.native.operators import (
-    Convolution,
     Deconvolution,
     DeconvolutionS8,
     Movement,
 )
-from narrowpass_xnn_cpu.native.operators.fp32_choice import is_product
+from narrowpass_xnn_cpu.native.operators.fp32_choice import (
+    AnyConvolution,
+    convolution,
+    is_product,
+)
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -131,7 +134,7 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: Convolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
+        operator: AnyConvolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
         window: Window,
         outputs: int,
         name: str,
@@ -247,7 +250,7 @@ def _conv(op: Op, builder: Builder) -> None:
         packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
     else:
         packed = image.transpose(0, 2, 3, 1)
-    operator = Convolution(
+    operator = convolution(
         packed,
         _bias(facts, op.input(2)),
         movement,

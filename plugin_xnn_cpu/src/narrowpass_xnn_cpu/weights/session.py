@@ -237,7 +237,7 @@ class Session:
         parameters: object,
         kernel: Weight,
         bias: Weight | None,
-        scales: Weight,
+        scales: Weight | None,
         layout: int,
         size: int,
         write: Callable[..., None],
@@ -247,9 +247,9 @@ class Session:
         Args:
             what: the kind of kernel.
             parameters: all that the packed bytes follow from beside the weights and the layout.
-            kernel: integers.
+            kernel: what inputs are multiplied with.
             bias: what is added to sums, or None.
-            scales: of sums.
+            scales: of sums, or None.
             layout: the version of how bytes lie.
             size: bytes of the block.
             write: fills a block: called with its address, and those of kernel, bias and scales.
@@ -410,7 +410,7 @@ def _end(lib: Any, handle: Any, cache: WeightsCache, process: int) -> None:
 
 
 def packed_name(
-    what: str, parameters: object, kernel: Weight, bias: Weight | None, *others: Weight
+    what: str, parameters: object, kernel: Weight, bias: Weight | None, *others: Weight | None
 ) -> str:
     """Name what an operator packs; empty where a content has no name."""
     if any(weight is not None and not weight.identity for weight in (kernel, bias, *others)):

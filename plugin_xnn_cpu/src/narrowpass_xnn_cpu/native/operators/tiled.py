@@ -1,7 +1,7 @@
-"""Operators of int8 whose kernels are ours, and what they share.
+"""Operators whose kernels are ours, and what they share.
 
-They take the same arguments as those of XNNPACK, and give the same bytes: sums of int32, times one
-float32 number for each output, rounded to even and clamped.
+They take the same arguments as those of XNNPACK. Those of int8 give the same bytes: sums of int32,
+times one float32 number for each output, rounded to even and clamped.
 """
 
 from __future__ import annotations
@@ -21,19 +21,24 @@ from narrowpass_xnn_cpu.weights.session import Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
 
 COLUMNS = 16
-"""Of a panel: NP_INT8_COLUMNS."""
+"""Of a panel: NP_INT8_COLUMNS, NP_FP32_COLUMNS."""
 ROWS = 6
-"""Of the largest tile: NP_INT8_ROWS."""
+"""Of the largest tile: NP_INT8_ROWS, NP_FP32_ROWS."""
 BAND_BYTES = 1 << 17
 """What a thread widens at a time; beside a panel of weights it stays in the second cache."""
 _MOST_ELEMENTS = 1 << 31
-"""Places in what is widened are int32."""
+"""Places in what is read at a time are int32."""
 
 
 class Tiled(Operator):
-    """An operator whose kernel is ours."""
+    """An operator whose kernel is ours.
+
+    Attributes:
+        layout: names the version of how its packed weights lie.
+    """
 
     maker = ""
+    layout = "NP_INT8_LAYOUT"
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +50,7 @@ class Tiled(Operator):
         parameters: object,
         kernel: Weight,
         bias: Weight | None,
-        scales: Weight,
+        scales: Weight | None,
         size: int,
         write: Callable[..., None],
     ) -> None:
@@ -53,7 +58,7 @@ class Tiled(Operator):
         self._session = session  # what it packed must live as long as the operator
         ffi = self._ffi
         if session is not None:
-            layout = self._lib.NP_INT8_LAYOUT
+            layout = getattr(self._lib, self.layout)
             self._packed_weights = session.pack_own(
                 self._kind(), parameters, kernel, bias, scales, layout, size, write
             )
