@@ -332,3 +332,19 @@ def test_rows_of_an_embedding(dtype, axis):
     off_by(model, {"i": np.array([[0, 19, -1], [7, -20, 3]], dtype)})
     with pytest.raises(BackendError, match="Gather"):
         compile_model(model).run({"i": np.array([[0, 20, -1], [7, -20, 3]], dtype)})
+
+
+@pytest.mark.parametrize("of_rows", [True, False])
+def test_rows_of_a_table_and_their_scales(of_rows):
+    """The form in which rows are gathered before they become floats."""
+    graph = QdqGraph()
+    rows = graph.input([2, 3], "i", TensorProto.INT64)
+    table = graph.constant(graph.rng.integers(-127, 128, (20, 33)).astype(np.int8))
+    cast = graph.node("Cast", graph.node("Gather", table, rows), to=TensorProto.FLOAT)
+    numbers = graph.rng.uniform(0.01, 0.02, (20, 1) if of_rows else ()).astype(np.float32)
+    scale = graph.constant(numbers)
+    scale = graph.node("Gather", scale, rows) if of_rows else scale
+    graph.output(graph.node("Mul", cast, scale))
+    model = graph.model()
+    assert set(kernels(model).values()) == {"gather int8"}
+    off_by(model, {"i": np.array([[0, 19, -1], [7, -20, 3]])})

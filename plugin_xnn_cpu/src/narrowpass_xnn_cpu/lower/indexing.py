@@ -118,6 +118,32 @@ def _gather(op: Op, builder: Builder) -> None:
     builder.emit(step, op.output)
 
 
+def _check_gather_s8(op: Op, facts: Facts) -> str | None:
+    table, scales = op.required(0), op.required(2)
+    reason = needs(table, facts, ir.DataType.INT8) or needs(
+        op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
+    )
+    if reason:
+        return reason
+    if facts.dtype(op.output) != ir.DataType.FLOAT or facts.dtype(scales) != ir.DataType.FLOAT:
+        return "its rows become another type than float32"
+    dims, sizes = facts.dims(table), facts.dims(scales)
+    if not facts.is_constant(table) or not facts.is_constant(scales) or len(dims or ()) != 2:
+        return "its table is no constant of rows"
+    if sizes not in ((), (1,), ((dims or ())[0], 1)):
+        return "its scales are not of its rows"
+    return None
+
+
+@lowers("gather-s8", check=_check_gather_s8)
+def _gather_s8(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    table = builder.constant_slot(op.required(0).name or "", facts.array(op.required(0)))
+    scales = facts.array(op.required(2)).reshape(-1)
+    slots = builder.at(op.required(1)), builder.constant_slot(op.required(2).name or "", scales)
+    builder.emit(GatheredBytes(table, *slots, builder.new(op.output)), op.output)
+
+
 class Chosen(Step):
     """Elements of one tensor or another."""
 

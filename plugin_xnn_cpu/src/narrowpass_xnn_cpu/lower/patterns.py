@@ -187,7 +187,29 @@ def _silu(sigmoid: ir.Node, facts: Facts, _version: int) -> Group | None:
     return Group("silu", [x], [sigmoid, product])
 
 
+def _scaled_rows(cast: ir.Node, facts: Facts, _version: int) -> Group | None:
+    """Match rows of a table of int8 that become floats: each times its scale, or one of all."""
+    gather = producer(cast.inputs[0], "Gather")
+    user = facts.only_user(cast.outputs[0])
+    if gather is None or user is None or user.op_type != "Mul" or user.domain:
+        return None
+    table, rows = gather.inputs
+    if facts.only_user(gather.outputs[0]) is not cast or gather.attributes.get_int("axis", 0) != 0:
+        return None
+    others = [value for value in user.inputs if value is not cast.outputs[0]]
+    scale = others[0] if len(others) == 1 else None
+    if facts.scalar(scale) is not None:
+        return Group("gather-s8", [table, rows, scale], [gather, cast, user])
+    scales = producer(scale, "Gather")
+    if scales is None or scales.inputs[1] is not rows or scales.attributes.get_int("axis", 0) != 0:
+        return None
+    if facts.only_user(scales.outputs[0]) is not user:
+        return None
+    return Group("gather-s8", [table, rows, scales.inputs[0]], [gather, scales, cast, user])
+
+
 _ANCHORS: dict[str, Match] = {
+    "Cast": _scaled_rows,
     "Erf": _gelu,
     "Tanh": _tanh_gelu,
     "HardSigmoid": _hard_swish,
