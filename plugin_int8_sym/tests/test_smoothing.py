@@ -90,6 +90,12 @@ def test_nothing_is_inserted(text, weights, scales):
     assert made.count["Mul"] == 0
 
 
+def test_one_sample_is_not_trusted():
+    made = quantized(post_norm(), rows(1), mode="static")
+    assert made.count["Mul"] == 0
+    assert quantized(post_norm(), rows(2), mode="static").count["Mul"] == 1
+
+
 def test_a_product_that_stays_float_reads_the_value_as_it_was():
     made = quantized(post_norm(), rows(), mode="static", red=("key",))
     (row,) = of_kind(made, "Mul")

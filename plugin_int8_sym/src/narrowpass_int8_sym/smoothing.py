@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision
 from narrowpass_int8_sym.channels.insertion import insert_row, remove_row
 from narrowpass_int8_sym.channels.magnitudes import from_data
 from narrowpass_int8_sym.channels.regions import Region, find_regions
-from narrowpass_int8_sym.channels.search import divide_best
+from narrowpass_int8_sym.channels.search import Look, divide_best
 from narrowpass_int8_sym.equalize import GAIN_BY_DATA, decision
 
 if TYPE_CHECKING:
@@ -58,12 +59,20 @@ def smooth(
     inserted = _inserted(model, floats, {place.value for each in found for place in each.places})
     look = from_data(model, [*regions, *inserted], samples, target, limit)
     folded = divide_best(model, regions, look, GAIN_BY_DATA)
-    multiplied = divide_best(model, inserted, look, GAIN_BY_ROW)
-    told = [decision(each, "smooth") for each in (*folded, *multiplied) if each.changed]
-    for outcome in multiplied:
-        if not outcome.changed:
-            remove_row(model, outcome.region)
-    return told
+    # One sample has no other half to judge by, and a node is not put in on trust.
+    judged = [region for region in inserted if _has_halves(look, region)]
+    multiplied = divide_best(model, judged, look, GAIN_BY_ROW)
+    changed = [outcome for outcome in (*folded, *multiplied) if outcome.changed]
+    kept = {outcome.region for outcome in changed}
+    for region in inserted:
+        if region not in kept:
+            remove_row(model, region)
+    return [decision(outcome, "smooth") for outcome in changed]
+
+
+def _has_halves(look: Look, region: Region) -> bool:
+    found = look(region, np.ones(region.channels))
+    return all(len(seen.halves) > 1 for seen in found.values())
 
 
 def _inserted(
