@@ -196,8 +196,14 @@ def _given(ctx: Context) -> Samples:
 
 
 def _tell_nothing(ctx: Context) -> None:
-    """Warn that nothing has become int8, with why the first product has not."""
-    left = [item for item in ctx.decisions if item.decision in ("float", "kept")]
+    """Warn that nothing has become int8, with why the first product has not.
+
+    Where all that could be int8 is so already, that is as it should be.
+    """
+    if any(item.decision == "kept" for item in ctx.decisions):
+        ctx.log.info("int8-sym: nothing is quantized that was not so before")
+        return
+    left = [item for item in ctx.decisions if item.decision == "float"]
     products = [item for item in left if item.op_type in PRODUCTS] or left
     first = next((item for item in products if item.reason), None)
     why = "no node has a constant weight" if first is None else f"{first.node!r}: {first.reason}"
