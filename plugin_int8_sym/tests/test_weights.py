@@ -16,6 +16,8 @@ from narrowpass.classify import ACTIVATIONS
 from narrowpass.errors import NarrowpassError
 from narrowpass_int8_sym.weights import QuantizedTensor, magnitudes
 
+pytestmark = pytest.mark.once
+
 IMAGE = {"x": [1, 4, 6, 6]}
 OPERATORS = {
     "MatMul": (helper.make_node("MatMul", ["x", "w"], ["y"]), {"x": [3, 16]}, (16, 8), 1),

@@ -18,6 +18,8 @@ from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvoluti
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
+pytestmark = pytest.mark.once
+
 __all__ = ["code"]  # a fixture that all tests of this module have
 
 

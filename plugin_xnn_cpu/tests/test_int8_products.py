@@ -27,6 +27,8 @@ from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.session import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
+pytestmark = pytest.mark.once
+
 RNG = np.random.default_rng(31)
 WEIGHTS = "xnn fully connected in int8 (weights)"
 ROWS = "xnn fully connected in int8 (rows too)"

@@ -16,6 +16,8 @@ from narrowpass import Context
 from narrowpass.verify import verify
 from narrowpass_constant_folding.fold import Fold
 
+pytestmark = pytest.mark.once
+
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
 SAMPLED = 9
 """Every so many node tests are tried: about 200."""

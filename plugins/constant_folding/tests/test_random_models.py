@@ -17,6 +17,8 @@ from narrowpass.testing.strategies import models
 from narrowpass.verify import verify
 from narrowpass_constant_folding.fold import Fold
 
+pytestmark = pytest.mark.once
+
 PARTS = Fold().parts()
 EXACT = {"fuse-batchnorm", "fuse-bias"}
 
