@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from int8_kit import CHANNELS, REQUANTIZED, STEPS, bytes_of, code, requantize, run, scales_of
+from int8_kernels_kit import (
+    CHANNELS,
+    REQUANTIZED,
+    STEPS,
+    bytes_of,
+    code,
+    requantize,
+    run,
+    scales_of,
+)
 
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.convolution import Movement

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from cache_kit import compiled, saved
-from int8_kit import bytes_of, code, run, scales_of
+from int8_kernels_kit import bytes_of, code, run, scales_of
 from qdq_graph import QdqGraph
 from qdq_kit import off_by
 
