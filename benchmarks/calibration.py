@@ -129,7 +129,7 @@ def run_theirs(model: ir.Model, samples: Samples, name: str) -> None:
             self._samples = iter(samples)
 
         def get_next(self) -> Feeds | None:
-            return next(self._samples, None)  # type: ignore[arg-type]
+            return next(self._samples, None)  # type: ignore[arg-type]  # as it ends
 
     onnxruntime.set_default_logger_severity(3)
     with tempfile.TemporaryDirectory() as folder:

@@ -94,6 +94,11 @@ def ratio(row: Row, base: Row | None, key: str) -> str:
     return f"{row[key] / base[key]:8.3f}"
 
 
+def _shown(row: dict[str, Any], key: str, form: str) -> str:
+    """Write a number, or a dash where there is nothing to compare with."""
+    return format(row[key], form) if key in row else f"{'-':>{form.partition('.')[0]}}"
+
+
 def show(model: str, threads: int, rows: Mapping[str, Row]) -> None:
     """Print one model's rows."""
     for name, row in rows.items():
@@ -104,7 +109,7 @@ def show(model: str, threads: int, rows: Mapping[str, Row]) -> None:
         ratios = " ".join(ratio(row, rows.get(ours), "latency") for ours in OURS)
         print(
             f"{head} {row['latency'] * 1e3:8.3f} {row['spread'] * 100:5.1f}% {ratios}"
-            f" {row.get('cosine', 0.0):9.6f} {row.get('sqnr', 0.0):6.1f}"
+            f" {_shown(row, 'cosine', '9.6f')} {_shown(row, 'sqnr', '6.1f')}"
             f" {ratio(row, rows.get(OURS[0]), 'bytes')}",
             flush=True,
         )

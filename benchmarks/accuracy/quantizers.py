@@ -67,7 +67,7 @@ def onnxruntime_static(method: str, task: Task, model: Path, folder: Path) -> Qu
         raise UnavailableError(f"onnxruntime's quantizer cannot be imported: {error}") from None
     logging.getLogger().setLevel(logging.ERROR)
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
             self._feeds = iter(task.calibration)
 
