@@ -111,8 +111,8 @@ INLINE vec clamped(vec x, float low, float high) {
 }
 
 /* Windows first to first + rows, columns of the panel from `column` on. */
-INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, size_t width, const int rows,
-                 const int vectors) {
+INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size_t width,
+                 const int rows, const int vectors) {
   const uint32_t *weights = p->panel + column;
   vec sums[ROWS][VECTORS];
   UNROLL for (int r = 0; r < rows; r++) {
@@ -152,7 +152,7 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, size_t wid
     break;
 
 /* As few tiles as there can be, of about as many rows each. */
-INLINE void tiles(const np_bf16_panel *p, size_t column, size_t width, const int vectors) {
+INLINE void tiles(const np_bf16_panel *p, size_t column, const size_t width, const int vectors) {
   size_t left = (p->count + ROWS - 1) / ROWS;
   for (size_t first = 0; first < p->count; left--) {
     const size_t rows = (p->count - first + left - 1) / left;
@@ -179,16 +179,19 @@ INLINE void tiles(const np_bf16_panel *p, size_t column, size_t width, const int
 }
 
 TARGET static void multiply(const np_bf16_panel *p) {
-  const size_t width = np_bf16_panel_width(p->columns);
-  for (size_t column = 0; column < p->columns;) {
-    if (width - column > LANES) {
-      tiles(p, column, width, VECTORS);
-      column += VECTORS * LANES;
-    } else {
-      tiles(p, column, width, 1);
-      column += LANES;
+  if (p->columns > 16) {
+    for (size_t column = 0; column < p->columns; column += VECTORS * LANES) {
+      tiles(p, column, NP_BF16_COLUMNS, VECTORS);
     }
+    return;
   }
+#if VECTORS * LANES > 16
+  tiles(p, 0, 16, 16 / LANES);
+#else
+  for (size_t column = 0; column < p->columns; column += VECTORS * LANES) {
+    tiles(p, column, 16, VECTORS);
+  }
+#endif
 }
 
 TARGET static void round_elements(const float *in, size_t count, void *out) {
