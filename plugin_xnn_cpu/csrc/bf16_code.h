@@ -146,6 +146,15 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size
   }
 }
 
+/* While the sums of the tile lie in the first cache. */
+INLINE void end_tile(const np_bf16_panel *p, size_t first, size_t rows, size_t column,
+                     size_t width) {
+  const size_t place = first * p->out_stride + column, left = p->columns - column;
+  p->end(p->epilogue, p->out + place, p->out_stride,
+         p->residual == NULL ? NULL : p->residual + place, p->out_stride, rows,
+         left < width ? left : width);
+}
+
 #define TILE_OF(n) \
   case n:          \
     tile(p, first, column, width, n, vectors); \
@@ -174,6 +183,7 @@ INLINE void tiles(const np_bf16_panel *p, size_t column, const size_t width, con
       TILE_OF(12)
 #endif
     }
+    if (p->end != NULL) end_tile(p, first, rows, column, (size_t)vectors * LANES);
     first += rows;
   }
 }

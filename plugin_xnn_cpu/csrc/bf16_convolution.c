@@ -1,4 +1,5 @@
 /* Products and convolutions with weights of bfloat16; see bf16_kernels.h. */
+#include <math.h>
 #include <string.h>
 
 #include "bf16_panel.h"
@@ -9,7 +10,9 @@
 typedef struct {
   const struct np_bf16_convolution_params *params;
   const np_bf16_code *code;
+  np_epilogue_tile *end;
   const float *in;
+  const float *residual;
   float *out;
   uint8_t *scratch;
 } job;
@@ -116,7 +119,8 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t group_size =
       np_bf16_packed_size(1, outputs, p->runs, p->run_length) / sizeof(uint32_t);
   const size_t skipped = columns / NP_BF16_COLUMNS * np_bf16_panel_size(NP_BF16_COLUMNS, pairs);
-  float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
+  const size_t place = (number * p->out_height + first) * p->out_width * p->outputs;
+  const struct np_epilogue *epilogue = &p->epilogue;
   np_bf16_panel panel = {
       .pixels = pixels,
       .count = rows * p->out_width,
@@ -124,15 +128,20 @@ static void part(void *context, size_t thread, size_t index) {
       .run_count = p->runs,
       .run_length = p->run_length,
       .out_stride = p->outputs,
-      .low = p->low,
-      .high = p->high,
+      .low = task->end == NULL ? epilogue->low : -INFINITY,
+      .high = task->end == NULL ? epilogue->high : INFINITY,
+      .end = task->end,
+      .epilogue = epilogue,
   };
   for (size_t group = 0; group < p->groups; group++) {
     panel.image = scratch + group * inputs * task->code->element;
     panel.panel = (const uint32_t *)p->packed + group * group_size + skipped;
     for (size_t column = columns; column < last; column += panel.columns) {
       panel.columns = last - column < NP_BF16_COLUMNS ? last - column : NP_BF16_COLUMNS;
-      panel.out = out + group * outputs + column;
+      panel.out = task->out + place + group * outputs + column;
+      if (task->residual != NULL) {
+        panel.residual = task->residual + place + group * outputs + column;
+      }
       task->code->multiply(&panel);
       panel.panel += np_bf16_panel_size(panel.columns, pairs);
     }
@@ -142,7 +151,11 @@ static void part(void *context, size_t thread, size_t index) {
 int np_bf16_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
                         pthreadpool_t pool) {
   const struct np_bf16_convolution_params *p = params;
-  job task = {p, fitting(p->target), inputs[0], out, workspace};
+  const bool adds = p->epilogue.residual != NP_RESIDUAL_NONE;
+  /* Bounds alone are applied in registers. */
+  const bool ends = adds || p->epilogue.function != NP_EPILOGUE_CLAMP;
+  job task = {p, fitting(p->target), ends ? np_epilogue_for(p->target) : NULL,
+              inputs[0], adds ? inputs[1] : NULL, out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
   pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,

@@ -5,13 +5,14 @@
 #ifndef NARROWPASS_BF16_KERNELS_H
 #define NARROWPASS_BF16_KERNELS_H
 
-#include "kernels.h"
+#include "epilogue.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_BF16_LAYOUT 1
 
-/* out = clamp(sum over the window of input · weight, plus the bias, low, high); NaN stays. Images are
- * float32 [N, H, W, C]; a product's rows are an image of one column.
+/* out = epilogue(sum over the window of input · weight, plus the bias). Images are float32
+ * [N, H, W, C], the epilogue's residual is as the output; a product's rows are an image of one
+ * column.
  *
  * Inputs are rounded to bfloat16, to nearest even, in a copy of what a band of output rows is made
  * from, with zeros around; windows are read from there in runs of dense elements: a row of the
@@ -41,8 +42,7 @@ struct np_bf16_convolution_params {
   size_t bands;          /* of an image */
   size_t parts;          /* that the columns of a group are divided into, for threads */
   size_t part_columns;
-  float low;
-  float high;
+  struct np_epilogue epilogue;
   int32_t target;        /* NP_TARGET_* */
   size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
   size_t runs_offset;

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
@@ -36,6 +37,7 @@ class TiledConvolutionBf16(tiled.Tiled):
         kernel: bfloat16 [O, KH, KW, C / groups].
         bias: float32 [O], or None.
         movement: of the window.
+        epilogue: what ends it; None for the limits of `movement`.
         session: of the weights cache; None to pack for this operator alone.
 
     Raises:
@@ -51,6 +53,7 @@ class TiledConvolutionBf16(tiled.Tiled):
         bias: Weight | None,
         movement: Movement,
         *,
+        epilogue: Epilogue | None = None,
         session: Session | None = None,
     ) -> None:
         super().__init__()
@@ -62,7 +65,11 @@ class TiledConvolutionBf16(tiled.Tiled):
         checked_weights(kernel, bias, outputs, "bfloat16", "float32")
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._movement = (height, width), movement
-        self._limits = checked_range(movement.limits)
+        if epilogue is None:
+            epilogue = Epilogue(limits=checked_range(movement.limits))
+        elif movement.limits != UNBOUNDED:
+            raise BackendError("bounds are those of the epilogue where there is one")
+        self._epilogue = epilogue
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -108,7 +115,6 @@ class TiledConvolutionBf16(tiled.Tiled):
         runs = pixels + tiled.line(4 * band * out_width)
         scratch = runs + tiled.line(4 * self._runs[0])
         self.workspace = pool.threads * scratch
-        low, high = self._limits
         given = {
             "batch": batch,
             "height": height,
@@ -130,8 +136,7 @@ class TiledConvolutionBf16(tiled.Tiled):
             "bands": bands,
             "parts": parts,
             "part_columns": columns,
-            "low": tiled.float32(low),
-            "high": tiled.float32(high),
+            "epilogue": self._epilogue.params(),
             "target": target,
             "pixels_offset": pixels,
             "runs_offset": runs,
@@ -150,6 +155,7 @@ class TiledFullyConnectedBf16(TiledConvolutionBf16):
         bias: float32 [O], or None.
         limits: what the output is clamped to.
         transposed: whether the kernel has its input channels first.
+        epilogue: what ends it; None for `limits`.
         session: of the weights cache; None to pack for this operator alone.
 
     Raises:
@@ -163,13 +169,15 @@ class TiledFullyConnectedBf16(TiledConvolutionBf16):
         limits: Range = UNBOUNDED,
         *,
         transposed: bool = False,
+        epilogue: Epilogue | None = None,
         session: Session | None = None,
     ) -> None:
         checked_shape(kernel.shape, 2)
         upright = kernel.transpose(1, 0) if transposed else kernel
         outputs, inputs = upright.shape
         image = upright.reshape(outputs, 1, 1, inputs)
-        super().__init__(image, bias, Movement(limits=limits), session=session)
+        movement = Movement(limits=limits)
+        super().__init__(image, bias, movement, epilogue=epilogue, session=session)
 
     def reshape(self, rows: Any, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
