@@ -10,5 +10,7 @@
 #define NAME np_bf16_avx512bf16
 #define TARGET __attribute__((target("arch=x86-64-v4,avx512bf16,prefer-vector-width=512")))
 #define PAIRS
+#define LARGER(x, y) (vec)_mm512_max_ps((__m512)(x), (__m512)(y))
+#define SMALLER(x, y) (vec)_mm512_min_ps((__m512)(x), (__m512)(y))
 #include "bf16_code.h"
 #endif

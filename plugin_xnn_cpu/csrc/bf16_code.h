@@ -2,7 +2,8 @@
  *
  * Who includes this defines LANES, the floats of a register; ROWS and VECTORS, a tile of so many
  * windows times registers whose sums the registers hold; NAME, of what is defined; TARGET, its
- * attribute; and PAIRS where the processor multiplies pairs of bfloat16. All else is made of three
+ * attribute; LARGER and SMALLER where there are instructions that give the second operand if one is
+ * NaN; and PAIRS where the processor multiplies pairs of bfloat16. All else is made of three
  * primitives: elements are rounded, put into all lanes, and products of pairs are summed. */
 #if defined(__GNUC__) && !defined(__clang__)
 /* Vectors are passed between functions that become one: there is no calling convention to change. */
@@ -100,14 +101,20 @@ INLINE void add(vec sums[ROWS][VECTORS], const element *const *x, size_t k, cons
 }
 #endif
 
+#ifndef LARGER
+#define LARGER(x, y) chosen((words)((x) > (y)), x, y)
+#define SMALLER(x, y) chosen((words)((x) < (y)), x, y)
+
 INLINE vec chosen(words condition, vec x, vec y) {
   return (vec)((condition & (words)x) | (~condition & (words)y));
 }
+#endif
 
+/* In this order NaN stays: the second operand is taken where they cannot be compared. */
 INLINE vec clamped(vec x, float low, float high) {
   const vec least = low - (vec){0}, most = high - (vec){0};
-  x = chosen((words)(x < least), least, x); /* NaN stays */
-  return chosen((words)(x > most), most, x);
+  x = LARGER(least, x);
+  return SMALLER(most, x);
 }
 
 /* Windows first to first + rows, columns of the panel from `column` on. */
@@ -131,18 +138,21 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size
       weights += width;
     }
   }
+  float *out = p->out + first * p->out_stride + column;
   const size_t left = p->columns - column;
-  for (int r = 0; r < rows; r++) {
-    float *out = p->out + (first + (size_t)r) * p->out_stride + column;
-    UNROLL for (int v = 0; v < vectors; v++) {
-      const vec done = clamped(sums[r][v], p->low, p->high);
-      const size_t before = (size_t)v * LANES;
-      if (left >= before + LANES) {
-        *(vec *)(out + before) = done;
-      } else if (left > before) {
-        memcpy(out + before, &done, (left - before) * sizeof *out);
+  if (left >= (size_t)vectors * LANES) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      UNROLL for (int v = 0; v < vectors; v++) {
+        *(vec *)(out + (size_t)r * p->out_stride + v * LANES) = clamped(sums[r][v], p->low, p->high);
       }
     }
+    return;
+  }
+  /* An index that is not a constant would keep all sums in memory, in the loop above too. */
+  UNROLL for (int r = 0; r < rows; r++) {
+    vec done[VECTORS];
+    UNROLL for (int v = 0; v < vectors; v++) done[v] = clamped(sums[r][v], p->low, p->high);
+    memcpy(out + (size_t)r * p->out_stride, done, left * sizeof *out);
   }
 }
 

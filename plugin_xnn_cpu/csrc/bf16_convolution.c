@@ -121,9 +121,8 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t skipped = columns / NP_BF16_COLUMNS * np_bf16_panel_size(NP_BF16_COLUMNS, pairs);
   const size_t place = (number * p->out_height + first) * p->out_width * p->outputs;
   const struct np_epilogue *epilogue = &p->epilogue;
+  const size_t count = rows * p->out_width;
   np_bf16_panel panel = {
-      .pixels = pixels,
-      .count = rows * p->out_width,
       .runs = runs,
       .run_count = p->runs,
       .run_length = p->run_length,
@@ -133,17 +132,20 @@ static void part(void *context, size_t thread, size_t index) {
       .end = task->end,
       .epilogue = epilogue,
   };
-  for (size_t group = 0; group < p->groups; group++) {
-    panel.image = scratch + group * inputs * task->code->element;
-    panel.panel = (const uint32_t *)p->packed + group * group_size + skipped;
-    for (size_t column = columns; column < last; column += panel.columns) {
-      panel.columns = last - column < NP_BF16_COLUMNS ? last - column : NP_BF16_COLUMNS;
-      panel.out = task->out + place + group * outputs + column;
-      if (task->residual != NULL) {
-        panel.residual = task->residual + place + group * outputs + column;
+  for (size_t window = 0; window < count; window += panel.count) {
+    panel.pixels = pixels + window;
+    panel.count = count - window < p->chunk ? count - window : p->chunk;
+    for (size_t group = 0; group < p->groups; group++) {
+      panel.image = scratch + group * inputs * task->code->element;
+      panel.panel = (const uint32_t *)p->packed + group * group_size + skipped;
+      for (size_t column = columns; column < last; column += panel.columns) {
+        const size_t here = place + window * p->outputs + group * outputs + column;
+        panel.columns = last - column < NP_BF16_COLUMNS ? last - column : NP_BF16_COLUMNS;
+        panel.out = task->out + here;
+        panel.residual = task->residual == NULL ? NULL : task->residual + here;
+        task->code->multiply(&panel);
+        panel.panel += np_bf16_panel_size(panel.columns, pairs);
       }
-      task->code->multiply(&panel);
-      panel.panel += np_bf16_panel_size(panel.columns, pairs);
     }
   }
 }

@@ -40,6 +40,7 @@ struct np_bf16_convolution_params {
   size_t run_length;
   size_t band;           /* output rows */
   size_t bands;          /* of an image */
+  size_t chunk;          /* windows of a band that all columns are made of before the next ones */
   size_t parts;          /* that the columns of a group are divided into, for threads */
   size_t part_columns;
   struct np_epilogue epilogue;

@@ -26,6 +26,10 @@ COLUMNS = 32
 _BAND_BYTES = 3 << 17
 """Of rounded inputs that a thread reads for all columns; with a panel of weights they stay in the
 second cache, or are read from the third as fast as they are needed."""
+import os
+_NEAR_BYTES = int(os.environ.get("NEAR", 1 << 19))
+"""Of packed weights that stay in the second cache: a few tiles are multiplied with all of them, so
+that results are written as they lie."""
 _PIXELS = 48
 """Windows for which a panel of weights is read, at least."""
 
@@ -77,13 +81,14 @@ class TiledConvolutionBf16(tiled.Tiled):
             self._runs = height * width, per_group
         layout = groups, outputs // groups, *self._runs
         lib = self._lib
+        self._packed_size = lib.np_bf16_packed_size(*layout)
         self._pack_own(
             session,
             layout,
             kernel,
             bias,
             None,
-            lib.np_bf16_packed_size(*layout),
+            self._packed_size,
             lambda block, k, b, _: lib.np_bf16_pack(*layout, k, b, block),
         )
 
@@ -109,6 +114,7 @@ class TiledConvolutionBf16(tiled.Tiled):
         columns, parts = tiled.column_parts(
             self.outputs // movement.groups, batch * bands, pool.threads, COLUMNS
         )
+        chunk = _PIXELS if self._packed_size <= _NEAR_BYTES else band * out_width
         rows = (band - 1) * steps[0] + reach[0]
         elements = tiled.checked_elements(rows * wide_width * channels)
         pixels = tiled.line(size * elements)
@@ -134,6 +140,7 @@ class TiledConvolutionBf16(tiled.Tiled):
             "run_length": self._runs[1],
             "band": band,
             "bands": bands,
+            "chunk": chunk,
             "parts": parts,
             "part_columns": columns,
             "epilogue": self._epilogue.params(),
