@@ -26,8 +26,7 @@ COLUMNS = 32
 _BAND_BYTES = 3 << 17
 """Of rounded inputs that a thread reads for all columns; with a panel of weights they stay in the
 second cache, or are read from the third as fast as they are needed."""
-import os
-_NEAR_BYTES = int(os.environ.get("NEAR", 1 << 19))
+_NEAR_BYTES = 1 << 19
 """Of packed weights that stay in the second cache: a few tiles are multiplied with all of them, so
 that results are written as they lie."""
 _PIXELS = 48
