@@ -36,7 +36,7 @@ def without_subnormals(x: np.ndarray) -> np.ndarray:
 
 @np.errstate(all="ignore")
 def products(sums: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Give sums of products: float64 rounds once what float32 cannot hold, as a product is exact."""
+    """Give sums of products, in float32 after each."""
     for half in (1, 0):
         # x86's long double has 64 bits: enough for the exact sum to be rounded but once, nearly.
         exact = halves(a, half).astype(np.longdouble) * halves(b, half).astype(np.longdouble)

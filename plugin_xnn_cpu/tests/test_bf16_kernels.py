@@ -253,7 +253,7 @@ def test_rounding_of_inputs():
 
 
 def test_all_codes_give_the_same_bits(code, monkeypatch):  # noqa: F811
-    """A product of two bfloat16 numbers is exact, so that fusing it with the sum changes nothing."""
+    """A product of two bfloat16 numbers is exact: fusing it with the sum changes nothing."""
     rng = np.random.default_rng(4)
     x = numbers(rng, 1, 11, 10, 19) * np.float32(2.0) ** rng.integers(-60, 60, (1, 11, 10, 19))
     kernel = numbers(rng, 50, 3, 2, 19).astype(ml_dtypes.bfloat16)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
@@ -13,18 +14,20 @@ from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.product import Product
+from narrowpass_xnn_cpu.lower.product import BFLOAT16, Product
 from narrowpass_xnn_cpu.native.operators import (
     Deconvolution,
     DeconvolutionS8,
     Movement,
 )
+from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
 from narrowpass_xnn_cpu.native.operators.fp32_choice import (
     AnyConvolution,
     convolution,
     is_product,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
+from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -127,6 +130,11 @@ def _same_pads(
     return before + after
 
 
+_Operator = (
+    AnyConvolution | TiledConvolutionBf16 | Deconvolution | DeconvolutionS8 | AnyConvolutionS8
+)
+
+
 class Convolve(Step):
     """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
@@ -134,7 +142,7 @@ class Convolve(Step):
         self,
         given: Slot,
         output: Slot,
-        operator: AnyConvolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
+        operator: _Operator,
         window: Window,
         outputs: int,
         name: str,
@@ -224,11 +232,23 @@ def _movement(op: Op, window: Window) -> Movement:
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given = op.required(0)
-    kernel = facts.weight(op.required(1))
+    kernel = facts.stored(op.required(1))
     window = _window(op, facts, kernel.shape)
     outputs, per_group = kernel.shape[:2]
     perm = CHANNELS_LAST[len(kernel.shape)]
     movement = _movement(op, window)
+    depthwise = per_group == 1 and op.get("group", 1) > 1
+    if kernel.dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
+        packed = kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1)
+        made = TiledConvolutionBf16(
+            packed, _bias(facts, op.input(2)), movement, session=builder.session
+        )
+        output = builder.new(op.output)
+        narrow = Convolve(builder.at(given, perm), output, made, window, outputs, "convolution")
+        narrow.precision = kernel.dtype.name
+        builder.emit(narrow, op.output, perm)
+        return
+    kernel = kernel.cast(np.dtype(np.float32))
     if is_product(window.size, movement):
         # As floats: bytes of a matrix would be widened in each run.
         floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
@@ -245,7 +265,6 @@ def _conv(op: Op, builder: Builder) -> None:
         builder.emit(rows, op.output, perm)
         return
     image = kernel.reshape(outputs, per_group, *window.size)
-    depthwise = per_group == 1 and op.get("group", 1) > 1
     if depthwise:
         packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
     else:

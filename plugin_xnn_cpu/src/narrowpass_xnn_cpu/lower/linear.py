@@ -23,10 +23,9 @@ from narrowpass_xnn_cpu.weights.weight import Weight
 class Linear(Step):
     """Rows of any number of leading axes times a constant matrix."""
 
-    kernel = "xnn fully connected"
-
     def __init__(self, given: Slot, output: Slot, product: Product) -> None:
         super().__init__([given], output)
+        self.kernel = f"{product.maker}fully connected"
         self._product = product
         self.precision = product.precision
 

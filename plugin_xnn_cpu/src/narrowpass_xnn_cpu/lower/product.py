@@ -13,11 +13,13 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
     Range,
+    bf16_choice,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
+from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -26,15 +28,17 @@ HALF_ROWS = 8
 
 Reading the matrix takes longest there, and half as many bytes are read: 1.2 to 2.9 times faster
 than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_products.py`). With more rows
-the conversions in the kernel cost more than that. A bfloat16 matrix is multiplied as such where the
-processor has instructions for it, with 1.1 to 3.9 times the speed for any number of rows.
+the conversions in the kernel cost more than that. For bfloat16 matrices see `bf16_choice`.
 """
 
 HALF_SIZE = 1 << 19
 """Elements of a float16 matrix from which computing in float16 pays at all."""
 
 _WIDE = np.dtype(np.float32)
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+AnyFullyConnected = FullyConnected | AnyFullyConnectedInt8 | TiledFullyConnectedBf16
 
 
 class Product:
@@ -52,6 +56,7 @@ class Product:
     Attributes:
         channels: C.
         outputs: O.
+        maker: of the kernel, as it stands before the kernel's name.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
     """
 
@@ -67,21 +72,19 @@ class Product:
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
+        self.maker = FullyConnected.maker
         self._bias, self._limits = bias, limits
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
+        self._operators: dict[np.dtype[np.generic], AnyFullyConnected] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
         self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
-        if kernel.dtype == _BFLOAT16:
-            try:
-                self._make(source, _BFLOAT16, session)
-            except BackendError:
-                self._make(source, _WIDE, session)  # a processor without the instructions
+        if kernel.dtype == BFLOAT16:
+            self._make_bfloat16(source, rows, session)
         else:
             self._make(source, self._fitting(rows), session)
         if kernel.dtype != _WIDE:
@@ -120,6 +123,20 @@ class Product:
         self.precision = f"float32{reason}"
         return False
 
+    def _make_bfloat16(self, source: Weight, rows: int | None, session: Session | None) -> None:
+        """Make the operator of a matrix that is stored as bfloat16."""
+        if bf16_choice.product_is_ours(rows):
+            made = TiledFullyConnectedBf16(
+                source, self._bias, self._limits, transposed=self._transposed, session=session
+            )
+            self._operators[BFLOAT16] = made
+            self.maker = made.maker
+            return
+        try:
+            self._make(source, BFLOAT16, session)
+        except BackendError:
+            self._make(source, _WIDE, session)  # XNNPACK has no kernel for this processor either
+
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS
         return np.dtype(np.float16) if half else _WIDE
@@ -136,7 +153,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
+    def operator(self, rows: int) -> AnyFullyConnected:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()
