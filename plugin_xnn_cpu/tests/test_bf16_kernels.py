@@ -160,7 +160,7 @@ def test_products(seed, rows, inputs, outputs, limits, has_bias, transposed, thr
     bias = numbers(rng, outputs) if has_bias else None
     given = np.ascontiguousarray(kernel.T) if transposed else kernel
     operator = TiledFullyConnectedBf16(
-        Weight.of(given), weight_of(bias), limits, transposed=transposed
+        Weight.of(given), weight_of(bias), Epilogue(limits=limits), transposed=transposed
     )
     operator.reshape(rows, shared(threads))
     got = run(operator, [x], (rows, outputs), threads)
@@ -197,7 +197,7 @@ def test_epilogues(function, residual):
     kernel = (numbers(rng, 45, 1, 1, 10) / 3).astype(ml_dtypes.bfloat16)
     limits = (-0.5, 1.5) if function == "clamp" else UNBOUNDED
     epilogue = Epilogue(function, limits, residual)
-    operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement(), epilogue=epilogue)
+    operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement(), epilogue)
     operator.reshape(x.shape, shared(1))
     got = run(operator, [x, other][: 1 + bool(residual)], other.shape, 1)
     sums, magnitudes = sums_of(bfloat16(x), kernel, None, Movement())
@@ -243,7 +243,9 @@ def test_rounding_of_inputs():
     x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, 1e-40, 7])])
     for width in (1, 2, 41):
         rows = x[: len(x) // width * width].reshape(-1, width)
-        operator = TiledFullyConnectedBf16(Weight.of(np.eye(width, dtype=ml_dtypes.bfloat16)), None)
+        operator = TiledFullyConnectedBf16(
+            Weight.of(np.eye(width, dtype=ml_dtypes.bfloat16)), None, Epilogue()
+        )
         operator.reshape(len(rows), shared(1))
         got = run(operator, [rows], rows.shape, 1)
         finite = np.isfinite(bfloat16(rows)).all(1)

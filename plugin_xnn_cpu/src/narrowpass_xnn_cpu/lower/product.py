@@ -9,6 +9,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
@@ -127,7 +128,11 @@ class Product:
         """Make the operator of a matrix that is stored as bfloat16."""
         if bf16_choice.product_is_ours(rows):
             made = TiledFullyConnectedBf16(
-                source, self._bias, self._limits, transposed=self._transposed, session=session
+                source,
+                self._bias,
+                Epilogue(limits=self._limits),
+                transposed=self._transposed,
+                session=session,
             )
             self._operators[BFLOAT16] = made
             self.maker = made.maker

@@ -9,9 +9,6 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import (
-    UNBOUNDED,
-    Range,
-    checked_range,
     checked_shape,
     checked_weights,
 )
@@ -40,8 +37,11 @@ class TiledConvolutionBf16(tiled.Tiled):
         kernel: bfloat16 [O, KH, KW, C / groups].
         bias: float32 [O], or None.
         movement: of the window.
-        epilogue: what ends it; None for the limits of `movement`.
+        epilogue: what becomes of sums; None to clamp them to the limits of `movement`.
         session: of the weights cache; None to pack for this operator alone.
+
+    Attributes:
+        epilogue: what becomes of sums; `reshape` looks at it.
 
     Raises:
         BackendError: what is not valid.
@@ -55,8 +55,8 @@ class TiledConvolutionBf16(tiled.Tiled):
         kernel: Weight,
         bias: Weight | None,
         movement: Movement,
-        *,
         epilogue: Epilogue | None = None,
+        *,
         session: Session | None = None,
     ) -> None:
         super().__init__()
@@ -68,11 +68,7 @@ class TiledConvolutionBf16(tiled.Tiled):
         checked_weights(kernel, bias, outputs, "bfloat16", "float32")
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._movement = (height, width), movement
-        if epilogue is None:
-            epilogue = Epilogue(limits=checked_range(movement.limits))
-        elif movement.limits != UNBOUNDED:
-            raise BackendError("bounds are those of the epilogue where there is one")
-        self._epilogue = epilogue
+        self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -142,7 +138,7 @@ class TiledConvolutionBf16(tiled.Tiled):
             "chunk": chunk,
             "parts": parts,
             "part_columns": columns,
-            "epilogue": self._epilogue.params(),
+            "epilogue": self.epilogue.params(),
             "target": target,
             "pixels_offset": pixels,
             "runs_offset": runs,
@@ -159,9 +155,8 @@ class TiledFullyConnectedBf16(TiledConvolutionBf16):
     Args:
         kernel: bfloat16 [O, C], or [C, O] where `transposed`.
         bias: float32 [O], or None.
-        limits: what the output is clamped to.
+        epilogue: what becomes of sums.
         transposed: whether the kernel has its input channels first.
-        epilogue: what ends it; None for `limits`.
         session: of the weights cache; None to pack for this operator alone.
 
     Raises:
@@ -172,18 +167,16 @@ class TiledFullyConnectedBf16(TiledConvolutionBf16):
         self,
         kernel: Weight,
         bias: Weight | None,
-        limits: Range = UNBOUNDED,
+        epilogue: Epilogue,
         *,
         transposed: bool = False,
-        epilogue: Epilogue | None = None,
         session: Session | None = None,
     ) -> None:
         checked_shape(kernel.shape, 2)
         upright = kernel.transpose(1, 0) if transposed else kernel
         outputs, inputs = upright.shape
         image = upright.reshape(outputs, 1, 1, inputs)
-        movement = Movement(limits=limits)
-        super().__init__(image, bias, movement, epilogue=epilogue, session=session)
+        super().__init__(image, bias, Movement(), epilogue, session=session)
 
     def reshape(self, rows: Any, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
