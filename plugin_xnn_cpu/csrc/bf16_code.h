@@ -140,6 +140,15 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size
   }
   float *out = p->out + first * p->out_stride + column;
   const size_t left = p->columns - column;
+  if (p->residual != NULL) {
+    const float *added = p->residual + first * p->out_stride + column;
+    const size_t size = (left < (size_t)vectors * LANES ? left : (size_t)vectors * LANES) * sizeof *out;
+    UNROLL for (int r = 0; r < rows; r++) {
+      vec others[VECTORS] = {0};
+      memcpy(others, added + (size_t)r * p->out_stride, size);
+      UNROLL for (int v = 0; v < vectors; v++) sums[r][v] += others[v];
+    }
+  }
   if (left >= (size_t)vectors * LANES) {
     UNROLL for (int r = 0; r < rows; r++) {
       UNROLL for (int v = 0; v < vectors; v++) {
@@ -161,7 +170,7 @@ INLINE void end_tile(const np_bf16_panel *p, size_t first, size_t rows, size_t c
                      size_t width) {
   const size_t place = first * p->out_stride + column, left = p->columns - column;
   p->end(p->epilogue, p->out + place, p->out_stride,
-         p->residual == NULL ? NULL : p->residual + place, p->out_stride, rows,
+         p->after == NULL ? NULL : p->after + place, p->out_stride, rows,
          left < width ? left : width);
 }
 

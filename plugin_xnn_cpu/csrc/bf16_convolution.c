@@ -11,8 +11,10 @@ typedef struct {
   const struct np_bf16_convolution_params *params;
   const np_bf16_code *code;
   np_epilogue_tile *end;
+  struct np_epilogue epilogue;
   const float *in;
-  const float *residual;
+  const float *before; /* residuals */
+  const float *after;
   float *out;
   uint8_t *scratch;
 } job;
@@ -120,17 +122,16 @@ static void part(void *context, size_t thread, size_t index) {
       np_bf16_packed_size(1, outputs, p->runs, p->run_length) / sizeof(uint32_t);
   const size_t skipped = columns / NP_BF16_COLUMNS * np_bf16_panel_size(NP_BF16_COLUMNS, pairs);
   const size_t place = (number * p->out_height + first) * p->out_width * p->outputs;
-  const struct np_epilogue *epilogue = &p->epilogue;
   const size_t count = rows * p->out_width;
   np_bf16_panel panel = {
       .runs = runs,
       .run_count = p->runs,
       .run_length = p->run_length,
       .out_stride = p->outputs,
-      .low = task->end == NULL ? epilogue->low : -INFINITY,
-      .high = task->end == NULL ? epilogue->high : INFINITY,
+      .low = task->end == NULL ? task->epilogue.low : -INFINITY,
+      .high = task->end == NULL ? task->epilogue.high : INFINITY,
       .end = task->end,
-      .epilogue = epilogue,
+      .epilogue = &task->epilogue,
   };
   for (size_t window = 0; window < count; window += panel.count) {
     panel.pixels = pixels + window;
@@ -142,7 +143,8 @@ static void part(void *context, size_t thread, size_t index) {
         const size_t here = place + window * p->outputs + group * outputs + column;
         panel.columns = last - column < NP_BF16_COLUMNS ? last - column : NP_BF16_COLUMNS;
         panel.out = task->out + here;
-        panel.residual = task->residual == NULL ? NULL : task->residual + here;
+        panel.residual = task->before == NULL ? NULL : task->before + here;
+        panel.after = task->after == NULL ? NULL : task->after + here;
         task->code->multiply(&panel);
         panel.panel += np_bf16_panel_size(panel.columns, pairs);
       }
@@ -153,11 +155,21 @@ static void part(void *context, size_t thread, size_t index) {
 int np_bf16_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
                         pthreadpool_t pool) {
   const struct np_bf16_convolution_params *p = params;
-  const bool adds = p->epilogue.residual != NP_RESIDUAL_NONE;
-  /* Bounds alone are applied in registers. */
-  const bool ends = adds || p->epilogue.function != NP_EPILOGUE_CLAMP;
-  job task = {p, fitting(p->target), ends ? np_epilogue_for(p->target) : NULL,
-              inputs[0], adds ? inputs[1] : NULL, out, workspace};
+  const int32_t residual = p->epilogue.residual;
+  /* Bounds alone, and what is added before, are done in registers. */
+  const bool ends = residual == NP_RESIDUAL_AFTER || p->epilogue.function != NP_EPILOGUE_CLAMP;
+  job task = {
+      .params = p,
+      .code = fitting(p->target),
+      .end = ends ? np_epilogue_for(p->target) : NULL,
+      .epilogue = p->epilogue,
+      .in = inputs[0],
+      .before = residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
+      .after = residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
+      .out = out,
+      .scratch = workspace,
+  };
+  if (residual == NP_RESIDUAL_BEFORE) task.epilogue.residual = NP_RESIDUAL_NONE;
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
   pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,

@@ -28,12 +28,12 @@ typedef struct {
   size_t columns; /* of the panel: 1 to 32 */
   float *out;
   size_t out_stride;
-  float low; /* what sums are clamped to; NaN stays */
+  const float *residual; /* added to sums; NULL for none; lies as `out` does, or in its place */
+  float low;             /* what they are clamped to then; NaN stays */
   float high;
-  /* What is done to a tile of sums that are not clamped, or NULL. */
-  np_epilogue_tile *end;
+  np_epilogue_tile *end; /* what is done after that; NULL for nothing */
   const struct np_epilogue *epilogue;
-  const float *residual; /* lies as `out`; NULL where there is none */
+  const float *after;    /* its residual, which does not lie in the place of `out`; NULL for none */
 } np_bf16_panel;
 
 /* The code for an instruction set. Where there is an instruction for pairs of bfloat16 elements are

@@ -38,8 +38,11 @@ QUICK = settings(
 )
 
 
-def run(operator, inputs, shape, threads):
-    """Run an operator; numbers around the result must stay as they are."""
+def run(operator, inputs, shape, threads, *, in_place=False):
+    """Run an operator, with the result in place of the last input or not.
+
+    Numbers around the result must stay as they are.
+    """
     places = tuple(range(len(inputs)))
     entry = Entry(operator.call, places, len(inputs), operator, operator.params, True, "bf16")
     tape = Tape([entry], len(inputs) + 1)
@@ -51,6 +54,9 @@ def run(operator, inputs, shape, threads):
     kept = [np.ascontiguousarray(x) for x in inputs]
     for place, x in zip(places, kept, strict=True):
         tape.bind(place, x)
+    if in_place:
+        memory[GUARD:-GUARD] = kept[-1].reshape(-1)
+        tape.bind(places[-1], memory, 4 * GUARD)
     tape.bind(len(inputs), memory, 4 * GUARD)
     with executing():
         tape.run(shared(threads))
@@ -199,7 +205,11 @@ def test_epilogues(function, residual):
     epilogue = Epilogue(function, limits, residual)
     operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement(), epilogue)
     operator.reshape(x.shape, shared(1))
-    got = run(operator, [x, other][: 1 + bool(residual)], other.shape, 1)
+    inputs = [x, other][: 1 + bool(residual)]
+    got = run(operator, inputs, other.shape, 1)
+    if residual == "before":
+        # The result may lie where the residual did.
+        np.testing.assert_array_equal(run(operator, inputs, other.shape, 1, in_place=True), got)
     sums, magnitudes = sums_of(bfloat16(x), kernel, None, Movement())
     if residual == "before":
         sums = sums + other

@@ -13,8 +13,12 @@ from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
-    Range,
     bf16_choice,
+)
+from narrowpass_xnn_cpu.native.operators.fp32_choice import (
+    AnyFullyConnected,
+    fully_connected,
+    products_are_ours,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
@@ -39,7 +43,19 @@ _WIDE = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-AnyFullyConnected = FullyConnected | AnyFullyConnectedInt8 | TiledFullyConnectedBf16
+_Made = AnyFullyConnected | AnyFullyConnectedInt8 | TiledFullyConnectedBf16
+
+
+def is_ours(kernel: Weight, rows: int | None) -> bool:
+    """Tell whether a product is one of ours, which ends with any epilogue.
+
+    Args:
+        kernel: [C, O], of the type that it is stored in.
+        rows: how many there are, where that is known.
+    """
+    if kernel.dtype == BFLOAT16 and bf16_choice.is_fast():
+        return bf16_choice.product_is_ours(rows) or products_are_ours()
+    return kernel.dtype == _WIDE and kernel.quantized is None and products_are_ours()
 
 
 class Product:
@@ -48,7 +64,7 @@ class Product:
     Args:
         kernel: [C, O], of the type that it is stored in.
         bias: float32 [O], or None.
-        limits: what the output is clamped to.
+        epilogue: what becomes of sums; nothing but a clamp where `is_ours` says no.
         rows: how many there are, where that is known.
         accumulate: what sums are to be kept in; empty where nobody says.
         activations: ``dynamic`` where rows are to be quantized too; empty where nobody says.
@@ -57,7 +73,7 @@ class Product:
     Attributes:
         channels: C.
         outputs: O.
-        maker: of the kernel, as it stands before the kernel's name.
+        epilogue: what becomes of sums.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
     """
 
@@ -65,7 +81,7 @@ class Product:
         self,
         kernel: Weight,
         bias: Weight | None,
-        limits: Range,
+        epilogue: Epilogue,
         rows: int | None,
         accumulate: str,
         activations: str,
@@ -73,12 +89,11 @@ class Product:
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
-        self.maker = FullyConnected.maker
-        self._bias, self._limits = bias, limits
+        self._bias, self.epilogue = bias, epilogue
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], AnyFullyConnected] = {}
+        self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
@@ -104,6 +119,7 @@ class Product:
             if activations == "dynamic":
                 self.precision = "float32: its matrix is not int8"
             return False
+        limits = self.epilogue.limits
         transposed = matrix.integers.moved is None
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
@@ -111,9 +127,7 @@ class Product:
                 make: Callable[..., AnyFullyConnectedInt8] = (
                     fully_connected_int8_rows if rows_too else FullyConnectedInt8
                 )
-                made = make(
-                    matrix, self._bias, self._limits, transposed=transposed, session=session
-                )
+                made = make(matrix, self._bias, limits, transposed=transposed, session=session)
             except BackendError as error:  # unfit constants, or a processor without the kernel
                 reason = f": {error}"
                 continue
@@ -127,20 +141,17 @@ class Product:
     def _make_bfloat16(self, source: Weight, rows: int | None, session: Session | None) -> None:
         """Make the operator of a matrix that is stored as bfloat16."""
         if bf16_choice.product_is_ours(rows):
-            made = TiledFullyConnectedBf16(
-                source,
-                self._bias,
-                Epilogue(limits=self._limits),
-                transposed=self._transposed,
-                session=session,
+            self._operators[BFLOAT16] = TiledFullyConnectedBf16(
+                source, self._bias, self.epilogue, transposed=self._transposed, session=session
             )
-            self._operators[BFLOAT16] = made
-            self.maker = made.maker
+            return
+        if bf16_choice.is_fast():
+            self._make(source, _WIDE, session)
             return
         try:
             self._make(source, BFLOAT16, session)
         except BackendError:
-            self._make(source, _WIDE, session)  # XNNPACK has no kernel for this processor either
+            self._make(source, _WIDE, session)  # XNNPACK has no kernel for it here either
 
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS
@@ -148,17 +159,27 @@ class Product:
 
     def _make(
         self, source: Weight, dtype: np.dtype[np.generic], session: Session | None
-    ) -> FullyConnected:
-        made = self._operators[dtype] = FullyConnected(
-            source.cast(dtype),
-            self._bias,
-            self._limits,
-            transposed=self._transposed,
-            session=session,
-        )
+    ) -> AnyFullyConnected:
+        kernel, transposed = source.cast(dtype), self._transposed
+        made: AnyFullyConnected
+        if dtype == _WIDE:
+            made = fully_connected(
+                kernel, self._bias, self.epilogue, transposed=transposed, session=session
+            )
+        else:
+            limits = self.epilogue.limits
+            made = FullyConnected(
+                kernel, self._bias, limits, transposed=transposed, session=session
+            )
+        self._operators[dtype] = made
         return made
 
-    def operator(self, rows: int) -> AnyFullyConnected:
+    @property
+    def maker(self) -> str:
+        """Of the kernel; see `Operator.maker`."""
+        return next(iter(self._operators.values())).maker
+
+    def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

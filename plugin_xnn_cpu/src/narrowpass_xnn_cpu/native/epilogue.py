@@ -46,6 +46,12 @@ class Epilogue:
         """Whether bounds are all that there is, which XNNPACK's operators have too."""
         return self.function == "clamp" and not self.residual
 
+    def without_residual(self) -> Epilogue:
+        """Give what can be done where the residual is added later: nothing if that comes first."""
+        if self.residual == "after":
+            return Epilogue(self.function, self.limits)
+        return Epilogue()
+
     def params(self) -> dict[str, Any]:
         """Give the fields of ``struct np_epilogue``."""
         low, high = self.limits

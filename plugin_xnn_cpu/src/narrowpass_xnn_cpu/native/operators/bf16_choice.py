@@ -46,6 +46,11 @@ def _code(target: str) -> str:
     return kernels.TARGETS[lib.np_bf16_code_target(kernels.TARGETS.index(target))]
 
 
+def is_fast() -> bool:
+    """Tell whether our kernels are compiled for instructions that this processor has."""
+    return code() in _CODES
+
+
 def multiplies_pairs() -> bool:
     """Tell whether bfloat16 is multiplied at twice the rate of float32."""
     return _CODES.get(code(), False)
@@ -53,7 +58,7 @@ def multiplies_pairs() -> bool:
 
 def product_is_ours(rows: int | None) -> bool:
     """Tell whether our kernel computes a product of so many rows, or of an unknown number."""
-    return multiplies_pairs() or (code() in _CODES and (rows is None or rows <= FEW_ROWS))
+    return multiplies_pairs() or (is_fast() and (rows is None or rows <= FEW_ROWS))
 
 
 def convolution_is_ours(*, depthwise: bool) -> bool:

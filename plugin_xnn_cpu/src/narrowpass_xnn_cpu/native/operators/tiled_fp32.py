@@ -34,8 +34,13 @@ def lanes() -> int:
 
 
 class _TiledFp32(tiled.Tiled):
-    """What products and convolutions share: how they are packed, and the parameters of C."""
+    """What products and convolutions share: how they are packed, and the parameters of C.
 
+    Attributes:
+        epilogue: what becomes of sums; `reshape` looks at it.
+    """
+
+    epilogue: Epilogue
     call = "NP_FP32_CONVOLUTION"
     layout = "NP_FP32_LAYOUT"
 
@@ -48,7 +53,7 @@ class _TiledFp32(tiled.Tiled):
         session: Session | None,
     ) -> None:
         """Pack a kernel of `sizes` groups, outputs of a group, and inputs of an output."""
-        groups, outputs, inputs = sizes
+        groups, outputs, _ = sizes
         checked_weights(kernel, bias, groups * outputs, "float32", "float32")
         self._lanes = lanes()
         layout = self._lanes, *sizes
@@ -167,7 +172,7 @@ class TiledConvolution(_TiledFp32):
         check_movement(movement)
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._movement = (height, width), movement
-        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
+        self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -185,7 +190,7 @@ class TiledConvolution(_TiledFp32):
         out = output_size(sizes, self._window, self._movement)
         checked_shape((batch, *out, self.outputs))
         self._reshape(
-            sizes, out, self.outputs, self._window, self._runs, self._movement, self._epilogue, pool
+            sizes, out, self.outputs, self._window, self._runs, self._movement, self.epilogue, pool
         )
         return out
 
@@ -218,7 +223,7 @@ class TiledFullyConnected(_TiledFp32):
         if transposed:
             outputs, inputs = inputs, outputs
         self.channels, self.outputs = inputs, outputs
-        self._epilogue = epilogue
+        self.epilogue = epilogue
         self._pack(kernel, bias, (1, outputs, inputs), transposed, session)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
@@ -226,5 +231,5 @@ class TiledFullyConnected(_TiledFp32):
         checked_shape((rows, max(self.channels, self.outputs)))
         sizes, out = (1, rows, 1, self.channels), (rows, 1)
         runs = 1, self.channels
-        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self._epilogue, pool)
+        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self.epilogue, pool)
         return self.params
