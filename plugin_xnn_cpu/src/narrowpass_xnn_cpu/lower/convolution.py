@@ -168,12 +168,9 @@ class Convolve(Ended):
             raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
-        if (
-            isinstance(operator, TiledConvolution | TiledConvolutionBf16)
-            and self.fitting(shapes, result) != operator.epilogue
-        ):
-            operator.epilogue = self.fitting(shapes, result)
-            operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+        epilogue = self.fitting(shapes, result)
+        if isinstance(operator, TiledConvolution | TiledConvolutionBf16):
+            operator.end_with(epilogue)
         return Run(result, operator.call if image[0] else "", operator, operator.params)
 
 

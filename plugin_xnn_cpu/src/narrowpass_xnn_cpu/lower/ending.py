@@ -1,8 +1,8 @@
 """Steps of products and convolutions that end with a residual and a function.
 
-Where the residual surely has the shape of the result, that is one step. Where sizes are known at run
-time only it may have to be broadcast, which the kernel does not do: then the step leaves it out, and
-steps behind it do the rest. For shapes that are equal these are views of the result.
+Where the residual surely has the shape of the result, that is one step. Where sizes are known at
+run time only it may have to be broadcast, which the kernel does not do: then the step leaves it
+out, and steps behind it do the rest. For shapes that are equal these are views of the result.
 """
 
 from __future__ import annotations

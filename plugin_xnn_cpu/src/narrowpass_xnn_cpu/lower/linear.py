@@ -52,9 +52,10 @@ class Linear(Ended):
         if not rows:
             return Run(result)
         operator = product.operator(rows)
+        params = operator.reshape(rows, sizing.pool)
         if isinstance(operator, TiledFullyConnected | TiledFullyConnectedBf16):
-            operator.epilogue = epilogue
-        return Run(result, operator.call, operator, operator.reshape(rows, sizing.pool))
+            operator.end_with(epilogue)
+        return Run(result, operator.call, operator, params)
 
 
 class MatrixProducts(Step):

@@ -40,9 +40,6 @@ class TiledConvolutionBf16(tiled.Tiled):
         epilogue: what becomes of sums; None to clamp them to the limits of `movement`.
         session: of the weights cache; None to pack for this operator alone.
 
-    Attributes:
-        epilogue: what becomes of sums; `reshape` looks at it.
-
     Raises:
         BackendError: what is not valid.
     """
@@ -68,7 +65,7 @@ class TiledConvolutionBf16(tiled.Tiled):
         checked_weights(kernel, bias, outputs, "bfloat16", "float32")
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._movement = (height, width), movement
-        self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
+        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -138,7 +135,7 @@ class TiledConvolutionBf16(tiled.Tiled):
             "chunk": chunk,
             "parts": parts,
             "part_columns": columns,
-            "epilogue": self.epilogue.params(),
+            "epilogue": self._epilogue.params(),
             "target": target,
             "pixels_offset": pixels,
             "runs_offset": runs,
@@ -147,6 +144,10 @@ class TiledConvolutionBf16(tiled.Tiled):
         }
         self.params = self._ffi.new("struct np_bf16_convolution_params *", given)
         return out
+
+    def end_with(self, epilogue: Epilogue) -> None:
+        """Let this become of sums, until the next `reshape`."""
+        self.params.epilogue = epilogue.params()
 
 
 class TiledFullyConnectedBf16(TiledConvolutionBf16):

@@ -34,13 +34,8 @@ def lanes() -> int:
 
 
 class _TiledFp32(tiled.Tiled):
-    """What products and convolutions share: how they are packed, and the parameters of C.
+    """What products and convolutions share: how they are packed, and the parameters of C."""
 
-    Attributes:
-        epilogue: what becomes of sums; `reshape` looks at it.
-    """
-
-    epilogue: Epilogue
     call = "NP_FP32_CONVOLUTION"
     layout = "NP_FP32_LAYOUT"
 
@@ -133,6 +128,10 @@ class _TiledFp32(tiled.Tiled):
         }
         self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
 
+    def end_with(self, epilogue: Epilogue) -> None:
+        """Let this become of sums, until the next `reshape`."""
+        self.params.epilogue = epilogue.params()
+
 
 def _parts(panels: int, tasks: int, threads: int) -> int:
     """Divide panels so that threads have enough to do beside the tasks that there are."""
@@ -172,7 +171,7 @@ class TiledConvolution(_TiledFp32):
         check_movement(movement)
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._movement = (height, width), movement
-        self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
+        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -190,7 +189,7 @@ class TiledConvolution(_TiledFp32):
         out = output_size(sizes, self._window, self._movement)
         checked_shape((batch, *out, self.outputs))
         self._reshape(
-            sizes, out, self.outputs, self._window, self._runs, self._movement, self.epilogue, pool
+            sizes, out, self.outputs, self._window, self._runs, self._movement, self._epilogue, pool
         )
         return out
 
@@ -223,7 +222,7 @@ class TiledFullyConnected(_TiledFp32):
         if transposed:
             outputs, inputs = inputs, outputs
         self.channels, self.outputs = inputs, outputs
-        self.epilogue = epilogue
+        self._epilogue = epilogue
         self._pack(kernel, bias, (1, outputs, inputs), transposed, session)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
@@ -231,5 +230,5 @@ class TiledFullyConnected(_TiledFp32):
         checked_shape((rows, max(self.channels, self.outputs)))
         sizes, out = (1, rows, 1, self.channels), (rows, 1)
         runs = 1, self.channels
-        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self.epilogue, pool)
+        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self._epilogue, pool)
         return self.params
