@@ -8,13 +8,14 @@ pairs and multiply them as float32. They are compared with float32 (ours where `
 ours, otherwise XNNPACK's), with XNNPACK's products of bfloat16 where it has any for the processor,
 and with a model of that one operator in OpenVINO that is told to compute in bf16. All are run in
 turns. Shown are billions of operations a second, a multiplication and an addition being two, by
-processor time where there is one thread: medians of all rounds. The last column has the bytes of the
-matrix of bfloat16 over the best time, in GB/s: what few rows wait for.
+processor time where there is one thread: medians of all rounds. The last column has the bytes of
+the matrix of bfloat16 over the best time, in GB/s: what few rows wait for.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import statistics
 import time
@@ -124,7 +125,7 @@ def measure(
         tape.bind(0, given)
         tape.bind(1, results[name])
         kept.append((tape, scratch))
-        runs[name] = lambda tape=tape: tape.run(pool)
+        runs[name] = functools.partial(tape.run, pool)
         runs[name]()
         error = np.abs(results[name] - results["float32"]).max()
         if error > 0.05 * np.abs(results["float32"]).max():

@@ -14,11 +14,11 @@ AVX-512, AVX2                          up to `FEW_ROWS` rows, and   none: inputs
 other processors                       none                         none
 =====================================  ===========================  ==========================
 
-`benchmarks/bf16_kernels.py` gives the figures. With many rows, widening costs as much as the half
-of the reading that is spared, and float32 does without rounding the rows. Where their number is not
-known, such as in a decoder that is given a prompt and then one token at a time, one matrix of
-bfloat16 serves both: it is as fast as float32 with many rows, and twice as fast with few. Depthwise
-convolutions wait for their inputs and not for their weights, which are few.
+`benchmarks/bf16_kernels.py` gives the figures. With one row, half the bytes are twice the speed;
+with many, splitting pairs costs a tenth to a fifth, and float32 does without rounding the rows.
+Where their number is not known, such as in a decoder that is given a prompt and then one token at a
+time, one matrix of bfloat16 serves both: another one of float32 would be twice as large as that.
+Depthwise convolutions wait for their inputs and not for their weights, which are few.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import functools
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 
-FEW_ROWS = 16
-"""Up to so many rows, reading a matrix takes as long as the arithmetic or longer."""
+FEW_ROWS = 12
+"""Up to so many rows, of a tile, splitting pairs costs less than the reading that is spared."""
 
 _CODES = {"avx512bf16": True, "avx512": False, "avx2": False}
 """The codes that are fast, and whether they have an instruction for pairs."""
