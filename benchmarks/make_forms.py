@@ -8,11 +8,11 @@ calibrate with, and gives both to each tool in a process of its own: narrowpass 
 ``narrowpass build MODEL.onnx -p "fold,int8-sym{mode=static}" --calibration SAMPLES`` (also
 ``mode=dynamic``, ``fp16{dtype=bfloat16}`` and plain ``fold``); onnxruntime's ``quantize_static``
 (QDQ, for each channel, u8s8 and s8s8, after ``quant_pre_process``), and for transformers
-``quantize_dynamic``, after fusing attention; NNCF on OpenVINO's form of the model; ExecuTorch with ``XNNPACKQuantizer``, static for
-convolutional networks and dynamic for transformers. Shown are the seconds that each tool takes, the
-most memory of its process, and the bytes of its weights file, or why there is none. A file that is
-there already is not made again. Needs the dependency group ``int8``; without ExecuTorch or NNCF the
-rows of these say so.
+``quantize_dynamic``, after fusing attention; NNCF on OpenVINO's form of the model; ExecuTorch with
+``XNNPACKQuantizer``, static for convolutional networks and dynamic for transformers. Shown are the
+seconds that each tool takes, the most memory of its process, and the bytes of its weights file, or
+why there is none. A file that is there already is not made again. Needs the dependency group
+``int8``; without ExecuTorch or NNCF the rows of these say so.
 """
 
 from __future__ import annotations
