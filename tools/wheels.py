@@ -11,6 +11,7 @@ of this repository comes from an index; FILE has further constraints.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -53,6 +54,8 @@ def build(folder: Path) -> None:
     """Build every distribution into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    if importlib.util.find_spec("pip") is None:  # tox installs nothing for environments that build
+        run(sys.executable, "-m", "ensurepip")
     pip = sys.executable, "-m", "pip"
     run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *projects().values())
     pins = [f"{name} @ {wheel_of(folder, name).as_uri()}\n" for name in projects()]
