@@ -39,7 +39,7 @@ def packed(groups, outputs, runs, length, weights, bias):
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_panels(sizes, has_bias):
     """A panel has the bias and then, for each pair of a run, two weights of each column."""
-    groups, outputs, runs, length = sizes
+    groups, outputs, _, length = sizes
     rng = np.random.default_rng(0)
     weights = rng.integers(1, 1 << 16, sizes, np.uint16)
     bias = rng.standard_normal(groups * outputs).astype(np.float32) if has_bias else None
