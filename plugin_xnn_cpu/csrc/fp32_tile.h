@@ -100,9 +100,8 @@ INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *ahead,
 INLINE void tiles(const np_fp32_panel *p, const int vectors) {
   const int most = SUMS / vectors < ROWS ? SUMS / vectors : ROWS;
   size_t left = (p->count + (size_t)most - 1) / (size_t)most;
-  /* What follows this part of the panel is fetched while this one is multiplied. */
-  const size_t depth = p->run_count * p->run_length;
-  const char *ahead = (const char *)(p->weights + LANES * (size_t)vectors * depth);
+  /* The weights that are needed next are fetched while these are multiplied. */
+  const char *ahead = (const char *)p->ahead;
   const size_t wanted = LANES * 4 * (size_t)vectors * STEP / 64;
   const size_t lines = (wanted + left - 1) / left;
   for (size_t first = 0; first < p->count; left--) {
