@@ -174,7 +174,8 @@ static void multiply_group(const job *task, np_fp32_panel panel, const float *pa
     more = next_part(p, &next);
     for (size_t n = first; n < end; n++) {
       const int within = n + 1 < end;
-      panel.ahead = weights_of(p, packed, place(p, within ? n + 1 : first), within || !more ? part : next);
+      const panel_place after = place(p, within ? n + 1 : first);
+      panel.ahead = weights_of(p, packed, after, within || !more ? part : next);
       multiply(task, panel, packed, place(p, n), part, !more);
     }
   }

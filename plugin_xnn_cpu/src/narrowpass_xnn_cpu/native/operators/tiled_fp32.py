@@ -25,6 +25,9 @@ _PIXELS = 24
 _DEPTH = 384
 """Inputs that are multiplied at a time: a panel's weights for these stay in the first caches."""
 
+_FEW = 6
+"""Windows that are one tile of any panel."""
+
 
 def lanes() -> int:
     """Give the lanes that weights are packed for here: 16 for AVX-512, otherwise 8."""
@@ -83,8 +86,10 @@ class _TiledFp32(tiled.Tiled):
         copies = any(movement.pads)
         wide_width = (out_width - 1) * steps[1] + reach[1] if copies else width
         # A product goes over all panels with some of the inputs before it goes on to others.
-        within = window == (1, 1) and runs[1] > _DEPTH
-        row = min(wide_width, out_width * window[1]) * (_DEPTH if within else channels)
+        few = batch * out_height * out_width <= _FEW  # each weight is needed once: as it lies
+        depth = runs[0] * runs[1] if few else _DEPTH
+        within = window == (1, 1) and runs[1] > depth
+        row = min(wide_width, out_width * window[1]) * (depth if within else channels)
         room = _BAND_BYTES[self._lanes] // (4 * row)  # rows of the image that are read
         most = (room - window[0]) // min(steps[0], window[0]) + 1
         most = max(most, -(-_PIXELS // out_width))
@@ -120,7 +125,7 @@ class _TiledFp32(tiled.Tiled):
             "wide_width": wide_width,
             "runs": runs[0],
             "run_length": runs[1],
-            "depth": _DEPTH,
+            "depth": depth,
             "panels_within": within,
             "band": band,
             "bands": bands,
