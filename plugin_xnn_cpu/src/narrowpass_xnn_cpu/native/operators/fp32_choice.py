@@ -1,8 +1,8 @@
 """Which kernels compute products and convolutions of float32: XNNPACK's, or ours.
 
-On AVX2, XNNPACK computes all convolutions, windows of 1 x 1 too, with a tile of 5 x 16. In the build
-that is bundled, the one for AVX2 keeps one of its ten sums in memory: each step waits for a store
-and a load. The tile of its products of matrices has all sums in registers, and so has ours, of
+On AVX2, XNNPACK computes all convolutions, windows of 1 x 1 too, with a tile of 5 x 16. In the
+build that is bundled, it keeps one of its ten sums in memory: each step waits for a store and a
+load. The tile of its products of matrices has all sums in registers, and so has ours, of
 6 x 16. Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
 
 ===========================================  =======  ====
@@ -19,7 +19,7 @@ convolution                                  XNNPACK  here
 
 On AVX-512 its tiles are 7 x 16 and load 8 registers for 7 that they multiply; ours are 8 x 48 and
 6 x 64 and load 11 or 10 for 24. The same on one core of an Ice Lake server at 2.8 GHz, of about 167
-(the median of the time that programs got, beside other programs, of `benchmarks/fp32_kernels.py`):
+(`benchmarks/fp32_kernels.py`; medians by processor time, on a machine with other work to do):
 
 ===========================================  =======  ====
 product or convolution                       XNNPACK  here
