@@ -28,11 +28,16 @@ class Attention(Step):
     """Attention of heads that lie anywhere, their last axis dense.
 
     Args:
-        slots: q, k and v, and a mask where there is one.
+        slots: q, k and v, and a mask where there is one: floats, or booleans.
         perms: for each of them the order that its axes lie in; for k as [.., keys, depth].
         output: the result.
         perm: the order that the axes of the result are to lie in.
-        scale: what scores are multiplied by before the mask is added.
+        scale: what scores are multiplied by before the mask.
+        mask: what the mask does to scores: ``added``, or of booleans, ``kept`` where it is true,
+            or ``filled`` there.
+        fill: what scores become that are not kept.
+        grouped: whether k and v have one head for each group of heads of q that lie side by side,
+            as [batch, groups, ..] beside [batch, groups · heads of a group, ..].
     """
 
     kernel = "attention"
@@ -44,11 +49,18 @@ class Attention(Step):
         output: Slot,
         perm: Perm,
         scale: float,
+        *,
+        mask: str = "added",
+        fill: float = 0.0,
+        grouped: bool = False,
     ) -> None:
         super().__init__(slots, output)
         self._perms = tuple(perms)
         self._perm = perm
         self._scale = scale
+        self._mask = mask if len(slots) > 3 else "none"
+        self._fill = fill
+        self._grouped = grouped
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -56,30 +68,68 @@ class Attention(Step):
         q, k, v, *masks = views
         if q.shape[-1] != k.shape[-1]:
             raise BackendError(f"queries of {q.shape[-1]} and keys of {k.shape[-1]} do not fit")
-        scores = broadcast((*q.shape[:-1], 1), (*k.shape[:-2], 1, k.shape[-2]))
+        heads, groups = q.shape[-3:-2], k.shape[-3:-2]
+        each = _each(heads, groups, v.shape[-3:-2]) if self._grouped else 1
+        leading_k, leading_v = k.shape[:-2], v.shape[:-2]
+        if each > 1:
+            leading_k, leading_v = (*leading_k[:-1], *heads), (*leading_v[:-1], *heads)
+        scores = broadcast((*q.shape[:-1], 1), (*leading_k, 1, k.shape[-2]))
         scores = broadcast(scores, *(mask.shape for mask in masks))
         if scores[-1] != v.shape[-2]:
             raise BackendError(f"{scores[-1]} scores and {v.shape[-2]} values do not fit")
-        leading = broadcast(scores[:-2], v.shape[:-2])
+        leading = broadcast(scores[:-2], leading_v)
         result = (*leading, scores[-2], v.shape[-1])
         lies = tuple(result[axis] for axis in self._perm)
         if not elements(result):
             return Run(lies)
         if not scores[-1]:
             return Run(lies, constant=np.zeros(lies, np.float32))
-        heads = (*(1,) * (2 - len(leading)), *leading)
+        many = [1] * (3 - len(leading)) + list(leading)
+        out = _View(lies, self._perm)
+        strides = [view.strides() for view in (q, k, v, *masks)]
+        out_strides = out.strides()
+        if each > 1:
+            many = [*many[1:2], many[2] // each, each]
+            whole = zip((q, k, v, *masks), strides, strict=True)
+            strides = [_split(view.shape, steps, groups[0], each) for view, steps in whole]
+            out_strides = _split(out.shape, out_strides, groups[0], each)
+        rows = scores[-2]
+        if rows == 1 and not strides[1][2] and not strides[2][2]:
+            # One token: its heads that share keys are rows, so that these are read once.
+            rows, many[2] = many[2], 1
+            for steps in (*strides[:1], *strides[3:], out_strides):
+                steps[2], steps[3] = 0, steps[2]
         params, workspace = kernels.attention(
-            heads=heads,
-            rows=scores[-2],
+            heads=many,
+            rows=rows,
             keys=scores[-1],
             depth=q.shape[-1],
             values=v.shape[-1],
-            strides=[view.strides() for view in (q, k, v, *masks)],
-            out_strides=_View(lies, self._perm).strides(),
+            strides=strides,
+            out_strides=out_strides,
             scale=self._scale,
             threads=sizing.pool.threads,
+            mask=self._mask,
+            fill=self._fill,
         )
         return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
+
+
+def _each(heads: Shape, groups: Shape, others: Shape) -> int:
+    """Give the heads of each group."""
+    if groups != others or not groups or not groups[0] or heads[0] % groups[0]:
+        raise BackendError(
+            f"{heads} heads of queries, {groups} of keys and {others} of values are no groups"
+        )
+    return heads[0] // groups[0]
+
+
+def _split(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list[int]:
+    """Cut the axis of heads, the last but two, into groups and heads: [batch, group, head, ..]."""
+    _, batch, head, *rest = strides
+    if len(shape) > 2 and shape[-3] == groups * each:
+        return [batch, head * each, head, *rest]
+    return [batch, head, 0, *rest]
 
 
 class _View:
@@ -92,9 +142,9 @@ class _View:
         self._strides = [steps[place] for place in places]
 
     def strides(self) -> list[int]:
-        """Give four strides; 0 along axes that are broadcast."""
+        """Give five strides; 0 along axes that are broadcast."""
         steps = [0 if n == 1 else step for n, step in zip(self.shape, self._strides, strict=True)]
-        return [0] * (4 - len(steps)) + steps
+        return [0] * (5 - len(steps)) + steps
 
 
 def match(softmax: ir.Node, facts: Facts, version: int) -> Group | None:
