@@ -328,7 +328,12 @@ NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_siz
     largest[m] = mask_any(p, scores + m * row_size, task->mask, at);
   }
   for (size_t m = 0; m < rows; m++) {
-    sums[m] = exponentiate(scores + m * row_size, p->keys, largest[m]);
+    float *row = scores + m * row_size;
+    sums[m] = exponentiate(row, p->keys, largest[m]);
+    if (p->safe && sums[m] != sums[m]) {
+      for (size_t n = 0; n < p->keys; n++) row[n] = 0.0f;
+      sums[m] = 1.0f;
+    }
   }
 }
 

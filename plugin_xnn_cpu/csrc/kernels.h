@@ -186,6 +186,7 @@ struct np_attention_params {
   int32_t mask; /* NP_MASK_* */
   float fill;
   float scale;
+  int32_t safe;     /* a row of scores whose exponentials are NaN gives zeros */
   size_t block;     /* query rows whose scores are in memory at a time */
   size_t parts;     /* that the rows of a head are divided into, for threads */
   size_t part_rows; /* rows of a part */

@@ -162,6 +162,7 @@ def attention(
     threads: int,
     mask: str = "none",
     fill: float = 0.0,
+    safe: bool = False,
 ) -> tuple[Any, int]:
     """Give the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
 
@@ -177,6 +178,7 @@ def attention(
         threads: that may compute at once.
         mask: what the mask does; one of `MASKS`.
         fill: what scores become where a mask of bytes says so.
+        safe: whether a row of scores that come to NaN gives zeros.
     """
     if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
         raise BackendError("the last axis of an operand of attention is not dense")
@@ -201,7 +203,7 @@ def attention(
     _dims(params.out_strides, out_strides[:4])
     _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
     params.mask, params.fill = MASKS.index(mask), fill
-    params.scale = scale
+    params.scale, params.safe = scale, safe
     params.block, params.parts, params.part_rows = block, parts, part_rows
     params.target = TARGETS.index(TARGET)
     params.thread_scratch = -(-scratch // _LINE) * _LINE
