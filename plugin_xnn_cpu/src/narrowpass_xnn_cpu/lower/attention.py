@@ -19,6 +19,7 @@ from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
+
 class Attention(Step):
     """Attention of heads that lie anywhere, their last axis dense.
 
@@ -197,9 +198,7 @@ def _attention(op: Op, builder: Builder) -> None:
     names = ("mask", "fill", "safe", "grouped", "targets")
     options = {name: op.attributes[name] for name in names if name in op.attributes}
     perm = _lies(builder, output)
-    step = Attention(
-        slots, perms, builder.new(output), perm, op.get("scale", 1.0), **options
-    )
+    step = Attention(slots, perms, builder.new(output), perm, op.get("scale", 1.0), **options)
     builder.emit(step, output, perm)
 
 

@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.lower.matching import (
     with_constant,
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
-from narrowpass_xnn_cpu.lower.patterns import attention
+from narrowpass_xnn_cpu.lower.patterns import attention, rotary
 
 Match = Callable[[ir.Node, Facts, int], "Group | None"]
 
@@ -216,6 +216,7 @@ _ANCHORS: dict[str, Match] = {
     "Clip": _hard_swish,
     "Sigmoid": _silu,
     "Softmax": attention.match,
+    "Add": rotary.match,
 }
 
 

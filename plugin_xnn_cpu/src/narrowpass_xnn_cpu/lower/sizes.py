@@ -148,6 +148,25 @@ def reshaped(node: ir.Node, facts: Facts) -> list[Size] | None:
     return result
 
 
+def keeps(reshape: ir.Node, given: Sequence[Size], last: Sequence[Size], facts: Facts) -> bool:
+    """Tell whether a Reshape leaves leading axes as they are and makes `last` of the others.
+
+    Args:
+        reshape: what makes as many elements as it takes.
+        given: the sizes of the leading axes.
+        last: what the target is to have behind them.
+        facts: of the graph.
+    """
+    target = elements_of(reshape.inputs[1], facts)
+    if target is None or len(target) != len(given) + len(last) or target.count(-1) > 1:
+        return False
+    copies = not reshape.attributes.get_int("allowzero", 0)
+    leading = zip(target, given, strict=False)
+    kept = all(size in (-1, other) or (size == 0 and copies) for size, other in leading)
+    behind = zip(target[len(given) :], last, strict=True)
+    return kept and all(size in (-1, other) for size, other in behind)
+
+
 def times(sizes: Sequence[Size]) -> int | None:
     """Give the product of sizes; None where not all are numbers."""
     numbers = [size for size in sizes if isinstance(size, int)]

@@ -210,6 +210,37 @@ def attention(
     return params, threads * params.thread_scratch * 4
 
 
+def rotary(
+    *,
+    sizes: Sequence[int],
+    depth: int,
+    rotated: int,
+    strides: Sequence[Sequence[int]],
+    interleaved: bool,
+    halved: bool,
+) -> Any:
+    """Give the parameters of ``NP_ROTARY``.
+
+    Args:
+        sizes: three, of the axes before rows.
+        depth: of a row.
+        rotated: its first numbers, which are turned; the others stay.
+        strides: three of each of x, the cosines, the sines and the result; rows are dense.
+        interleaved: whether pairs lie side by side, and not a half apart.
+        halved: whether both of a pair share a cosine and a sine.
+    """
+    if rotated % 2 or not 0 <= rotated <= depth:
+        raise BackendError(f"{rotated} of {depth} numbers are no pairs that could be turned")
+    params = extension().ffi.new("struct np_rotary_params *")
+    _dims(params.sizes, sizes)
+    params.depth, params.rotated = depth, rotated
+    targets = params.x_strides, params.cos_strides, params.sin_strides, params.out_strides
+    for target, given in zip(targets, strides, strict=True):
+        _dims(target, given)
+    params.interleaved, params.halved = interleaved, halved
+    return params
+
+
 def dense_strides(shape: Sequence[int]) -> list[int]:
     """Give the strides of a dense array, in elements."""
     strides = [1] * len(shape)
