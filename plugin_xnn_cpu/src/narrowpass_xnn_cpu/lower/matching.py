@@ -68,3 +68,20 @@ def is_swap(transpose: ir.Node, facts: Facts) -> bool:
     axes = list(range(rank))
     axes[-2:] = axes[:-3:-1]
     return (list(range(rank))[::-1] if perm is None else list(perm.as_ints())) == axes
+
+
+def uncast(value: ir.Value | None, facts: Facts) -> ir.Value | None:
+    """Look behind casts between floats: what lies between is float32 here."""
+    node = producer(value, "Cast")
+    while node is not None and facts.is_float(node.inputs[0]) and facts.is_float(node.outputs[0]):
+        value = node.inputs[0]
+        node = producer(value, "Cast")
+    return value
+
+
+def are_for(nodes: Sequence[ir.Node], facts: Facts) -> bool:
+    """Tell whether what nodes make is read by them alone, but for what the last one makes."""
+    own = set(nodes)
+    made = [value for node in nodes[:-1] for value in node.outputs]
+    read = [use.node for value in made for use in value.uses()]
+    return all(node in own for node in read) and not any(v.name in facts.needed for v in made)

@@ -20,7 +20,8 @@ from narrowpass_xnn_cpu.lower.matching import (
     with_constant,
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
-from narrowpass_xnn_cpu.lower.patterns import attention, rotary
+from narrowpass_xnn_cpu.lower.patterns import attention, normalization, rotary
+from narrowpass_xnn_cpu.lower.sums import with_sums
 
 Match = Callable[[ir.Node, Facts, int], "Group | None"]
 
@@ -216,6 +217,8 @@ _ANCHORS: dict[str, Match] = {
     "Clip": _hard_swish,
     "Sigmoid": _silu,
     "Softmax": attention.match,
+    "Sqrt": normalization.match,
+    "Pow": normalization.match,
     "Add": rotary.match,
 }
 
@@ -247,7 +250,8 @@ def operations(
         if any(member in taken for member in nodes) or RULES[group.kind].check(op, facts):
             continue
         found.update(dict.fromkeys(nodes, op))
-    return without_superseded(list(_fused(graph, facts, version, found, whole)), facts)
+    ops = list(_fused(graph, facts, version, found, whole))
+    return without_superseded(with_sums(ops, facts), facts)
 
 
 def _fused(
