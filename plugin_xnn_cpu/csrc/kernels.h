@@ -88,6 +88,20 @@ struct np_function_params {
   int32_t function;
 };
 
+/* out = x · logistic(slope · x + cubic · x³) of `rows` rows of `columns`, times `factor` where there is
+ * one; strides are those of rows. */
+struct np_gate_params {
+  size_t rows;
+  size_t columns;
+  ptrdiff_t x_offset;
+  ptrdiff_t x_stride;
+  ptrdiff_t factor_offset;
+  ptrdiff_t factor_stride;
+  float slope;
+  float cubic;
+  int32_t has_factor;
+};
+
 /* out[2 i] and out[2 i + 1] = softmax of x[2 i] and x[2 i + 1]; `count` pairs. Rows of two are
  * what XNNPACK's softmax is slowest at. */
 struct np_softmax_pairs_params {

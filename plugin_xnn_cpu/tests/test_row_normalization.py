@@ -18,8 +18,8 @@ pytestmark = pytest.mark.once
 
 WIDTH = 24
 CONSTANTS = f"""<float two = {{2}}, float one = {{1}}, float epsilon = {{0.00001}},
-    int64[1] last = {{-1}}, float half = {{-0.5}}, float[{WIDTH}] scale, float[{WIDTH}] bias, float[{WIDTH}] row,
-    float[1, 1, {WIDTH}] wide>"""
+    int64[1] last = {{-1}}, float half = {{-0.5}}, float[{WIDTH}] scale, float[{WIDTH}] bias,
+    float[{WIDTH}] row, float[1, 1, {WIDTH}] wide>"""
 
 
 def model_of(body, given="float[b, n, 24] x", out="float[b, n, 24] y", opset=18):

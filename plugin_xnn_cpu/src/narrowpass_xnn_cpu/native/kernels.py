@@ -161,6 +161,28 @@ def function(count: int, name: str) -> Any:
     return extension().ffi.new("struct np_function_params *", (count, FUNCTIONS.index(name)))
 
 
+def gate(
+    rows: int,
+    columns: int,
+    x: tuple[int, int],
+    factor: tuple[int, int] | None,
+    slope: float,
+    cubic: float,
+) -> Any:
+    """Give the parameters of ``NP_GATE``.
+
+    Args:
+        rows: how many.
+        columns: of a row.
+        x: the offset of what is gated, and how far its rows lie apart.
+        factor: the same of what that is multiplied with, if it is.
+        slope: of the logistic function's argument.
+        cubic: of its cube.
+    """
+    fields = rows, columns, *x, *(factor or (0, 0)), slope, cubic, factor is not None
+    return extension().ffi.new("struct np_gate_params *", fields)
+
+
 def softmax_pairs(count: int) -> Any:
     """Give the parameters of ``NP_SOFTMAX_PAIRS``."""
     return extension().ffi.new("struct np_softmax_pairs_params *", (count,))
