@@ -179,7 +179,8 @@ def _gather_nd(op: Op) -> Kernel:
             np.arange(size).reshape(-1, *(1,) * (indices.ndim - 2 - axis))
             for axis, size in enumerate(data.shape[:batched])
         ]
-        return data[(*lead, *(indices[..., axis] for axis in range(depth)))]
+        taken: Array = data[(*lead, *(indices[..., axis] for axis in range(depth)))]
+        return taken
 
     return run
 

@@ -183,8 +183,8 @@ def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 def _is_row(value: ir.Value | None, rows: _Rows, facts: Facts) -> bool:
     """Tell whether a value has a number for each column, and nothing else."""
-    dims = facts.dims(value)
-    return bool(dims) and dims[-1] == rows.width and all(dim == 1 for dim in (dims or ())[:-1])
+    dims = facts.dims(value) or (None,)
+    return dims[-1] == rows.width and all(dim == 1 for dim in dims[:-1])
 
 
 def _scaled(rows: _Rows, nodes: list[ir.Node], facts: Facts) -> Group | None:
