@@ -10,6 +10,13 @@
 
 #define NP_MAX_DIMS 8
 
+/* Which code runs: the best that the CPU has, or at most the one that is named. */
+#define NP_TARGET_BEST 0
+#define NP_TARGET_PLAIN 1
+#define NP_TARGET_AVX2 2
+#define NP_TARGET_AVX512 3
+#define NP_TARGET_AVX512_BF16 4
+
 /* out[offset + i·out_strides] = in[offset + i·in_strides] over all indices i below `sizes`. */
 struct np_copy_params {
   size_t rank;
@@ -48,13 +55,20 @@ struct np_gather_s8_params {
   size_t scale_step;
 };
 
-/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`. */
+/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`, dense, of which
+ * there are as many as the product of `sizes`; x may be the sum of x and `added`. Where the sum is
+ * wanted too it goes to `sum_offset` behind the result, which else is 0. */
 struct np_layer_norm_params {
-  size_t rows;
+  size_t sizes[3];
   size_t columns;
+  ptrdiff_t x_strides[3];
+  ptrdiff_t added_strides[3];
+  size_t sum_offset;
   float epsilon;
   int32_t has_bias;
+  int32_t has_added;
   int32_t root_mean_square; /* no mean is taken away */
+  int32_t target;           /* NP_TARGET_* */
 };
 
 /* out = min(max(a + b, low), high), all of `count` elements. */
@@ -74,6 +88,20 @@ struct np_add_clamp_params {
 struct np_function_params {
   size_t count;
   int32_t function;
+};
+
+/* out = x · logistic(slope · x + cubic · x³) of `rows` rows of `columns`, times `factor` where there is
+ * one; strides are those of rows. */
+struct np_gate_params {
+  size_t rows;
+  size_t columns;
+  ptrdiff_t x_offset;
+  ptrdiff_t x_stride;
+  ptrdiff_t factor_offset;
+  ptrdiff_t factor_stride;
+  float slope;
+  float cubic;
+  int32_t has_factor;
 };
 
 /* out[2 i] and out[2 i + 1] = softmax of x[2 i] and x[2 i + 1]; `count` pairs. Rows of two are
@@ -154,38 +182,56 @@ struct np_table_params {
   uint8_t table[256];
 };
 
-/* Which code runs: the best that the CPU has, or at most the one that is named. */
-#define NP_TARGET_BEST 0
-#define NP_TARGET_PLAIN 1
-#define NP_TARGET_AVX2 2
-#define NP_TARGET_AVX512 3
-#define NP_TARGET_AVX512_BF16 4
-
 /* A block of query rows in attention; their sums are kept aside. */
 #define NP_ATTENTION_MOST_ROWS 48
 
-/* out[b, h, m, :] = softmax(q[b, h, m, :] · k[b, h, :, :] · scale + mask[b, h, m, :]) · v[b, h]
- * with q of rows × depth, k of keys × depth, v of keys × values, whose last axes are dense. The
- * mask has four strides, of 0 where it is broadcast; the last is 0 or 1. */
+/* What a mask does to the scores, which are multiplied by `scale` first. */
+#define NP_MASK_NONE 0
+#define NP_MASK_ADDED 1  /* floats that are added */
+#define NP_MASK_KEPT 2   /* bytes: where they are 0, the score becomes `fill` */
+#define NP_MASK_FILLED 3 /* bytes: where they are not 0, the score becomes `fill` */
+
+/* out[h, m, :] = softmax(q[h, m, :] · k[h, :, :] · scale + mask[h, m, :]) · v[h] over all h below
+ * `heads`: batches, groups, and heads in each group, which share keys and values where these have
+ * a stride of 0. q is of rows × depth, k of keys × depth, v of keys × values, whose last axes are
+ * dense. A stride is 0 where an operand is broadcast; the mask's last one is 0 or 1. */
 struct np_attention_params {
-  size_t batches;
-  size_t heads;
+  size_t heads[3];
   size_t rows;
   size_t keys;
   size_t depth;
   size_t values;
-  ptrdiff_t q_strides[3];
-  ptrdiff_t k_strides[3];
-  ptrdiff_t v_strides[3];
-  ptrdiff_t out_strides[3];
-  ptrdiff_t mask_strides[4];
-  int32_t has_mask;
+  ptrdiff_t q_strides[4];
+  ptrdiff_t k_strides[4];
+  ptrdiff_t v_strides[4];
+  ptrdiff_t out_strides[4];
+  ptrdiff_t mask_strides[5];
+  int32_t mask; /* NP_MASK_* */
+  float fill;
   float scale;
+  int32_t safe;     /* a row of scores whose exponentials are NaN gives zeros */
   size_t block;     /* query rows whose scores are in memory at a time */
   size_t parts;     /* that the rows of a head are divided into, for threads */
   size_t part_rows; /* rows of a part */
   int32_t target;        /* NP_TARGET_* */
   size_t thread_scratch; /* floats of the workspace that each thread has for itself */
+};
+
+/* Pairs of each row's first `rotated` numbers, (a, b), become (a·cos - b·sin, b·cos + a·sin); the
+ * rest stay. Pairs lie half of `rotated` apart, or side by side where `interleaved`. Cosines and
+ * sines are rows of `rotated` numbers that lie like those which they are for, or of half as many
+ * where both of a pair share them. Rows are
+ * dense; strides, of what is before them, may be 0. */
+struct np_rotary_params {
+  size_t sizes[3];
+  size_t depth;
+  size_t rotated;
+  ptrdiff_t x_strides[3];
+  ptrdiff_t cos_strides[3];
+  ptrdiff_t sin_strides[3];
+  ptrdiff_t out_strides[3];
+  int32_t interleaved;
+  int32_t halved;
 };
 
 #define NP_METER_OFF 0

@@ -77,11 +77,38 @@ def gather_s8(rows: int, row_size: int, indices: int, index_size: int, *, scales
 
 
 def layer_norm(
-    rows: int, columns: int, epsilon: float, *, bias: bool, root_mean_square: bool
+    sizes: Sequence[int],
+    columns: int,
+    strides: Sequence[Sequence[int]],
+    epsilon: float,
+    *,
+    bias: bool,
+    root_mean_square: bool,
+    sum_offset: int,
 ) -> Any:
-    """Give the parameters of ``NP_LAYER_NORM``."""
-    fields = rows, columns, epsilon, bias, root_mean_square
-    return extension().ffi.new("struct np_layer_norm_params *", fields)
+    """Give the parameters of ``NP_LAYER_NORM``.
+
+    Args:
+        sizes: of the axes before rows.
+        columns: of a row.
+        strides: of these axes, in rows, of what is normalized and of what is added to it if that
+            is so.
+        epsilon: added to the variance.
+        bias: whether there is one.
+        root_mean_square: whether no mean is taken away.
+        sum_offset: of the sum behind the result, in elements; 0 where nobody wants it.
+    """
+    sizes, strides = _merged(sizes, strides)
+    if len(sizes) > 3:
+        raise BackendError(f"rows that lie along {len(sizes)} axes cannot be added")
+    params = extension().ffi.new("struct np_layer_norm_params *")
+    _dims(params.sizes, [1] * (3 - len(sizes)) + sizes)
+    for target, steps in zip((params.x_strides, params.added_strides), strides, strict=False):
+        _dims(target, [0] * (3 - len(sizes)) + [step * columns for step in steps])
+    params.columns, params.epsilon, params.sum_offset = columns, epsilon, sum_offset
+    params.has_bias, params.has_added = bias, len(strides) > 1
+    params.root_mean_square, params.target = root_mean_square, TARGETS.index(TARGET)
+    return params
 
 
 def add_clamp(count: int, low: float, high: float) -> Any:
@@ -135,6 +162,28 @@ def function(count: int, name: str) -> Any:
     return extension().ffi.new("struct np_function_params *", (count, FUNCTIONS.index(name)))
 
 
+def gate(
+    rows: int,
+    columns: int,
+    x: tuple[int, int],
+    factor: tuple[int, int] | None,
+    slope: float,
+    cubic: float,
+) -> Any:
+    """Give the parameters of ``NP_GATE``.
+
+    Args:
+        rows: how many.
+        columns: of a row.
+        x: the offset of what is gated, and how far its rows lie apart.
+        factor: the same of what that is multiplied with, if it is.
+        slope: of the logistic function's argument.
+        cubic: of its cube.
+    """
+    fields = rows, columns, *x, *(factor or (0, 0)), slope, cubic, factor is not None
+    return extension().ffi.new("struct np_gate_params *", fields)
+
+
 def softmax_pairs(count: int) -> Any:
     """Give the parameters of ``NP_SOFTMAX_PAIRS``."""
     return extension().ffi.new("struct np_softmax_pairs_params *", (count,))
@@ -144,6 +193,10 @@ def interleave(images: int, channels: int, pixels: int) -> Any:
     """Give the parameters of ``NP_INTERLEAVE``."""
     fields = images, channels, pixels
     return extension().ffi.new("struct np_interleave_params *", fields)
+
+
+MASKS = ("none", "added", "kept", "filled")
+"""What a mask does, in the order of ``NP_MASK_*``; the last two are of bytes."""
 
 
 def attention(
@@ -157,26 +210,34 @@ def attention(
     out_strides: Sequence[int],
     scale: float,
     threads: int,
+    mask: str = "none",
+    fill: float = 0.0,
+    safe: bool = False,
 ) -> tuple[Any, int]:
     """Give the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
 
     Args:
-        heads: how many batches, and heads in each.
+        heads: how many batches, groups in each, and heads in each group.
         rows: queries of a head.
         keys: keys, and values, of a head.
         depth: the size of queries and keys.
         values: the size of values.
-        strides: four of each of q, k and v, and of the mask where there is one, in elements.
-        out_strides: four of the result.
+        strides: five of each of q, k and v, and of the mask where there is one, in elements.
+        out_strides: five of the result.
         scale: what scores are multiplied by.
         threads: that may compute at once.
+        mask: what the mask does; one of `MASKS`.
+        fill: what scores become where a mask of bytes says so.
+        safe: whether a row of scores that come to NaN gives zeros.
     """
-    if any(step not in (0, 1) for step in [s[3] for s in (*strides, out_strides)]):
+    if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
         raise BackendError("the last axis of an operand of attention is not dense")
+    if (mask == "none") != (len(strides) == 3):
+        raise BackendError(f"{len(strides)} operands of attention, and a mask that is {mask}")
     # Rows of scores and of values are computed in whole vectors.
     wide_keys, wide_values = (-(-size // _LINE) * _LINE for size in (keys, values))
     block = max(_TILE, min(MOST_ROWS, _BLOCK_FLOATS // wide_keys // _TILE * _TILE))
-    count = heads[0] * heads[1]
+    count = heads[0] * heads[1] * heads[2]
     parts = 1 if threads == 1 else min(-(-2 * threads // count), -(-rows // block))
     part_rows = -(-rows // parts // block) * block if parts > 1 else rows
     parts = -(-rows // part_rows)
@@ -184,19 +245,50 @@ def attention(
     if count * parts >= 1 << 48 or scratch >= 1 << 48:
         raise BackendError(f"attention over {rows} and {keys} rows cannot be computed with")
     params = extension().ffi.new("struct np_attention_params *")
-    params.batches, params.heads = heads
+    _dims(params.heads, heads)
     params.rows, params.keys, params.depth, params.values = rows, keys, depth, values
     targets = params.q_strides, params.k_strides, params.v_strides
     for target, given in zip(targets, strides, strict=False):
-        _dims(target, given[:3])
-    _dims(params.out_strides, out_strides[:3])
-    params.has_mask = len(strides) > 3
-    _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 4)
-    params.scale = scale
+        _dims(target, given[:4])
+    _dims(params.out_strides, out_strides[:4])
+    _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
+    params.mask, params.fill = MASKS.index(mask), fill
+    params.scale, params.safe = scale, safe
     params.block, params.parts, params.part_rows = block, parts, part_rows
     params.target = TARGETS.index(TARGET)
     params.thread_scratch = -(-scratch // _LINE) * _LINE
     return params, threads * params.thread_scratch * 4
+
+
+def rotary(
+    *,
+    sizes: Sequence[int],
+    depth: int,
+    rotated: int,
+    strides: Sequence[Sequence[int]],
+    interleaved: bool,
+    halved: bool,
+) -> Any:
+    """Give the parameters of ``NP_ROTARY``.
+
+    Args:
+        sizes: three, of the axes before rows.
+        depth: of a row.
+        rotated: its first numbers, which are turned; the others stay.
+        strides: three of each of x, the cosines, the sines and the result; rows are dense.
+        interleaved: whether pairs lie side by side, and not a half apart.
+        halved: whether both of a pair share a cosine and a sine.
+    """
+    if rotated % 2 or not 0 <= rotated <= depth:
+        raise BackendError(f"{rotated} of {depth} numbers are no pairs that could be turned")
+    params = extension().ffi.new("struct np_rotary_params *")
+    _dims(params.sizes, sizes)
+    params.depth, params.rotated = depth, rotated
+    targets = params.x_strides, params.cos_strides, params.sin_strides, params.out_strides
+    for target, given in zip(targets, strides, strict=True):
+        _dims(target, given)
+    params.interleaved, params.halved = interleaved, halved
+    return params
 
 
 def dense_strides(shape: Sequence[int]) -> list[int]:
