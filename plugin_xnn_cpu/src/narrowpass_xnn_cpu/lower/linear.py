@@ -23,12 +23,11 @@ from narrowpass_xnn_cpu.weights.weight import Weight
 class Linear(Step):
     """Rows of any number of leading axes times a constant matrix."""
 
-    kernel = "xnn fully connected"
-
     def __init__(self, given: Slot, output: Slot, product: Product) -> None:
         super().__init__([given], output)
         self._product = product
         self.precision = product.precision
+        self.kernel = product.kernel
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -141,8 +140,25 @@ def _product(
     leading: Sequence[int | str | None],
 ) -> Product:
     """Make a product of rows with these leading dimensions."""
-    rows, session = _count(leading), builder.session
-    return Product(kernel, bias, limits, rows, op.accumulate, op.activations, session)
+    return Product(
+        kernel,
+        bias,
+        limits,
+        _count(leading),
+        op.accumulate,
+        op.activations,
+        builder.session,
+        in_memory=_is_looked_up(op.required(1)),
+    )
+
+
+def _is_looked_up(matrix: ir.Value) -> bool:
+    """Tell whether rows of a matrix, or of what it is the transpose of, are looked up too."""
+    node = matrix.producer()
+    source = node.inputs[0] if node is not None and node.op_type == "Transpose" else matrix
+    return source is not None and any(
+        use.node.op_type == "Gather" and use.idx == 0 for use in source.uses()
+    )
 
 
 def _count(dims: Sequence[int | str | None]) -> int | None:

@@ -14,6 +14,12 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnectedInt8,
     Range,
 )
+from narrowpass_xnn_cpu.native.operators.few_rows import (
+    MOST_ROWS,
+    FewRows,
+    TableRows,
+    reads_tables,
+)
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
@@ -33,6 +39,8 @@ processor has instructions for it, with 1.1 to 3.9 times the speed for any numbe
 HALF_SIZE = 1 << 19
 """Elements of a float16 matrix from which computing in float16 pays at all."""
 
+AnyOperator = FullyConnected | AnyFullyConnectedInt8 | FewRows
+
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -48,6 +56,7 @@ class Product:
         accumulate: what sums are to be kept in; empty where nobody says.
         activations: ``dynamic`` where rows are to be quantized too; empty where nobody says.
         session: of the weights cache. What turns out to be needed later is packed without it.
+        in_memory: whether the matrix is in memory as it is stored anyway: others look up its rows.
 
     Attributes:
         channels: C.
@@ -64,6 +73,8 @@ class Product:
         accumulate: str,
         activations: str,
         session: Session | None,
+        *,
+        in_memory: bool = False,
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
@@ -71,8 +82,16 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
+        self._operators: dict[
+            np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8 | TableRows
+        ] = {}
         self._source: Weight | None = None
+        self._rows = rows
+        few = rows is not None and rows <= MOST_ROWS
+        as_it_lies = kernel.moved is not None and kernel.dtype == _WIDE and bias is None
+        if in_memory and few and as_it_lies and not kernel.quantized and reads_tables():
+            self._operators[_WIDE] = TableRows(source, limits)
+            return
         if self._makes_int8(kernel, activations, session):
             return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
@@ -136,8 +155,27 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
+    def operator(self, rows: int) -> AnyOperator:
         """Give the operator for so many rows."""
+        found = self._by_type(rows)
+        if rows > MOST_ROWS or not isinstance(found, FullyConnected | FullyConnectedInt8):
+            return found
+        if isinstance(found, FullyConnectedInt8) and found.quantizes_rows:
+            return found  # and multiplies few of them with the same kernel
+        return found.for_few_rows() or found
+
+    @property
+    def kernel(self) -> str:
+        """What computes it, for people."""
+        if self._rows is None or not 0 < self._rows <= MOST_ROWS:
+            return "xnn fully connected"
+        found = self._by_type(self._rows)
+        few = found if isinstance(found, TableRows) else None
+        if isinstance(found, FullyConnected | FullyConnectedInt8):
+            few = found.for_few_rows()
+        return "xnn fully connected" if few is None else "few rows"
+
+    def _by_type(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8 | TableRows:
         if self._source is None:
             (only,) = self._operators.values()
             return only

@@ -28,6 +28,11 @@ FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log")
 """Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""
 
 
+def target() -> int:
+    """Give the code that runs, as ``NP_TARGET_*``."""
+    return ("best", "plain", "avx2").index(TARGET)
+
+
 def copy(
     sizes: Sequence[int],
     in_strides: Sequence[int],

@@ -9,6 +9,7 @@ import numpy as np
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, check_memory, readable
 from narrowpass_xnn_cpu.plan.memory import Lifetime, place
+from narrowpass_xnn_cpu.plan.recycling import Recycled
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Slot, Step, Times, elements
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
@@ -23,6 +24,7 @@ class Bound:
         runs: how each step runs, in order.
         constants: the elements of slots that follow from shapes.
         workspace: the memory that inner values and scratch lie in.
+        recycled: the memory that outputs lie in.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class Bound:
         runs: Mapping[Step, Run],
         constants: Mapping[Slot, Array],
         workspace: Workspace,
+        recycled: Recycled,
     ) -> None:
+        self._recycled = recycled
         self._shapes = shapes
         self._constants = dict(constants)
         for slot in shapes:
@@ -177,10 +181,11 @@ class Bound:
                 for number, offset in binds:
                     bind(number, array, offset)
         results: dict[str, Array] = {}
+        self._recycled.begin()
         for name, slot, shape, direct, binds in self._outputs:
             target = out.get(name) if out else None
             if target is None or target.shape != shape:
-                target = np.empty(shape, slot.dtype)
+                target = self._recycled.take(shape, slot.dtype)
             results[name] = target
             if direct:
                 for number, offset in binds:

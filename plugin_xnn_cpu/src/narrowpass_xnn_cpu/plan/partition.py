@@ -9,6 +9,7 @@ from typing import Any
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
+from narrowpass_xnn_cpu.plan.recycling import Recycled
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
@@ -154,6 +155,7 @@ class Partition:
         self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: Bound | None = None
         self._workspace = workspace
+        self._memories = workspace, Recycled()
 
     @property
     def constants(self) -> list[Array]:
@@ -256,4 +258,4 @@ class Partition:
             note(item.output, before[1].shape)
         for slot in self.outputs.values():
             learn(slot)
-        return Bound(self.inputs, self.outputs, known, runs, constants, self._workspace)
+        return Bound(self.inputs, self.outputs, known, runs, constants, *self._memories)
