@@ -71,16 +71,21 @@ _KINDS = {
     "int8 rows": ("NP_PANELS_INT8_BY_4", 1, 12, 4),
 }
 """By what is multiplied: the layout, bytes of a weight, bytes of the ends, inputs side by side."""
+_PROBED = 7
+"""Inputs of a matrix that is packed to look how it lies."""
 
 
 def layout_of(
-    kind: str, pack: Callable[[Array, Array, Array, Session], Block | None]
+    kind: str, outputs: int, pack: Callable[[Array, Array, Array, Session], Block | None]
 ) -> Layout | None:
     """Give how matrices lie, if the kernel for this processor reads that.
 
+    XNNPACK chooses the width of panels by the number of outputs.
+
     Args:
         kind: a key of the table above.
-        pack: packs a matrix [O, C] of small integers, with a bias and scales, in a session.
+        outputs: how many there are.
+        pack: packs a matrix [O, C] of int8, with a bias and scales, in a session.
     """
     lib = extension().lib
     name, element, ends, inputs = _KINDS[kind]
@@ -88,42 +93,49 @@ def layout_of(
     if not width:
         return None
     layout = Layout(name, width, element, ends, inputs)
-    for panels, channels in ((1, 19), (2, 8), (3, 1), (4, 5), (6, 6)):
-        outputs = panels * width
-        matrix = (np.arange(outputs * channels) % 201 - 100).astype(np.int8)
-        matrix = matrix.reshape(outputs, channels)
-        scales = np.exp2(np.arange(outputs) % 5, dtype=np.float32)
-        bias = np.arange(outputs, dtype=np.float32) * 16
-        with WeightsCache().begin() as session:
-            block = pack(matrix, bias, scales, session)
-            if block is None or not _fits(block, layout, channels, outputs):
-                return None
-            wanted = _packed(layout, matrix, bias, scales)
-            if extension().ffi.buffer(block.address, len(wanted))[:] != wanted:
-                return None
-    return layout
+    # A column is like no other, nor is an input.
+    matrix = np.arange(outputs)[:, None] // 5 ** np.arange(_PROBED) % 5 + 5 * np.arange(_PROBED)
+    scales = np.exp2(np.arange(outputs) % 3, dtype=np.float32)
+    bias = (np.arange(outputs) % 1024 * 4).astype(np.float32)
+    with WeightsCache().begin() as session:
+        block = pack(matrix.astype(np.int8), bias, scales, session)
+        if block is None or not _fits(block, layout, _PROBED, outputs):
+            return None
+        size = layout.size(_PROBED, outputs)
+        raw = np.frombuffer(extension().ffi.buffer(block.address, size), np.uint8)
+        wanted = {
+            "NP_PANELS_F32": [bias, matrix],
+            "NP_PANELS_F16": [bias, matrix],
+            "NP_PANELS_INT8": [bias / scales, matrix, scales],
+            "NP_PANELS_INT8_BY_4": [-matrix.sum(1), matrix, scales, bias],
+        }[name]
+        found = _unpacked(raw, layout, outputs)
+        same = all(map(np.array_equal, found, wanted))
+        del raw
+    return layout if same else None
 
 
-def _packed(layout: Layout, matrix: Array, bias: Array, scales: Array) -> bytes:
-    """Give a matrix that fills its panels as the kernel reads it."""
+def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
+    """Give what lies in a probed matrix of these outputs, in order."""
     width = layout.width
-    matrix = np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % layout.inputs)))
-    found = []
-    for start in range(0, len(matrix), width):
-        part = slice(start, start + width)
-        rows = matrix[part].reshape(width, -1, layout.inputs).transpose(1, 0, 2)
-        pieces: list[Array]
-        if layout.name == "NP_PANELS_F32":
-            pieces = [bias[part], rows.astype(np.float32)]
-        elif layout.name == "NP_PANELS_F16":
-            pieces = [bias[part].astype(np.float16), rows.astype(np.float16)]
-        elif layout.name == "NP_PANELS_INT8":
-            pieces = [bias[part] / scales[part], rows, scales[part]]
-        else:
-            sums = -matrix[part].sum(1, dtype=np.int32)
-            pieces = [sums, rows, scales[part], bias[part]]
-        found += [piece.tobytes() for piece in pieces]
-    return b"".join(found)
+    panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
+    filled = -(-_PROBED // layout.inputs) * layout.inputs
+    kind, start = np.dtype(f"f{layout.element}" if layout.element > 1 else "i1"), 0
+    ends = [np.dtype(np.float32)] * (layout.ends // 4) or [np.dtype(np.float16)]
+    if layout.inputs > 1:
+        ends[0] = np.dtype(np.int32)
+
+    def field(dtype: np.dtype[Any], *shape: int) -> Array:
+        nonlocal start
+        size = width * shape[0] * dtype.itemsize
+        piece = np.ascontiguousarray(panels[:, start : start + size]).view(dtype)
+        start += size
+        return piece.reshape(len(panels), -1, width, shape[-1])
+
+    found = [field(ends[0], 1), field(kind, filled, layout.inputs)]
+    found += [field(dtype, 1) for dtype in ends[1:]]
+    columns = [x.transpose(0, 2, 1, 3).reshape(len(panels) * width, -1)[:outputs] for x in found]
+    return [x[:, :_PROBED] if i == 1 else x[:, 0] for i, x in enumerate(columns)]
 
 
 def _fits(block: Block, layout: Layout, channels: int, outputs: int) -> bool:

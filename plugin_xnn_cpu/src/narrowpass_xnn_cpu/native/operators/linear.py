@@ -78,7 +78,8 @@ class FullyConnected(Operator):
     def for_few_rows(self) -> FewRows | None:
         """Give the operator for up to `MOST_ROWS` rows of the same matrix, if there is one."""
         if self._few is None and self.block is not None:
-            layout = _layout(self.dtype) if self.dtype in ("float32", "float16") else None
+            known = self.dtype in ("float32", "float16")
+            layout = _layout(self.dtype, self.outputs) if known else None
             sizes = self.channels, self.outputs
             self._few = FewRows.of(self.block, layout, *sizes, self._limits)
         return self._few
@@ -119,12 +120,12 @@ _KINDS = {
 
 
 @functools.cache
-def _layout(dtype: str) -> Layout | None:
+def _layout(dtype: str, outputs: int) -> Layout | None:
     def pack(matrix: Array, bias: Array, _: Array, session: Session) -> Block | None:
         kernel = Weight.of(matrix.astype(dtype))
         return FullyConnected(kernel, Weight.of(bias), session=session).block
 
-    return layout_of(dtype, pack)
+    return layout_of(dtype, outputs, pack)
 
 
 class BatchMatMul(Operator):

@@ -124,7 +124,7 @@ class FullyConnectedInt8(Operator):
         if self._few is None and self.block is not None:
             kind = None if self._rows is None else self._rows.kind.dtype
             sizes = self.channels, self.outputs
-            self._few = FewRows.of(self.block, _layout(kind), *sizes, self._limits)
+            self._few = FewRows.of(self.block, _layout(kind, self.outputs), *sizes, self._limits)
         return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
@@ -154,7 +154,7 @@ class FullyConnectedInt8(Operator):
 
 
 @functools.cache
-def _layout(rows: str | None) -> Layout | None:
+def _layout(rows: str | None, outputs: int) -> Layout | None:
     """Give how a matrix lies, by the type that its rows are quantized to; None for float32."""
     if rows == "int8":
         return None
@@ -167,7 +167,7 @@ def _layout(rows: str | None) -> Layout | None:
         )
         return made.block
 
-    return layout_of("int8" if rows is None else "int8 rows", pack)
+    return layout_of("int8" if rows is None else "int8 rows", outputs, pack)
 
 
 @dataclass(frozen=True)
