@@ -6,8 +6,8 @@
  * each run needs some thousand bytes later asked for on the way: the next panel of a run lies behind
  * the one before.
  *
- * Who includes this defines LANES, the floats of a register; SUMS, registers for sums; CODE, the
- * function's name; TARGET, its attribute; WIDENED_HALVES(p) and
+ * Who includes this defines LANES, the floats of a register; SUMS, registers for sums; WIDER,
+ * the registers of a panel where these are not 2; CODE, the function's name; TARGET, its attribute; WIDENED_HALVES(p) and
  * WIDENED_BYTES(p), LANES halves or integers of int8 as floats: of vectors of bytes the compiler would
  * convert each for itself. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -133,7 +133,7 @@ TARGET NP_INLINE void tile(const np_few_rows_job *job, size_t panel, size_t apar
 /* As many streams as there are sums for; then one for the panels that are left. */
 TARGET NP_INLINE void panels(const np_few_rows_job *job, size_t first, size_t last, const int rows,
                              const int vectors, const int layout) {
-  const int streams = SUMS / (rows * vectors) >= 8 ? 8 : SUMS / (rows * vectors);
+  const int most = SUMS / (rows * vectors), streams = most >= 8 ? 8 : most > 0 ? most : 1;
   const size_t apart = (last - first) / (size_t)streams, end = first + apart;
   for (size_t i = first; i < end; i++) tile(job, i, apart, rows, streams, vectors, layout);
   for (size_t i = first + (size_t)streams * apart; i < last; i++) {
@@ -200,15 +200,22 @@ TARGET NP_INLINE void table(const np_few_rows_job *job, size_t first, size_t las
     default: return function(job, first, last, 4, ##__VA_ARGS__); \
   }
 
+#define NP_WITH_WIDTH(layout)              \
+  if (p->width == 2 * LANES) {             \
+    NP_WITH_ROWS(panels, 2, layout)        \
+  } else {                                 \
+    NP_WITH_ROWS(panels, WIDER, layout)    \
+  }
+
 TARGET void CODE(const np_few_rows_job *job, size_t first, size_t last) {
   const struct np_few_rows_params *p = job->params;
   if (p->layout == NP_TABLE_F32) {
     NP_WITH_ROWS(table)
   } else if (p->layout == NP_PANELS_F32) {
-    NP_WITH_ROWS(panels, 2, NP_PANELS_F32)
+    NP_WITH_WIDTH(NP_PANELS_F32)
   } else if (p->layout == NP_PANELS_F16) {
-    NP_WITH_ROWS(panels, 2, NP_PANELS_F16)
+    NP_WITH_WIDTH(NP_PANELS_F16)
   } else {
-    NP_WITH_ROWS(panels, 2, NP_PANELS_INT8)
+    NP_WITH_WIDTH(NP_PANELS_INT8)
   }
 }

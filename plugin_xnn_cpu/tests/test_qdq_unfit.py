@@ -163,4 +163,4 @@ def test_a_scale_that_is_computed():
     feeds = {"x": normal(4, 12), "s": np.array(0.02, np.float32)}
     assert set(off_by(model, feeds)) <= {0, 1}
     kernels = {plan.op_type: plan.kernel for plan in compile_model(model).explain()}
-    assert kernels["MatMul"].startswith("xnn fully connected in int8 (weights)")
+    assert "in int8 (weights)" in kernels["MatMul"]

@@ -341,4 +341,6 @@ class Partition:
             note(item.output, run.shape)
         for slot in self.outputs.values():
             learn(slot)
-        return Bound(self.inputs, self.outputs, known, runs, constants, *self._memories, pool.threads)
+        return Bound(
+            self.inputs, self.outputs, known, runs, constants, *self._memories, pool.threads
+        )

@@ -147,7 +147,8 @@ class FewRows(Operator):
     """Up to `MOST_ROWS` rows of float32 times a matrix that another operator has packed.
 
     Args:
-        address: where the matrix lies; the caller keeps it there.
+        block: where the matrix lies.
+        owner: what keeps it there.
         layout: how it lies.
         channels: inputs.
         outputs: outputs.
@@ -158,17 +159,25 @@ class FewRows(Operator):
     maker = ""
 
     def __init__(
-        self, address: Any, layout: Layout, channels: int, outputs: int, limits: Range
+        self,
+        block: Block,
+        owner: object,
+        layout: Layout,
+        channels: int,
+        outputs: int,
+        limits: Range,
     ) -> None:
         super().__init__()
         self.handle = self._ffi.NULL
         self.channels, self.outputs = channels, outputs
-        self._address, self._layout, self._limits = address, layout, limits
+        self._address, self._owner = block.address, owner
+        self._layout, self._limits = layout, limits
 
     @classmethod
     def of(
         cls,
         block: Block | None,
+        owner: object,
         layout: Layout | None,
         channels: int,
         outputs: int,
@@ -177,7 +186,7 @@ class FewRows(Operator):
         """Give the operator over a block that XNNPACK packed; None where it cannot be read."""
         if block is None or layout is None or not _fits(block, layout, channels, outputs):
             return None
-        return cls(block.address, layout, channels, outputs, limits)
+        return cls(block, owner, layout, channels, outputs, limits)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
@@ -216,11 +225,11 @@ class TableRows(FewRows):
     """
 
     def __init__(self, table: Weight, limits: Range) -> None:
-        self._table = table.array()
-        outputs, channels = checked_shape(self._table.shape, 2)
+        array = table.array()
+        outputs, channels = checked_shape(array.shape, 2)
         layout = Layout("NP_TABLE_F32", 1, 4, 0)
-        address = extension().ffi.from_buffer(self._table)
-        super().__init__(address, layout, channels, outputs, limits)
+        block = Block(extension().ffi.from_buffer(array), array.nbytes)
+        super().__init__(block, array, layout, channels, outputs, limits)
 
 
 @functools.cache

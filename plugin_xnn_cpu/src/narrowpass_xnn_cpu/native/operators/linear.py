@@ -81,7 +81,7 @@ class FullyConnected(Operator):
             known = self.dtype in ("float32", "float16")
             layout = _layout(self.dtype, self.outputs) if known else None
             sizes = self.channels, self.outputs
-            self._few = FewRows.of(self.block, layout, *sizes, self._limits)
+            self._few = FewRows.of(self.block, self._session, layout, *sizes, self._limits)
         return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:

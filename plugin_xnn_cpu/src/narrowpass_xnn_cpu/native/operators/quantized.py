@@ -123,8 +123,8 @@ class FullyConnectedInt8(Operator):
         """
         if self._few is None and self.block is not None:
             kind = None if self._rows is None else self._rows.kind.dtype
-            sizes = self.channels, self.outputs
-            self._few = FewRows.of(self.block, _layout(kind, self.outputs), *sizes, self._limits)
+            layout, sizes = _layout(kind, self.outputs), (self.channels, self.outputs)
+            self._few = FewRows.of(self.block, self._session, layout, *sizes, self._limits)
         return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
