@@ -4,9 +4,9 @@
         [--prompt 128] [--form "narrowpass fp32" ...] [--phase decode prefill] [--rounds 7]
         [--clock wall|cpu] [--json OUT.json]
 
-Makes the models in FOLDER/SIZE where they are not there (see ``decoder.py``), and the forms of each
-tool: narrowpass's bundles in float32, with weights stored as float16 or bfloat16, with int8 weights,
-and with quantized rows too; onnxruntime in float32, by ``quantize_dynamic``, and with
+Makes the models in FOLDER/SIZE where they are not there (see ``decoder.py``), and the forms of
+each tool: narrowpass's bundles in float32, with weights stored as float16 or bfloat16, with int8
+weights, and with quantized rows too; onnxruntime in float32, by ``quantize_dynamic``, and with
 ``MatMulNBits`` of 8 and 4 bits in blocks of 128; OpenVINO in float32 and with NNCF's int8 weights.
 Each form has a process of its own, and the processes are asked in turn. Shown are the median over
 rounds of each round's median, the ratio to narrowpass's form of the same kind (above 1, narrowpass
@@ -20,8 +20,13 @@ programs run beside. The size 1b needs 12 GB of disk for each form and as much m
 
 from __future__ import annotations
 
+import os
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the threads of `bandwidth` are its own
+
 import argparse
 import json
+import logging
 import multiprocessing
 import statistics
 import threading
@@ -169,6 +174,7 @@ def prepared(form: Form, model: Path) -> tuple[Path, str]:
 
 def _write(name: str, model: Path, path: Path, pipe: Any) -> None:
     (form,) = [form for form in FORMS if form.name == name]
+    logging.disable()
     try:
         if form.make is not None:
             form.make(model, path)
@@ -188,33 +194,21 @@ def weights_of(size: str) -> int:
 def bandwidth(threads: int, clock: str) -> float:
     """Give the bytes of a large array that threads read in a second, at best.
 
-    numpy's largest of float32 numbers is a loop over vectors in one stream. Each thread reads a
-    part of its own, in eight pieces by turns of a page, which is faster than one stream.
+    Read by products with a vector that stays in cache, which take several rows at once: that is
+    faster than one stream of memory. Each thread has a part of its own.
     """
-    array = np.ones(1 << 27, np.float32)
+    array = np.ones((1 << 17, 1024), np.float32)
+    vector = np.ones(1024, np.float32)
     parts = np.array_split(array, threads)
     taken = []
-
-    def read(part: Any) -> None:
-        rows = part[: part.size // 8192 * 8192].reshape(8, -1)
-        for start in range(0, rows.shape[1], 1024):
-            rows[:, start : start + 1024].max()
-
-    for _ in range(7):
+    for _ in range(12):
         start = CLOCKS[clock]()
-        workers = [threading.Thread(target=read, args=(part,)) for part in parts]
+        workers = [threading.Thread(target=np.dot, args=(part, vector)) for part in parts]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        pieces = CLOCKS[clock]() - start
-        start = CLOCKS[clock]()
-        workers = [threading.Thread(target=np.max, args=(part,)) for part in parts]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        taken.append(min(pieces, CLOCKS[clock]() - start))
+        taken.append(CLOCKS[clock]() - start)
     return array.nbytes / min(taken) * (1 if clock == "wall" else threads)
 
 

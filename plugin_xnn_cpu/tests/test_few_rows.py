@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from xnn_kit import compile_model
+
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import few_rows, linear
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
@@ -14,9 +18,6 @@ from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.session import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
-from xnn_kit import compile_model
 
 pytestmark = pytest.mark.once
 

@@ -24,6 +24,7 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
+from narrowpass_xnn_cpu.native.operators.linear import reads_panels
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -94,6 +95,8 @@ class Product:
             return
         if self._makes_int8(kernel, activations, session):
             return
+        if few and bias is None and self._makes_half(kernel, session):
+            return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
         self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
         if kernel.dtype == _BFLOAT16:
@@ -138,6 +141,22 @@ class Product:
             return True
         self.precision = f"float32{reason}"
         return False
+
+    def _makes_half(self, kernel: Weight, session: Session | None) -> bool:
+        """Make the operator of a matrix of float32 that is stored as float16: each is exact.
+
+        Only the kernel for few rows multiplies it with rows of float32, in float32.
+        """
+        narrow = kernel.narrow
+        if narrow is None or narrow.dtype != np.float16 or session is None:
+            return False
+        if not reads_panels("float16", self.outputs):
+            return False
+        transposed = narrow.moved is None
+        source = narrow if transposed else narrow.transpose(1, 0)
+        made = FullyConnected(source, None, self._limits, transposed=transposed, session=session)
+        self._operators[_WIDE] = made
+        return True
 
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS

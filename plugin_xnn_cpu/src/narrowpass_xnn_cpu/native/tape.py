@@ -191,10 +191,15 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         end = array.__array_interface__["data"][0] + size
         if (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE:
             return array
-        base = array.base
-        if isinstance(base, np.ndarray) and base.flags.c_contiguous:
-            if end + _EXTRA_BYTES <= base.__array_interface__["data"][0] + base.nbytes:
-                return array
+        if end + _EXTRA_BYTES <= _end(array.base):
+            return array
     copy: np.ndarray[Any, Any] = aligned(size)[:size].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
+
+
+def _end(base: object) -> int:
+    """Give the address behind what an array is a view of; 0 where that is not known."""
+    if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
+        return 0
+    return int(base.__array_interface__["data"][0]) + base.nbytes

@@ -119,6 +119,11 @@ _KINDS = {
 """By the type of the matrix: the call of the tape, the type of the bias, and two functions."""
 
 
+def reads_panels(dtype: str, outputs: int) -> bool:
+    """Tell whether a packed matrix of this type can be multiplied with few rows of float32."""
+    return _layout(dtype, outputs) is not None
+
+
 @functools.cache
 def _layout(dtype: str, outputs: int) -> Layout | None:
     def pack(matrix: Array, bias: Array, _: Array, session: Session) -> Block | None:
