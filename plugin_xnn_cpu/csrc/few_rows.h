@@ -9,6 +9,7 @@ typedef struct {
   const struct np_few_rows_params *params;
   const void *rows;                             /* dense, of float32 or of bytes */
   const struct xnn_quantization_params *ranges; /* of rows of bytes */
+  const float *before; /* a residual that sums start from, or NULL */
   float *out;
 } np_few_rows_job;
 

@@ -5,7 +5,6 @@
 #include <immintrin.h>
 #define LANES 8
 #define SUMS 12
-#define WIDER 4 /* as panels are packed on processors with AVX-512 */
 #define CODE np_few_rows_avx2
 #define TARGET __attribute__((target("arch=x86-64-v3")))
 #define WIDENED_HALVES(p) (vec) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))

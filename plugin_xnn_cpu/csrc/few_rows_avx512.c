@@ -4,8 +4,7 @@
 #ifdef NP_CHOOSES_CPU
 #include <immintrin.h>
 #define LANES 16
-#define SUMS 16
-#define WIDER 2
+#define SUMS 24
 #define CODE np_few_rows_avx512
 #define TARGET __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
 #define WIDENED_HALVES(p) (vec) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))

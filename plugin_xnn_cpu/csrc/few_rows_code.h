@@ -6,8 +6,8 @@
  * each run needs some thousand bytes later asked for on the way: the next panel of a run lies behind
  * the one before.
  *
- * Who includes this defines LANES, the floats of a register; SUMS, registers for sums; WIDER,
- * the registers of a panel where these are not 2; CODE, the function's name; TARGET, its attribute; WIDENED_HALVES(p) and
+ * Who includes this defines LANES, the floats of a register; SUMS, registers for sums; CODE, the
+ * function's name; TARGET, its attribute; WIDENED_HALVES(p) and
  * WIDENED_BYTES(p), LANES halves or integers of int8 as floats: of vectors of bytes the compiler would
  * convert each for itself. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -54,7 +54,7 @@ TARGET NP_INLINE void store(const np_few_rows_job *job, size_t row, size_t colum
   const struct np_few_rows_params *p = job->params;
   if (row >= p->rows || column >= p->outputs) return;
   float *out = job->out + row * p->outputs + column;
-  const vec x = clamped(sums, p->low, p->high);
+  const vec x = clamped(sums, p->epilogue.low, p->epilogue.high);
   if (column + LANES <= p->outputs) {
     *(vec *)out = x;
   } else {
@@ -62,6 +62,17 @@ TARGET NP_INLINE void store(const np_few_rows_job *job, size_t row, size_t colum
     memcpy(some, &x, sizeof some);
     memcpy(out, some, (p->outputs - column) * sizeof *out);
   }
+}
+
+/* What the sums of a row start from, of columns of which the last may not be there. */
+TARGET NP_INLINE vec before(const np_few_rows_job *job, size_t row, size_t column) {
+  const struct np_few_rows_params *p = job->params;
+  if (row >= p->rows || column >= p->outputs) return splat(0);
+  const float *from = job->before + row * p->outputs + column;
+  if (column + LANES <= p->outputs) return *(const vec *)from;
+  float some[LANES] = {0};
+  memcpy(some, from, (p->outputs - column) * sizeof *from);
+  return *(const vec *)some;
 }
 
 typedef vec stream_sums[MOST_STREAMS][4];
@@ -90,7 +101,11 @@ TARGET NP_INLINE void tile(const np_few_rows_job *job, size_t panel, size_t apar
     UNROLL for (int v = 0; v < vectors; v++) {
       const uint8_t *from = panels[s] + (size_t)v * LANES * (layout == NP_PANELS_F16 ? 2 : 4);
       const vec bias = layout == NP_PANELS_F16 ? widened(from, NP_PANELS_F16) : *(const vec *)from;
-      UNROLL for (int r = 0; r < rows; r++) sums[r][s][v] = bias;
+      const size_t column = ((panel + (size_t)s * apart) * (size_t)vectors + (size_t)v) * LANES;
+      UNROLL for (int r = 0; r < rows; r++) {
+        sums[r][s][v] = bias;
+        if (job->before != NULL) sums[r][s][v] += before(job, (size_t)r, column);
+      }
     }
     panels[s] += head;
   }
@@ -177,10 +192,10 @@ TARGET NP_INLINE void outputs(const np_few_rows_job *job, size_t first, size_t a
     UNROLL for (int r = 0; r < rows; r++) {
       float sum = sum_of(sums[r][s]);
       for (size_t k = whole; k < channels; k++) sum += x[r][k] * table[s][k];
-      sum = sum < p->low ? p->low : sum > p->high ? p->high : sum;
-      if ((size_t)r < p->rows) {
-        job->out[(size_t)r * p->outputs + first + (size_t)s * apart] = sum;
-      }
+      const size_t at = (size_t)r * p->outputs + first + (size_t)s * apart;
+      if (job->before != NULL && (size_t)r < p->rows) sum += job->before[at];
+      sum = sum < p->epilogue.low ? p->epilogue.low : sum > p->epilogue.high ? p->epilogue.high : sum;
+      if ((size_t)r < p->rows) job->out[at] = sum;
     }
   }
 }
@@ -192,30 +207,32 @@ TARGET NP_INLINE void table(const np_few_rows_job *job, size_t first, size_t las
   for (size_t i = first + (size_t)streams * apart; i < last; i++) outputs(job, i, 0, rows, 1);
 }
 
-/* The code for a number of rows and registers of a panel, both constants. */
-#define NP_WITH_ROWS(function, ...)                      \
-  switch (p->rows) {                                     \
-    case 1: return function(job, first, last, 1, ##__VA_ARGS__); \
-    case 2: return function(job, first, last, 2, ##__VA_ARGS__); \
-    default: return function(job, first, last, 4, ##__VA_ARGS__); \
-  }
-
-#define NP_WITH_WIDTH(layout)              \
-  if (p->width == 2 * LANES) {             \
-    NP_WITH_ROWS(panels, 2, layout)        \
-  } else {                                 \
-    NP_WITH_ROWS(panels, WIDER, layout)    \
+/* The code for one row, or for four of which some may be the last one again: more of them take as
+ * long to compile as all other kernels together, and memory is what rows wait for. */
+#define NP_WITH_ROWS(function, ...)                               \
+  {                                                               \
+    if (p->rows == 1) {                                           \
+      function(job, first, last, 1, ##__VA_ARGS__);               \
+    } else {                                                      \
+      function(job, first, last, NP_FEW_ROWS_MOST, ##__VA_ARGS__); \
+    }                                                             \
+    return;                                                       \
   }
 
 TARGET void CODE(const np_few_rows_job *job, size_t first, size_t last) {
   const struct np_few_rows_params *p = job->params;
   if (p->layout == NP_TABLE_F32) {
     NP_WITH_ROWS(table)
-  } else if (p->layout == NP_PANELS_F32) {
-    NP_WITH_WIDTH(NP_PANELS_F32)
   } else if (p->layout == NP_PANELS_F16) {
-    NP_WITH_WIDTH(NP_PANELS_F16)
-  } else {
-    NP_WITH_WIDTH(NP_PANELS_INT8)
+    NP_WITH_ROWS(panels, 2, NP_PANELS_F16)
+  } else if (p->layout == NP_PANELS_INT8) {
+    NP_WITH_ROWS(panels, 2, NP_PANELS_INT8)
   }
+#if LANES == 16
+  /* As np_fp32_pack makes them. */
+  if (p->width == 48) NP_WITH_ROWS(panels, 3, NP_PANELS_F32)
+  NP_WITH_ROWS(panels, 4, NP_PANELS_F32)
+#else
+  NP_WITH_ROWS(panels, 2, NP_PANELS_F32)
+#endif
 }

@@ -4,7 +4,7 @@
 #ifndef NARROWPASS_FEW_ROWS_KERNELS_H
 #define NARROWPASS_FEW_ROWS_KERNELS_H
 
-#include "kernels.h"
+#include "epilogue.h"
 
 #define NP_FEW_ROWS_MOST 4
 
@@ -19,7 +19,8 @@
 /* No panels: the matrix transposed, a dense row for each output. */
 #define NP_TABLE_F32 4
 
-/* out = clamp(row · matrix + bias, low, high). */
+/* out = epilogue(row · matrix + bias), of clamps only for rows of bytes. The second input is the
+ * residual, if any; the output may lie where it does if that is added before the function. */
 struct np_few_rows_params {
   const void *packed;
   size_t rows; /* 1 to NP_FEW_ROWS_MOST */
@@ -29,13 +30,15 @@ struct np_few_rows_params {
   size_t panel_bytes;
   size_t parts;       /* for threads; each has panels of its own, one after the other */
   size_t part_panels;
-  float low;
-  float high;
+  struct np_epilogue epilogue;
   int32_t layout; /* NP_PANELS_* or NP_TABLE_* */
   int32_t target; /* NP_TARGET_* */
 };
 
 /* The width of panels that the code for this processor is written for; 0 where it is plain. */
 size_t np_few_rows_width(int32_t layout);
+
+/* Whether that code reads NP_PANELS_F32 of this width. */
+bool np_few_rows_reads(size_t width);
 
 #endif

@@ -77,9 +77,11 @@ void np_few_rows_plain(const np_few_rows_job *job, size_t first, size_t last) {
     const uint8_t *panel = (const uint8_t *)p->packed + i * p->panel_bytes;
     for (size_t n = 0; n < p->width && i * p->width + n < p->outputs; n++) {
       for (size_t row = 0; row < p->rows; row++) {
-        const float x = p->layout == NP_PANELS_INT8_BY_4 ? of_bytes(job, panel, row, n)
-                                                         : of_floats(job, panel, row, n);
-        job->out[row * p->outputs + i * p->width + n] = x < p->low ? p->low : x > p->high ? p->high : x;
+        const size_t at = row * p->outputs + i * p->width + n;
+        float x = p->layout == NP_PANELS_INT8_BY_4 ? of_bytes(job, panel, row, n)
+                                                   : of_floats(job, panel, row, n);
+        if (job->before != NULL) x += job->before[at];
+        job->out[at] = x < p->epilogue.low ? p->epilogue.low : x > p->epilogue.high ? p->epilogue.high : x;
       }
     }
   }

@@ -54,7 +54,7 @@ INLINE void tile(const np_few_rows_job *job, size_t panel, size_t apart, const i
       }
     }
   }
-  const __m512 low = _mm512_set1_ps(p->low), high = _mm512_set1_ps(p->high);
+  const __m512 low = _mm512_set1_ps(p->epilogue.low), high = _mm512_set1_ps(p->epilogue.high);
   UNROLL for (int s = 0; s < streams; s++) {
     const uint8_t *scales = panels[s] + fours * step;
     UNROLL for (int v = 0; v < VECTORS; v++) {
@@ -85,15 +85,10 @@ INLINE void panels(const np_few_rows_job *job, size_t first, size_t last, const 
 }
 
 TARGET void np_few_rows_vnni(const np_few_rows_job *job, size_t first, size_t last) {
-  switch (job->params->rows) {
-    case 1:
-      panels(job, first, last, 1);
-      break;
-    case 2:
-      panels(job, first, last, 2);
-      break;
-    default:
-      panels(job, first, last, 4);
+  if (job->params->rows == 1) {
+    panels(job, first, last, 1);
+  } else {
+    panels(job, first, last, NP_FEW_ROWS_MOST);
   }
 }
 

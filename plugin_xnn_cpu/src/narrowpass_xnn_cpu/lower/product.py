@@ -9,10 +9,10 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
-    Range,
 )
 from narrowpass_xnn_cpu.native.operators.few_rows import (
     MOST_ROWS,
@@ -20,11 +20,17 @@ from narrowpass_xnn_cpu.native.operators.few_rows import (
     TableRows,
     reads_tables,
 )
+from narrowpass_xnn_cpu.native.operators.fp32_choice import (
+    AnyFullyConnected,
+    fully_connected,
+    products_are_ours,
+)
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
 from narrowpass_xnn_cpu.native.operators.linear import reads_panels
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -40,10 +46,15 @@ processor has instructions for it, with 1.1 to 3.9 times the speed for any numbe
 HALF_SIZE = 1 << 19
 """Elements of a float16 matrix from which computing in float16 pays at all."""
 
-AnyOperator = FullyConnected | AnyFullyConnectedInt8 | FewRows
-
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+_Made = AnyFullyConnected | AnyFullyConnectedInt8 | FewRows
+
+
+def is_ours(kernel: Weight) -> bool:
+    """Tell whether a product with a matrix [C, O] is one of ours, which ends with any epilogue."""
+    return kernel.dtype == _WIDE and kernel.quantized is None and products_are_ours()
 
 
 class Product:
@@ -52,7 +63,7 @@ class Product:
     Args:
         kernel: [C, O], of the type that it is stored in.
         bias: float32 [O], or None.
-        limits: what the output is clamped to.
+        epilogue: what becomes of sums; nothing but a clamp where `is_ours` says no.
         rows: how many there are, where that is known.
         accumulate: what sums are to be kept in; empty where nobody says.
         activations: ``dynamic`` where rows are to be quantized too; empty where nobody says.
@@ -62,6 +73,7 @@ class Product:
     Attributes:
         channels: C.
         outputs: O.
+        epilogue: what becomes of sums.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
     """
 
@@ -69,7 +81,7 @@ class Product:
         self,
         kernel: Weight,
         bias: Weight | None,
-        limits: Range,
+        epilogue: Epilogue,
         rows: int | None,
         accumulate: str,
         activations: str,
@@ -79,19 +91,17 @@ class Product:
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
-        self._bias, self._limits = bias, limits
+        self._bias, self.epilogue = bias, epilogue
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[
-            np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8 | TableRows
-        ] = {}
+        self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
         self._rows = rows
         few = rows is not None and rows <= MOST_ROWS
         as_it_lies = kernel.moved is not None and kernel.dtype == _WIDE and bias is None
         if in_memory and few and as_it_lies and not kernel.quantized and reads_tables():
-            self._operators[_WIDE] = TableRows(source, limits)
+            self._operators[_WIDE] = TableRows(source, epilogue.params())
             return
         if self._makes_int8(kernel, activations, session):
             return
@@ -122,6 +132,7 @@ class Product:
             if activations == "dynamic":
                 self.precision = "float32: its matrix is not int8"
             return False
+        limits = self.epilogue.limits
         transposed = matrix.integers.moved is None
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
@@ -129,9 +140,7 @@ class Product:
                 make: Callable[..., AnyFullyConnectedInt8] = (
                     fully_connected_int8_rows if rows_too else FullyConnectedInt8
                 )
-                made = make(
-                    matrix, self._bias, self._limits, transposed=transposed, session=session
-                )
+                made = make(matrix, self._bias, limits, transposed=transposed, session=session)
             except BackendError as error:  # unfit constants, or a processor without the kernel
                 reason = f": {error}"
                 continue
@@ -154,7 +163,7 @@ class Product:
             return False
         transposed = narrow.moved is None
         source = narrow if transposed else narrow.transpose(1, 0)
-        made = FullyConnected(source, None, self._limits, transposed=transposed, session=session)
+        made = FullyConnected(source, None, transposed=transposed, session=session)
         self._operators[_WIDE] = made
         return True
 
@@ -164,37 +173,45 @@ class Product:
 
     def _make(
         self, source: Weight, dtype: np.dtype[np.generic], session: Session | None
-    ) -> FullyConnected:
-        made = self._operators[dtype] = FullyConnected(
-            source.cast(dtype),
-            self._bias,
-            self._limits,
-            transposed=self._transposed,
-            session=session,
-        )
+    ) -> AnyFullyConnected:
+        kernel, transposed = source.cast(dtype), self._transposed
+        made: AnyFullyConnected
+        if dtype == _WIDE:
+            made = fully_connected(
+                kernel, self._bias, self.epilogue, transposed=transposed, session=session
+            )
+        else:
+            limits = self.epilogue.limits
+            made = FullyConnected(
+                kernel, self._bias, limits, transposed=transposed, session=session
+            )
+        self._operators[dtype] = made
         return made
 
-    def operator(self, rows: int) -> AnyOperator:
+    def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         found = self._by_type(rows)
-        if rows > MOST_ROWS or not isinstance(found, FullyConnected | FullyConnectedInt8):
-            return found
-        if isinstance(found, FullyConnectedInt8) and found.quantizes_rows:
-            return found  # and multiplies few of them with the same kernel
-        return found.for_few_rows() or found
+        return (self._few(found) if rows <= MOST_ROWS else None) or found
+
+    def _few(self, made: _Made) -> FewRows | None:
+        """Give the operator for few rows of the same matrix, if there is one."""
+        if isinstance(made, TableRows):
+            return made
+        if isinstance(made, FullyConnectedInt8) and made.quantizes_rows:
+            return None  # it takes another kernel for few rows by itself
+        if isinstance(made, FullyConnected | FullyConnectedInt8 | TiledFullyConnected):
+            return made.for_few_rows(self.epilogue.params())
+        return None
 
     @property
     def kernel(self) -> str:
         """What computes it, for people."""
-        if self._rows is None or not 0 < self._rows <= MOST_ROWS:
-            return "xnn fully connected"
-        found = self._by_type(self._rows)
-        few = found if isinstance(found, TableRows) else None
-        if isinstance(found, FullyConnected | FullyConnectedInt8):
-            few = found.for_few_rows()
-        return "xnn fully connected" if few is None else "few rows"
+        made = next(iter(self._operators.values()))
+        if self._rows is not None and 0 < self._rows <= MOST_ROWS:
+            made = self.operator(self._rows)
+        return "few rows" if isinstance(made, FewRows) else f"{made.maker}fully connected"
 
-    def _by_type(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8 | TableRows:
+    def _by_type(self, rows: int) -> _Made:
         if self._source is None:
             (only,) = self._operators.values()
             return only

@@ -224,15 +224,16 @@ class Partition:
             one is not other for one, other in zip(values, self._values, strict=True)
         )
         if changed or self._bound is None:
-            before, self._bound = self._bound, None
-            same_values = all(map(operator.is_, values, self._values))
-            kept = before is not None and same_values and self._signature is not None
+            bound, self._bound = self._bound, None
+            if any(map(operator.is_not, values, self._values)):
+                bound = None
             self._signature = None
-            if not kept or not self._grow(before, arrays, shapes, pool):
-                before = None  # it needs no memory any more
-                before = self._size(arrays, shapes, pool)
-            self._bound = before
-            self._workspace.require(self._bound, self._bound.memory)
+            if bound is not None and not self._grow(bound, arrays, shapes, pool):
+                bound = None  # it needs no memory any more
+            if bound is None:
+                bound = self._size(arrays, shapes, pool)
+            self._bound = bound
+            self._workspace.require(bound, bound.memory)
             self._signature, self._values = signature, values
         return self._bound.run(arrays, pool, out, times)
 

@@ -9,6 +9,7 @@ process; where it is not as the kernel has it, XNNPACK multiplies.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from narrowpass_xnn_cpu.weights.weight import Array, Weight
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from narrowpass_xnn_cpu.native.epilogue import Epilogue
     from narrowpass_xnn_cpu.weights.session import Session
 
 MOST_ROWS = 4
@@ -34,6 +36,19 @@ _LEAST_PANELS = 8
 """Of a part: as many streams as are read at once."""
 _ROUNDED = 128
 """Bytes to which sizes of blocks are rounded."""
+
+
+Fields = Mapping[str, Any]
+
+
+def clamping(limits: Range) -> Fields:
+    """Give the fields of an epilogue that clamps."""
+    return {"function": 0, "residual": 0, "low": limits[0], "high": limits[1]}
+
+
+def reads_floats(width: int) -> bool:
+    """Tell whether the kernel for this processor reads panels of float32 of this width."""
+    return bool(extension().lib.np_few_rows_reads(width))
 
 
 @dataclass(frozen=True)
@@ -121,9 +136,9 @@ def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
     panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
     filled = -(-_PROBED // layout.inputs) * layout.inputs
     kind, start = np.dtype(f"f{layout.element}" if layout.element > 1 else "i1"), 0
-    ends = [np.dtype(np.float32)] * (layout.ends // 4) or [np.dtype(np.float16)]
+    ends = [np.dtype(name) for name in ("f4",) * (layout.ends // 4) or ("f2",)]
     if layout.inputs > 1:
-        ends[0] = np.dtype(np.int32)
+        ends[0] = np.dtype("i4")
 
     def field(dtype: np.dtype[Any], *shape: int) -> Array:
         nonlocal start
@@ -152,7 +167,7 @@ class FewRows(Operator):
         layout: how it lies.
         channels: inputs.
         outputs: outputs.
-        limits: what the output is clamped to.
+        epilogue: the fields of ``struct np_epilogue``: what becomes of sums.
     """
 
     call = "NP_FEW_ROWS"
@@ -165,13 +180,13 @@ class FewRows(Operator):
         layout: Layout,
         channels: int,
         outputs: int,
-        limits: Range,
+        epilogue: Fields,
     ) -> None:
         super().__init__()
         self.handle = self._ffi.NULL
         self.channels, self.outputs = channels, outputs
         self._address, self._owner = block.address, owner
-        self._layout, self._limits = layout, limits
+        self._layout, self._epilogue = layout, epilogue
 
     @classmethod
     def of(
@@ -181,12 +196,12 @@ class FewRows(Operator):
         layout: Layout | None,
         channels: int,
         outputs: int,
-        limits: Range,
+        epilogue: Fields,
     ) -> FewRows | None:
         """Give the operator over a block that XNNPACK packed; None where it cannot be read."""
         if block is None or layout is None or not _fits(block, layout, channels, outputs):
             return None
-        return cls(block, owner, layout, channels, outputs, limits)
+        return cls(block, owner, layout, channels, outputs, epilogue)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
@@ -197,7 +212,6 @@ class FewRows(Operator):
         panels = -(-self.outputs // layout.width)
         parts = 1 if pool.threads == 1 else _PARTS * pool.threads
         each = max(-(-panels // parts), min(_LEAST_PANELS, -(-panels // pool.threads)))
-        low, high = self._limits
         fields = {
             "packed": self._address,
             "rows": rows,
@@ -207,13 +221,16 @@ class FewRows(Operator):
             "panel_bytes": layout.panel_bytes(self.channels),
             "parts": -(-panels // each),
             "part_panels": each,
-            "low": low,
-            "high": high,
+            "epilogue": self._epilogue,
             "layout": getattr(self._lib, layout.name),
             "target": kernels.target(),
         }
         self.params = self._ffi.new("struct np_few_rows_params *", fields)
         return self.params
+
+    def end_with(self, epilogue: Epilogue) -> None:
+        """Let this become of sums, until the next `reshape`."""
+        self.params.epilogue = epilogue.params()
 
 
 class TableRows(FewRows):
@@ -221,15 +238,15 @@ class TableRows(FewRows):
 
     Args:
         table: float32 [O, C].
-        limits: what the output is clamped to.
+        epilogue: the fields of ``struct np_epilogue``: what becomes of sums.
     """
 
-    def __init__(self, table: Weight, limits: Range) -> None:
+    def __init__(self, table: Weight, epilogue: Fields) -> None:
         array = table.array()
         outputs, channels = checked_shape(array.shape, 2)
         layout = Layout("NP_TABLE_F32", 1, 4, 0)
         block = Block(extension().ffi.from_buffer(array), array.nbytes)
-        super().__init__(block, array, layout, channels, outputs, limits)
+        super().__init__(block, array, layout, channels, outputs, epilogue)
 
 
 @functools.cache

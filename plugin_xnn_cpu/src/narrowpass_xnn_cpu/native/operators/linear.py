@@ -17,7 +17,13 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_shape,
     checked_weights,
 )
-from narrowpass_xnn_cpu.native.operators.few_rows import FewRows, Layout, layout_of
+from narrowpass_xnn_cpu.native.operators.few_rows import (
+    FewRows,
+    Fields,
+    Layout,
+    clamping,
+    layout_of,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Block, Session
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
@@ -75,13 +81,15 @@ class FullyConnected(Operator):
             lambda k, b, cache, made: create(*sizes, k, b, low, high, flags, cache, made),
         )
 
-    def for_few_rows(self) -> FewRows | None:
+    def for_few_rows(self, epilogue: Fields | None = None) -> FewRows | None:
         """Give the operator for up to `MOST_ROWS` rows of the same matrix, if there is one."""
         if self._few is None and self.block is not None:
             known = self.dtype in ("float32", "float16")
             layout = _layout(self.dtype, self.outputs) if known else None
             sizes = self.channels, self.outputs
-            self._few = FewRows.of(self.block, self._session, layout, *sizes, self._limits)
+            self._few = FewRows.of(
+                self.block, self._session, layout, *sizes, epilogue or clamping(self._limits)
+            )
         return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:

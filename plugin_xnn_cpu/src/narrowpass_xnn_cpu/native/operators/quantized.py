@@ -20,7 +20,14 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_shape,
     checked_weights,
 )
-from narrowpass_xnn_cpu.native.operators.few_rows import MOST_ROWS, FewRows, Layout, layout_of
+from narrowpass_xnn_cpu.native.operators.few_rows import (
+    MOST_ROWS,
+    FewRows,
+    Fields,
+    Layout,
+    clamping,
+    layout_of,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Block, Session
 from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
@@ -116,15 +123,19 @@ class FullyConnectedInt8(Operator):
         """Whether rows are quantized."""
         return self._rows is not None
 
-    def for_few_rows(self) -> FewRows | None:
+    def for_few_rows(self, epilogue: Fields | None = None) -> FewRows | None:
         """Give the operator for up to `MOST_ROWS` rows of the same matrix, if there is one.
+
+        `epilogue` is what becomes of sums; None to clamp them as this operator does.
 
         Rows of float32 are quantized before they come to it, where this operator does that.
         """
         if self._few is None and self.block is not None:
             kind = None if self._rows is None else self._rows.kind.dtype
             layout, sizes = _layout(kind, self.outputs), (self.channels, self.outputs)
-            self._few = FewRows.of(self.block, self._session, layout, *sizes, self._limits)
+            self._few = FewRows.of(
+                self.block, self._session, layout, *sizes, epilogue or clamping(self._limits)
+            )
         return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:

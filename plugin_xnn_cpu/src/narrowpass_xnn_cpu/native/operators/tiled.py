@@ -43,6 +43,7 @@ class Tiled(Operator):
     def __init__(self) -> None:
         super().__init__()
         self.handle = self._ffi.NULL
+        self._block: Array | None = None
 
     def _pack_own(
         self,
