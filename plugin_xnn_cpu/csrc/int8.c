@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "few_rows.h"
 #include "run.h"
 
 #define TILE_BYTES 32768
@@ -53,13 +54,15 @@ int np_product_int8(const np_step *step, const float *rows, float *out, void *wo
           ? xnn_setup_convert_nc_f32_qdu8(p->to_int8, rows, (uint8_t *)integers, NULL, ranges)
           : xnn_setup_convert_nc_f32_qd8(p->to_int8, rows, integers, NULL, ranges);
   if (status == 0) status = xnn_run_operator(p->to_int8, used);
-  if (status == 0) {
+  if (status == 0 && p->few != NULL) {
+    status = np_few_rows_of_bytes(p->few, (const uint8_t *)integers, ranges, out, pool);
+  } else if (status == 0) {
     status =
         p->is_unsigned
             ? xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, integers, out, scratch, ranges)
             : xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, integers, out, scratch, ranges);
   }
-  if (status == 0) status = xnn_run_operator(step->op, pool);
+  if (status == 0 && p->few == NULL) status = xnn_run_operator(step->op, pool);
   if (status != 0) return status;
   for (size_t i = 0; i < p->rows; i++) {
     if (!odd[i]) continue;

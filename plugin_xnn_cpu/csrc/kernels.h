@@ -16,6 +16,7 @@
 #define NP_TARGET_AVX2 2
 #define NP_TARGET_AVX512 3
 #define NP_TARGET_AVX512_BF16 4
+struct np_few_rows_params;
 
 /* out[offset + i·out_strides] = in[offset + i·in_strides] over all indices i below `sizes`. */
 struct np_copy_params {
@@ -147,6 +148,7 @@ struct np_int8_params {
   size_t ranges_offset;
   size_t odd_offset;
   size_t scratch_offset; /* of XNNPACK's */
+  const struct np_few_rows_params *few; /* what multiplies instead of XNNPACK, or NULL */
 };
 
 /* Of a product of int8 rows, all with one scale and zero point, that gives float32. `ranges` has

@@ -148,6 +148,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_int8_product(step->params, inputs, out, workspace, pool);
     case NP_INT8_WINOGRAD:
       return np_int8_winograd(step->params, inputs, out, workspace, pool);
+    case NP_FEW_ROWS:
+      return np_few_rows(step->params, inputs, out, pool);
     case NP_FP32_CONVOLUTION:
       return np_fp32_convolution(step->params, inputs, out, workspace, pool);
     case NP_BF16_CONVOLUTION:

@@ -64,7 +64,8 @@ enum np_call {
   NP_INT8_PRODUCT = 72,
   NP_INT8_WINOGRAD = 73,
   NP_FP32_CONVOLUTION = 74,
-  NP_BF16_CONVOLUTION = 75
+  NP_BF16_CONVOLUTION = 75,
+  NP_FEW_ROWS = 80
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

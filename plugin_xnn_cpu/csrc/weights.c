@@ -43,6 +43,7 @@ struct np_session {
   const void *kernel, *bias;
   uint8_t name[32];
   int named, find;
+  size_t last; /* the offset that was given last; SIZE_MAX for none */
 };
 
 /* Blocks and keys */
@@ -136,6 +137,7 @@ static size_t look_up(void *context, const struct xnn_weights_cache_look_up_key 
   if (!known(session, key)) return SIZE_MAX;
   pthread_mutex_lock(&session->cache->mutex);
   const size_t offset = find(session, key->seed, key->fingerprint_id);
+  session->last = offset;
   pthread_mutex_unlock(&session->cache->mutex);
   return offset;
 }
@@ -177,6 +179,7 @@ static size_t look_up_or_insert(void *context, const struct xnn_weights_cache_lo
     offset = add_use(session, made, how);
     session->reserved = session->spare = NULL;
   }
+  session->last = offset;
   pthread_mutex_unlock(&session->cache->mutex);
   return offset;
 }
@@ -291,6 +294,7 @@ void np_session_next(np_session *session, const void *kernel, const void *bias,
   session->named = name != NULL;
   session->find = find;
   if (name != NULL) memcpy(session->name, name, sizeof session->name);
+  session->last = SIZE_MAX;
 }
 
 static struct xnn_weights_cache_look_up_key own_key(const np_session *session, uint32_t layout) {
@@ -318,6 +322,17 @@ void np_session_keep_block(np_session *session, uint32_t layout, void *block, si
 }
 
 xnn_weights_cache_t np_session_provider(np_session *session) { return &session->provider; }
+
+bool np_session_last(np_session *session, struct np_entry *entry) {
+  for (size_t i = session->count; i-- > 0;) {
+    const struct np_entry *made = &session->uses[i].block->entry;
+    if ((size_t)(uintptr_t)made->address == session->last) {
+      *entry = *made;
+      return true;
+    }
+  }
+  return false;
+}
 
 static void close_session(np_session *session) {
   free(session->offers);

@@ -66,6 +66,9 @@ const void *np_session_find_block(np_session *session, uint32_t layout);
 void *np_session_new_block(np_session *session, size_t size);
 void np_session_keep_block(np_session *session, uint32_t layout, void *block, size_t size);
 
+/* The block that the last operator was created with; false where it has none. */
+bool np_session_last(np_session *session, struct np_entry *entry);
+
 /* Let operators run, and others find the entries. */
 void np_session_commit(np_session *session);
 

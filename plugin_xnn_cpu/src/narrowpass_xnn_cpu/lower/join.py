@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.elementwise import common_layout
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
@@ -16,6 +17,9 @@ from narrowpass_xnn_cpu.lower.shape import MOVED, check_moved
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Pad
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+_LONG = 1 << 10
+"""What a dimension that is not known counts as."""
 
 Part = tuple[list[int], list[int], list[int]]
 """Where a part starts, its size, and its step, for each axis."""
@@ -79,7 +83,7 @@ def _check_concat(op: Op, facts: Facts) -> str | None:
 def _concat(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     rank = builder.rank(values[0])
-    perm = common_layout(builder, values, rank)
+    perm = _joining_layout(op, values, builder)
     if len(values) == 1:
         builder.alias(op.output, builder.at(values[0], perm), perm)
         return
@@ -89,6 +93,45 @@ def _concat(op: Op, builder: Builder) -> None:
     for index in range(len(slots)):
         builder.emit(Joined(slots, index, output, axis))
     builder.alias(op.output, output, perm)
+
+
+def _joining_layout(op: Op, values: Sequence[ir.Value], builder: Builder) -> Perm:
+    """Choose the order of axes to join in: the one for which fewest elements move.
+
+    What comes from outside of the partition, or goes there, lies in ONNX's order: a cache is
+    joined in that order, and the few new rows move. Dimensions that are not known count as long.
+    """
+    facts, rank = builder.facts, builder.rank(values[0])
+    found = common_layout(builder, values, rank)
+    candidates = dict.fromkeys([found, *map(builder.layout, values), identity(rank)])
+
+    def moved(value: ir.Value, perm: Perm) -> int:
+        dims = [dim if isinstance(dim, int) else _LONG for dim in facts.dims(value) or ()]
+        if builder.has(value, perm) or _keeps(builder.layout(value), perm, dims):
+            return 0
+        return math.prod(dims)
+
+    def cost(perm: Perm) -> int:
+        total = sum(moved(value, perm) for value in values if not facts.is_constant(value))
+        if _leaves(op.output, facts):
+            total += moved(op.output, perm)
+        return total
+
+    return min(candidates, key=cost)
+
+
+def _keeps(source: Perm, perm: Perm, dims: Sequence[int]) -> bool:
+    """Tell whether only axes of size 1 change places."""
+    long = [[axis for axis in order if dims[axis] != 1] for order in (source, perm)]
+    return long[0] == long[1]
+
+
+def _leaves(value: ir.Value, facts: Facts) -> bool:
+    """Tell whether a value is given out of the method, by itself or by another name."""
+    if value.name in facts.given:
+        return True
+    users = (use.node for use in value.uses())
+    return any(u.op_type == "Identity" and u.outputs[0].name in facts.given for u in users)
 
 
 class Sliced(Step):

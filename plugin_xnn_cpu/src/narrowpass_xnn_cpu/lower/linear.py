@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.lower.product import Product, is_ours
 from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import BatchMatMul
+from narrowpass_xnn_cpu.native.operators.few_rows import FewRows
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
@@ -36,9 +37,9 @@ class Linear(Ended):
         fits: bool = True,
     ) -> None:
         super().__init__(given, output, product.epilogue, residual, fits)
-        self.kernel = f"{product.maker}fully connected"
         self._product = product
         self.precision = product.precision
+        self.kernel = product.kernel
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -53,7 +54,7 @@ class Linear(Ended):
             return Run(result)
         operator = product.operator(rows)
         params = operator.reshape(rows, sizing.pool)
-        if isinstance(operator, TiledFullyConnected | TiledFullyConnectedBf16):
+        if isinstance(operator, TiledFullyConnected | TiledFullyConnectedBf16 | FewRows):
             operator.end_with(epilogue)
         return Run(result, operator.call, operator, params)
 
@@ -174,8 +175,25 @@ def _product(
     leading: Sequence[int | str | None],
 ) -> Product:
     """Make a product of rows with these leading dimensions."""
-    rows, session = _count(leading), builder.session
-    return Product(kernel, bias, epilogue, rows, op.accumulate, op.activations, session)
+    return Product(
+        kernel,
+        bias,
+        epilogue,
+        _count(leading),
+        op.accumulate,
+        op.activations,
+        builder.session,
+        in_memory=_is_looked_up(op.required(1)),
+    )
+
+
+def _is_looked_up(matrix: ir.Value) -> bool:
+    """Tell whether rows of a matrix, or of what it is the transpose of, are looked up too."""
+    node = matrix.producer()
+    source = node.inputs[0] if node is not None and node.op_type == "Transpose" else matrix
+    return source is not None and any(
+        use.node.op_type == "Gather" and use.idx == 0 for use in source.uses()
+    )
 
 
 def _count(dims: Sequence[int | str | None]) -> int | None:

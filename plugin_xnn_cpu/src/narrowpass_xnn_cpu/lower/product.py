@@ -15,6 +15,12 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnectedInt8,
     bf16_choice,
 )
+from narrowpass_xnn_cpu.native.operators.few_rows import (
+    MOST_ROWS,
+    FewRows,
+    TableRows,
+    reads_tables,
+)
 from narrowpass_xnn_cpu.native.operators.fp32_choice import (
     AnyFullyConnected,
     fully_connected,
@@ -24,7 +30,9 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
+from narrowpass_xnn_cpu.native.operators.linear import reads_panels
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -42,8 +50,7 @@ HALF_SIZE = 1 << 19
 _WIDE = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-
-_Made = AnyFullyConnected | AnyFullyConnectedInt8 | TiledFullyConnectedBf16
+_Made = AnyFullyConnected | AnyFullyConnectedInt8 | TiledFullyConnectedBf16 | FewRows
 
 
 def is_ours(kernel: Weight, rows: int | None) -> bool:
@@ -69,6 +76,7 @@ class Product:
         accumulate: what sums are to be kept in; empty where nobody says.
         activations: ``dynamic`` where rows are to be quantized too; empty where nobody says.
         session: of the weights cache. What turns out to be needed later is packed without it.
+        in_memory: whether the matrix is in memory as it is stored anyway: others look up its rows.
 
     Attributes:
         channels: C.
@@ -86,6 +94,8 @@ class Product:
         accumulate: str,
         activations: str,
         session: Session | None,
+        *,
+        in_memory: bool = False,
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
@@ -95,7 +105,15 @@ class Product:
         source = kernel if self._transposed else kernel.transpose(1, 0)
         self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
+        self._rows = rows
+        few = rows is not None and rows <= MOST_ROWS
+        as_it_lies = kernel.moved is not None and kernel.dtype == _WIDE and bias is None
+        if in_memory and few and as_it_lies and not kernel.quantized and reads_tables():
+            self._operators[_WIDE] = TableRows(source, epilogue.params())
+            return
         if self._makes_int8(kernel, activations, session):
+            return
+        if few and bias is None and self._makes_half(kernel, session):
             return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
         self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
@@ -153,6 +171,22 @@ class Product:
         except BackendError:
             self._make(source, _WIDE, session)  # XNNPACK has no kernel for it here either
 
+    def _makes_half(self, kernel: Weight, session: Session | None) -> bool:
+        """Make the operator of a matrix of float32 that is stored as float16: each is exact.
+
+        Only the kernel for few rows multiplies it with rows of float32, in float32.
+        """
+        narrow = kernel.narrow
+        if narrow is None or narrow.dtype != np.float16 or session is None:
+            return False
+        if not reads_panels("float16", self.outputs):
+            return False
+        transposed = narrow.moved is None
+        source = narrow if transposed else narrow.transpose(1, 0)
+        made = FullyConnected(source, None, transposed=transposed, session=session)
+        self._operators[_WIDE] = made
+        return True
+
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS
         return np.dtype(np.float16) if half else _WIDE
@@ -174,13 +208,30 @@ class Product:
         self._operators[dtype] = made
         return made
 
-    @property
-    def maker(self) -> str:
-        """Of the kernel; see `Operator.maker`."""
-        return next(iter(self._operators.values())).maker
-
     def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
+        found = self._by_type(rows)
+        return (self._few(found) if rows <= MOST_ROWS else None) or found
+
+    def _few(self, made: _Made) -> FewRows | None:
+        """Give the operator for few rows of the same matrix, if there is one."""
+        if isinstance(made, TableRows):
+            return made
+        if isinstance(made, FullyConnectedInt8) and made.quantizes_rows:
+            return None  # it takes another kernel for few rows by itself
+        if isinstance(made, FullyConnected | FullyConnectedInt8 | TiledFullyConnected):
+            return made.for_few_rows(self.epilogue.params())
+        return None
+
+    @property
+    def kernel(self) -> str:
+        """What computes it, for people."""
+        made = next(iter(self._operators.values()))
+        if self._rows is not None and 0 < self._rows <= MOST_ROWS:
+            made = self.operator(self._rows)
+        return "few rows" if isinstance(made, FewRows) else f"{made.maker}fully connected"
+
+    def _by_type(self, rows: int) -> _Made:
         if self._source is None:
             (only,) = self._operators.values()
             return only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -53,7 +54,7 @@ class Tape:
     def __init__(self, entries: Sequence[Entry], buffers: int) -> None:
         ffi, lib = extension().ffi, extension().lib
         self._ffi, self._lib = ffi, lib
-        self._entries = tuple(entries)  # keeps operators and parameters alive
+        self._entries = list(entries)  # keeps operators and parameters alive
         self._steps = ffi.new("np_step[]", max(1, len(entries)))
         self._buffers = ffi.new("void *[]", max(1, buffers))
         self._failed = ffi.new("size_t *")
@@ -66,6 +67,17 @@ class Tape:
             step.output = entry.output
             step.op = ffi.NULL if entry.operator is None else entry.operator.handle
             step.params = ffi.NULL if entry.params is None else entry.params
+
+    def replace(self, index: int, operator: Operator | None, params: Any) -> None:
+        """Give a step other parameters; an operator that was told other sizes is the same."""
+        ffi = self._ffi
+        entry = dataclasses.replace(self._entries[index], operator=operator, params=params)
+        self._entries[index] = entry
+        step = self._steps[index]
+        step.op = ffi.NULL if operator is None else operator.handle
+        step.params = ffi.NULL if params is None else params
+        step.set_up = 0
+        self._fresh = True
 
     def bind(self, number: int, array: np.ndarray[Any, Any], offset: int = 0) -> None:
         """Say that a buffer is in `array`, from a byte on.
@@ -169,16 +181,25 @@ _EXTRA_BYTES = 16
 def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Give `array`, dense and with readable bytes after it; a copy where it is not so.
 
-    The bytes after it surely are mapped where they lie in the page of its last byte.
+    The bytes after it surely are mapped where they lie in the page of its last byte, or belong to
+    what it is a view of.
     """
     size = array.nbytes
     if not size:
         return array
     if array.flags.c_contiguous:
-        ffi = extension().ffi
-        end = int(ffi.cast("uintptr_t", _buffer(ffi, array))) + size
+        end = array.__array_interface__["data"][0] + size
         if (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE:
+            return array
+        if end + _EXTRA_BYTES <= _end(array.base):
             return array
     copy: np.ndarray[Any, Any] = aligned(size)[:size].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
+
+
+def _end(base: object) -> int:
+    """Give the address behind what an array is a view of; 0 where that is not known."""
+    if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
+        return 0
+    return int(base.__array_interface__["data"][0]) + base.nbytes

@@ -9,6 +9,7 @@ import numpy as np
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, check_memory, readable
 from narrowpass_xnn_cpu.plan.memory import Lifetime, place
+from narrowpass_xnn_cpu.plan.recycling import Recycled
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Slot, Step, Times, elements
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
@@ -23,6 +24,13 @@ class Bound:
         runs: how each step runs, in order.
         constants: the elements of slots that follow from shapes.
         workspace: the memory that inner values and scratch lie in.
+        recycled: the memory that outputs lie in.
+        threads: how many it runs on.
+
+    Attributes:
+        shapes: of all slots.
+        threads: how many it runs on.
+        memory: bytes of inner values and of scratch memory.
     """
 
     def __init__(
@@ -33,8 +41,13 @@ class Bound:
         runs: Mapping[Step, Run],
         constants: Mapping[Slot, Array],
         workspace: Workspace,
+        recycled: Recycled,
+        threads: int,
     ) -> None:
-        self._shapes = shapes
+        self._recycled = recycled
+        self.shapes = dict(shapes)
+        self.threads = threads
+        self._runs = dict(runs)
         self._constants = dict(constants)
         for slot in shapes:
             if slot.constant is not None:
@@ -46,7 +59,7 @@ class Bound:
         active = [step for step in runs if runs[step].call]
         given = list(outputs.values())
         direct = self._direct_outputs(outputs, active)
-        moving = set(inputs.values()) | set(direct)
+        self._moving = moving = set(inputs.values()) | set(direct)
         numbers: dict[Slot, int] = {}
         entries = []
         for step in active:
@@ -64,15 +77,13 @@ class Bound:
                     name=step.name,
                 )
             )
-        scratch = max((runs[step].scratch for step in active), default=0)
         # Distinct views of one root are buffers of their own: (number, root, offset).
         self._views = [(number, *self._storage[slot]) for slot, number in numbers.items()]
         self._tape = Tape(entries, len(numbers))
         self._steps = active
         self._offsets, self._scratch = self._place_inner(active, moving, given)
         self._bind_constants()
-        #: Bytes of inner values and of scratch memory.
-        self.memory = self._scratch + scratch
+        self.memory = self._needed_memory()
         self._workspace = workspace
         self._generation = -1
         self._inputs = [
@@ -86,6 +97,54 @@ class Bound:
             binds = [(n, off) for n, r, off in self._views if r is root] if whole else []
             check_memory(shapes[slot], slot.dtype)
             self._outputs.append((name, slot, shapes[slot], whole, binds))
+
+    def _needed_memory(self) -> int:
+        scratch = max((self._runs[step].scratch for step in self._steps), default=0)
+        return self._scratch + scratch
+
+    def grow(self, changed: Mapping[Slot, Shape], runs: Mapping[Step, Run]) -> bool:
+        """Take other sizes of what lies outside of the workspace; tell whether that is all.
+
+        Args:
+            changed: the slots with another shape than before.
+            runs: how the steps run that read one of these, in order.
+        """
+        if not all(self._stays(slot, shape) for slot, shape in changed.items()):
+            return False
+        shapes = {**self.shapes, **changed}
+        for step, run in runs.items():
+            before = self._runs[step]
+            if (run.call, run.view) != (before.call, before.view):
+                return False
+            if run.constant is not None or before.constant is not None:
+                return False
+            alike = [
+                [sizes[step.inputs[number]] == sizes[step.output] for number in step.in_place]
+                for sizes in (self.shapes, shapes)
+            ]
+            if alike[0] != alike[1]:
+                return False
+        outputs = []
+        for name, slot, _, direct, binds in self._outputs:
+            root = self._storage[slot][0]
+            if direct and _bytes(slot, shapes) != _bytes(root, shapes):
+                return False
+            if slot in changed:
+                check_memory(shapes[slot], slot.dtype)
+            outputs.append((name, slot, shapes[slot], direct, binds))
+        self.shapes, self._outputs = shapes, outputs
+        self._runs.update(runs)
+        for index, step in enumerate(self._steps):
+            if step in runs:
+                self._tape.replace(index, runs[step].operator, runs[step].params)
+        self.memory = self._needed_memory()
+        return True
+
+    def _stays(self, slot: Slot, shape: Shape) -> bool:
+        """Tell whether another shape of a slot leaves places in the workspace as they are."""
+        if self._storage[slot][0] in self._moving:
+            return True
+        return elements(shape) == elements(self.shapes[slot])
 
     def _number(self, slot: Slot, numbers: dict[Slot, int]) -> int:
         return numbers.setdefault(slot, len(numbers))
@@ -132,7 +191,7 @@ class Bound:
                 given = self._storage[step.inputs[number]][0]
                 inner = given in first and given not in moving and last[given] == index
                 inner = inner and given not in others
-                alike = self._shapes[step.inputs[number]] == self._shapes[step.output]
+                alike = self.shapes[step.inputs[number]] == self.shapes[step.output]
                 if inner and alike and self._bytes(given) == self._bytes(root):
                     takes = given
                     break
@@ -159,7 +218,7 @@ class Bound:
         self._generation = self._workspace.generation
 
     def _bytes(self, slot: Slot) -> int:
-        return elements(self._shapes[slot]) * slot.dtype.itemsize
+        return _bytes(slot, self.shapes)
 
     def run(
         self,
@@ -183,10 +242,11 @@ class Bound:
                 for number, offset in binds:
                     bind(number, array, offset)
         results: dict[str, Array] = {}
+        self._recycled.begin()
         for name, slot, shape, direct, binds in self._outputs:
             target = out.get(name) if out else None
             if target is None or target.shape != shape:
-                target = np.empty(shape, slot.dtype)
+                target = self._recycled.take(shape, slot.dtype)
             results[name] = target
             if direct:
                 for number, offset in binds:
@@ -203,7 +263,7 @@ class Bound:
     def _read(self, slot: Slot, given: Mapping[Slot, Array], results: Mapping[str, Array]) -> Array:
         """Give the elements of a slot that is not computed in an output's array."""
         root, offset = self._storage[slot]
-        shape = self._shapes[slot]
+        shape = self.shapes[slot]
         size = elements(shape) * slot.dtype.itemsize
         if size == 0:
             return np.empty(shape, slot.dtype)
@@ -219,6 +279,10 @@ class Bound:
             )
             raw = results[owner].reshape(-1).view(np.uint8)
         return raw[offset : offset + size].view(slot.dtype).reshape(shape)
+
+
+def _bytes(slot: Slot, shapes: Mapping[Slot, Shape]) -> int:
+    return elements(shapes[slot]) * slot.dtype.itemsize
 
 
 def _storage(

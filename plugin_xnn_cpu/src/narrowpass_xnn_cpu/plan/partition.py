@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
+from narrowpass_xnn_cpu.plan.recycling import Recycled
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
@@ -149,11 +152,31 @@ class Partition:
         ]
         needed = [name for name in (*read, *fixed) if name and name not in made]
         self._needed = tuple(dict.fromkeys(needed))
+        self._readers = self._find_readers()
         self._runs: dict[Step, tuple[object, Run]] = {}
         self._signature: object = None
         self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: Bound | None = None
         self._workspace = workspace
+        self._memories = workspace, Recycled()
+
+    def _find_readers(self) -> dict[Slot | str | None, list[int]]:
+        """Give the places of the items that read a slot's shape, or a value by its name.
+
+        Those that read the shape of what is not here are under None.
+        """
+        found: dict[Slot | str | None, list[int]] = {}
+        for index, item in enumerate(self.items):
+            keys: list[Slot | str | None]
+            if isinstance(item, Step):
+                keys = [*item.inputs, *item.values]
+            elif item.by_shape:
+                keys = [self._slots.get(name) or self.inputs.get(name) for name in item.inputs]
+            else:
+                keys = list(item.inputs)
+            for key in dict.fromkeys(keys):
+                found.setdefault(key, []).append(index)
+        return found
 
     @property
     def constants(self) -> list[Array]:
@@ -201,12 +224,85 @@ class Partition:
             one is not other for one, other in zip(values, self._values, strict=True)
         )
         if changed or self._bound is None:
+            bound, self._bound = self._bound, None
+            if any(map(operator.is_not, values, self._values)):
+                bound = None
             self._signature = None
-            self._bound = None  # it needs no memory any more
-            self._bound = self._size(arrays, shapes, pool)
-            self._workspace.require(self._bound, self._bound.memory)
+            if bound is not None and not self._grow(bound, arrays, shapes, pool):
+                bound = None  # it needs no memory any more
+            if bound is None:
+                bound = self._size(arrays, shapes, pool)
+            self._bound = bound
+            self._workspace.require(bound, bound.memory)
             self._signature, self._values = signature, values
         return self._bound.run(arrays, pool, out, times)
+
+    def _grow(
+        self,
+        bound: Bound,
+        arrays: Mapping[str, Array],
+        shapes: Shapes,
+        pool: ThreadPool,
+    ) -> bool:
+        """Size only what follows from the inputs that changed; tell whether `bound` took that.
+
+        A token of a decoder makes its caches longer by one, and leaves most steps as they are.
+        """
+        if bound.threads != pool.threads:
+            return False
+        changed: dict[Slot, Shape] = {}
+        due = list(self._readers.get(None, ()))
+        names = set(self.fixed.values())
+
+        def note(slot: Slot, shape: Shape) -> None:
+            changed[slot] = shape
+            for at in self._places.get(slot, ()):
+                shapes.shapes[at.name] = at.logical(shape)
+            for index in self._readers.get(slot, ()):
+                heapq.heappush(due, index)
+
+        for name, slot in self.inputs.items():
+            if arrays[name].shape != bound.shapes[slot]:
+                note(slot, arrays[name].shape)
+            shapes.shapes[name] = arrays[name].shape
+        runs: dict[Step, Run] = {}
+        sizing = Sizing(pool, shapes.value)
+        last = -1
+        while due:
+            index = heapq.heappop(due)
+            if index == last:
+                continue
+            last = index
+            item = self.items[index]
+            if isinstance(item, ShapeNode):
+                item.update(shapes)
+                if not names.isdisjoint(item.outputs):
+                    return False  # its elements are computed with
+                for name in item.outputs:
+                    for reader in self._readers.get(name, ()):
+                        heapq.heappush(due, reader)
+                continue
+            given = tuple(
+                [changed[slot] if slot in changed else bound.shapes[slot] for slot in item.inputs]
+            )
+            runs[item] = run = self._run_of(item, given, shapes, sizing)
+            if run.shape != bound.shapes[item.output]:
+                note(item.output, run.shape)
+        return bound.grow(changed, runs)
+
+    def _run_of(self, item: Step, given: tuple[Shape, ...], shapes: Shapes, sizing: Sizing) -> Run:
+        """Give how a step runs on inputs of these shapes."""
+        asked = tuple([shapes.value(name).tobytes() for name in item.values])
+        key = given, asked, sizing.pool.threads
+        before = self._runs.get(item)
+        if before is None or before[0] != key:
+            self._runs.pop(item, None)
+            try:
+                run = item.size(given, sizing)
+            except (BackendError, ArithmeticError, LookupError, ValueError) as error:
+                raise BackendError(f"node {item.name!r}: {error}") from error
+            self._runs[item] = before = key, run
+        return before[1]
 
     def _size(self, arrays: Mapping[str, Array], shapes: Shapes, pool: ThreadPool) -> Bound:
         known: dict[Slot, Shape] = {}
@@ -242,18 +338,10 @@ class Partition:
             for slot in item.inputs:
                 learn(slot)
             given = tuple([known[slot] for slot in item.inputs])
-            asked = tuple([shapes.value(name).tobytes() for name in item.values])
-            key = given, asked, pool.threads
-            before = self._runs.get(item)
-            if before is None or before[0] != key:
-                self._runs.pop(item, None)
-                try:
-                    run = item.size(given, sizing)
-                except (BackendError, ArithmeticError, LookupError, ValueError) as error:
-                    raise BackendError(f"node {item.name!r}: {error}") from error
-                self._runs[item] = before = key, run
-            runs[item] = before[1]
-            note(item.output, before[1].shape)
+            runs[item] = run = self._run_of(item, given, shapes, sizing)
+            note(item.output, run.shape)
         for slot in self.outputs.values():
             learn(slot)
-        return Bound(self.inputs, self.outputs, known, runs, constants, self._workspace)
+        return Bound(
+            self.inputs, self.outputs, known, runs, constants, *self._memories, pool.threads
+        )

@@ -53,7 +53,8 @@ class Workspace:
         if most > self.size or 2 * most < self.size:
             self.memory = aligned(0)  # before the other: both need not fit
             self.generation += 1
-            self.memory = aligned(most)
+            # Some more: what grows by a row in each run must not move each time.
+            self.memory = aligned(most + most // 8)
 
     @property
     def size(self) -> int:

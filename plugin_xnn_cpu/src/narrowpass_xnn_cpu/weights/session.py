@@ -48,6 +48,19 @@ class Entry:
     origin: str
 
 
+@dataclass(frozen=True)
+class Block:
+    """Where packed weights lie, for as long as their session.
+
+    Attributes:
+        address: of the first byte, for C.
+        size: bytes.
+    """
+
+    address: Any
+    size: int
+
+
 PRIVATE = {
     3: "its content has no name",
     4: "XNNPACK made a copy of its weights",
@@ -285,6 +298,13 @@ class Session:
         self.counts.misses += 1
         self.counts.packs += 1
         return block
+
+    def last_block(self) -> Block | None:
+        """Give the weights of the operator that was created last; None where it has none here."""
+        item = self._ffi.new("struct np_entry *")
+        if not self._lib.np_session_last(self._handle, item):
+            return None
+        return Block(item.address, int(item.size))
 
     def load_unpacked(self, name: str, weight: Weight | None = None) -> Array:
         """Make the elements of a weight, and hold them until `free_unpacked`.

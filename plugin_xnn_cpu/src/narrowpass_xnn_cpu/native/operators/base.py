@@ -13,7 +13,7 @@ from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import check, extension
-from narrowpass_xnn_cpu.weights.session import Create, Session, pointer
+from narrowpass_xnn_cpu.weights.session import Block, Create, Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 Shape = tuple[int, ...]
@@ -33,6 +33,7 @@ class Operator:
         handle: XNNPACK's handle.
         workspace: bytes of scratch memory that a run needs, after `reshape`.
         params: of a kernel of ours, after `reshape`; None for one of XNNPACK.
+        block: its packed weights, where they are in a session of the weights cache.
         maker: of the kernel, as it stands before the kernel's name.
     """
 
@@ -43,6 +44,7 @@ class Operator:
         self.workspace = 0
         self.params: Any = None
         self.handle: Any = None
+        self.block: Block | None = None
         self._ffi = extension().ffi
         self._lib = extension().lib
 
@@ -67,6 +69,7 @@ class Operator:
         if session is not None:
             handle = session.pack(self._kind(), parameters, kernel, bias, create, others)
             self._own(handle)
+            self.block = session.last_block()
             return
         made = self._ffi.new("xnn_operator_t *")
         elements, added = kernel.array(), None if bias is None else bias.array()

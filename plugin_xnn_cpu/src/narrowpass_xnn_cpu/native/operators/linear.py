@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,16 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_shape,
     checked_weights,
 )
+from narrowpass_xnn_cpu.native.operators.few_rows import (
+    FewRows,
+    Fields,
+    Layout,
+    clamping,
+    layout_of,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.weights.session import Block, Session
+from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 
 class FullyConnected(Operator):
@@ -51,6 +59,8 @@ class FullyConnected(Operator):
         if transposed:
             outputs, inputs = inputs, outputs
         self.channels, self.outputs = inputs, outputs
+        self._limits = limits
+        self._few: FewRows | None = None
         self.dtype = kernel.dtype.name
         if self.dtype not in _KINDS:
             raise BackendError(f"there are no products of matrices of {self.dtype}")
@@ -70,6 +80,17 @@ class FullyConnected(Operator):
             bias,
             lambda k, b, cache, made: create(*sizes, k, b, low, high, flags, cache, made),
         )
+
+    def for_few_rows(self, epilogue: Fields | None = None) -> FewRows | None:
+        """Give the operator for up to `MOST_ROWS` rows of the same matrix, if there is one."""
+        if self._few is None and self.block is not None:
+            known = self.dtype in ("float32", "float16")
+            layout = _layout(self.dtype, self.outputs) if known else None
+            sizes = self.channels, self.outputs
+            self._few = FewRows.of(
+                self.block, self._session, layout, *sizes, epilogue or clamping(self._limits)
+            )
+        return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of a product that is computed narrow."""
@@ -104,6 +125,20 @@ _KINDS = {
     ),
 }
 """By the type of the matrix: the call of the tape, the type of the bias, and two functions."""
+
+
+def reads_panels(dtype: str, outputs: int) -> bool:
+    """Tell whether a packed matrix of this type can be multiplied with few rows of float32."""
+    return _layout(dtype, outputs) is not None
+
+
+@functools.cache
+def _layout(dtype: str, outputs: int) -> Layout | None:
+    def pack(matrix: Array, bias: Array, _: Array, session: Session) -> Block | None:
+        kernel = Weight.of(matrix.astype(dtype))
+        return FullyConnected(kernel, Weight.of(bias), session=session).block
+
+    return layout_of(dtype, outputs, pack)
 
 
 class BatchMatMul(Operator):

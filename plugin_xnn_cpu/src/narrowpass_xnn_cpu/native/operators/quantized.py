@@ -20,8 +20,16 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_shape,
     checked_weights,
 )
+from narrowpass_xnn_cpu.native.operators.few_rows import (
+    MOST_ROWS,
+    FewRows,
+    Fields,
+    Layout,
+    clamping,
+    layout_of,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.session import Block, Session
 from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
 
 WEIGHTS_RANGE = (-127, 127)
@@ -107,6 +115,28 @@ class FullyConnectedInt8(Operator):
 
         parameters = flags if self._rows is None else (flags, self._rows.kind.dtype)
         self._packed(session, parameters, kernel, bias, call, others)
+        self._limits = limits
+        self._few: FewRows | None = None
+
+    @property
+    def quantizes_rows(self) -> bool:
+        """Whether rows are quantized."""
+        return self._rows is not None
+
+    def for_few_rows(self, epilogue: Fields | None = None) -> FewRows | None:
+        """Give the operator for up to `MOST_ROWS` rows of the same matrix, if there is one.
+
+        `epilogue` is what becomes of sums; None to clamp them as this operator does.
+
+        Rows of float32 are quantized before they come to it, where this operator does that.
+        """
+        if self._few is None and self.block is not None:
+            kind = None if self._rows is None else self._rows.kind.dtype
+            layout, sizes = _layout(kind, self.outputs), (self.channels, self.outputs)
+            self._few = FewRows.of(
+                self.block, self._session, layout, *sizes, epilogue or clamping(self._limits)
+            )
+        return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of a product whose rows are quantized."""
@@ -128,8 +158,27 @@ class FullyConnectedInt8(Operator):
         rest = _aligned(odd + rows)
         self.workspace = rest + scratch[0]
         unsigned = self._rows.kind.dtype == "uint8"
-        fields = self._rows.handle, unsigned, *shape, self.outputs, ranges, odd, rest
+        few = self.for_few_rows() if rows <= MOST_ROWS else None
+        inner = ffi.NULL if few is None else few.reshape(rows, pool)
+        fields = self._rows.handle, unsigned, *shape, self.outputs, ranges, odd, rest, inner
         return ffi.new("struct np_int8_params *", fields)
+
+
+@functools.cache
+def _layout(rows: str | None, outputs: int) -> Layout | None:
+    """Give how a matrix lies, by the type that its rows are quantized to; None for float32."""
+    if rows == "int8":
+        return None
+
+    def pack(matrix: Array, bias: Array, scales: Array, session: Session) -> Block | None:
+        scale = Weight.of(scales)
+        quantized = Quantized(Weight.of(matrix), scale, None, 0)
+        made = FullyConnectedInt8(
+            quantized, Weight.of(bias), rows_too=rows is not None, session=session
+        )
+        return made.block
+
+    return layout_of("int8" if rows is None else "int8 rows", outputs, pack)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class Tiled(Operator):
     def __init__(self) -> None:
         super().__init__()
         self.handle = self._ffi.NULL
+        self._block: Array | None = None
 
     def _pack_own(
         self,
@@ -129,7 +130,7 @@ def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -
 
 def target() -> int:
     """Give the code that runs, as ``NP_TARGET_*``."""
-    return kernels.TARGETS.index(kernels.TARGET)
+    return kernels.target()
 
 
 def float32(value: float) -> float:

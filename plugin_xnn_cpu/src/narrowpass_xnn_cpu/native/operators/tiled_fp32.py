@@ -12,9 +12,10 @@ from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.few_rows import FewRows, Fields, Layout, reads_floats
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import check_movement, output_size
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.session import Block, Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 _BAND_BYTES = {8: 3 << 16, 16: 1 << 19}
@@ -233,7 +234,24 @@ class TiledFullyConnected(_TiledFp32):
             outputs, inputs = inputs, outputs
         self.channels, self.outputs = inputs, outputs
         self._epilogue = epilogue
+        self._few: FewRows | None = None
         self._pack(kernel, bias, (1, outputs, inputs), transposed, session)
+
+    def for_few_rows(self, epilogue: Fields) -> FewRows | None:
+        """Give the operator for up to `MOST_ROWS` rows of the same matrix, if there is one.
+
+        There is one where all panels are of one width.
+        """
+        if self._few is None:
+            vectors = -(-self.outputs // self._lanes)
+            width = vectors // self._panels * self._lanes
+            if vectors % self._panels == 0 and reads_floats(width):
+                layout = Layout("NP_PANELS_F32", width, 4, 4)
+                size = layout.size(self.channels, self.outputs)
+                block, owner = Block(self._packed_weights, size), (self._session, self._block)
+                sizes = self.channels, self.outputs
+                self._few = FewRows(block, owner, layout, *sizes, epilogue)
+        return self._few
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""

@@ -1,0 +1,85 @@
+"""Memory of outputs that nobody holds any more, for the outputs of later runs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native.tape import allocate
+
+_SMALL = 1 << 15
+"""Bytes below which the allocator gives back memory that is in the page tables."""
+_SPARE = 8
+"""One part in so many is allocated too: a cache that grows by a row finds room in the next run."""
+_IDLE = 4
+"""Runs after which memory that was not taken again is freed."""
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class _Block:
+    memory: Array
+    run: int
+
+
+class Recycled:
+    """Gives arrays, in memory of earlier ones that are gone.
+
+    Fresh memory costs more than most kernels that write to it: the system clears each page when it
+    is touched, and takes it back when the array goes. Every array, and every view of one, holds the
+    block of bytes that it lies in, so a block without other references is free. Blocks that no run
+    has taken for a while are let go. Not for two threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._run = 0
+
+    def begin(self) -> None:
+        """Say that a run begins."""
+        self._run += 1
+        oldest = self._run - _IDLE
+        if any(block.run < oldest for block in self._blocks):
+            self._blocks = [
+                block for block in self._blocks if block.run >= oldest or not _is_free(block)
+            ]
+
+    def take(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """Give an array, its elements undefined.
+
+        Raises:
+            BackendError: more bytes than the machine has.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if size < _SMALL:
+            return np.empty(shape, dtype)
+        best: _Block | None = None
+        for block in self._blocks:
+            room = block.memory.nbytes
+            fits = size <= room <= 2 * size and (best is None or room < best.memory.nbytes)
+            if fits and _is_free(block):
+                best = block
+                if room == size:
+                    break
+        if best is None:
+            whole = (size + size // _SPARE,)
+            best = _Block(allocate(whole, np.dtype(np.uint8)), self._run)
+            self._blocks.append(best)
+        best.run = self._run
+        return best.memory[:size].view(dtype).reshape(shape)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept, in use or not."""
+        return sum(block.memory.nbytes for block in self._blocks)
+
+
+def _is_free(block: _Block) -> bool:
+    # The block's own reference, and that of the call.
+    return sys.getrefcount(block.memory) == 2
