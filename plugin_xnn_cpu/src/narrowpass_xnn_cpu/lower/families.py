@@ -47,6 +47,9 @@ FAMILIES = (
 )
 """Importing these registers their rules."""
 
+NATIVE: frozenset[tuple[str, str]] = frozenset()
+"""Operators of transformers, by domain and type, that are lowered as they are."""
+
 
 def reason(op: Op, facts: Facts) -> str | None:
     """Give the reason why an operation has no native kernel; None where it has."""

@@ -1,0 +1,201 @@
+"""Attention of heads: products, mask and softmax, in the form that backends know as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.expansion.emitter import Emitter
+
+
+@dataclass
+class Heads:
+    """Operands of attention.
+
+    Attributes:
+        q: [batch, heads, rows, depth].
+        k: [batch, groups, keys, depth].
+        v: [batch, groups, keys, size].
+        heads: of q; a multiple of `groups`.
+        groups: of k and v.
+        depth: of q, where it is known.
+        scale: what scores are multiplied by; None for 1 / √depth.
+        softcap: scores become softcap · tanh(scores / softcap); 0 for nothing.
+        bias: added to scores, broadcastable to [batch, heads, rows, keys]; of rank 4.
+        empty: whether rows may have a bias of -infinity alone; these give 0.
+        dtype: of the operands.
+        softmax: the type that softmax is computed in.
+    """
+
+    q: ir.Value
+    k: ir.Value
+    v: ir.Value
+    heads: int
+    groups: int
+    dtype: ir.DataType
+    depth: int | None = None
+    scale: float | None = None
+    softcap: float = 0.0
+    bias: ir.Value | None = None
+    empty: bool = False
+    softmax: ir.DataType | None = None
+
+
+@dataclass
+class Scores:
+    """What attention gives: the result, and what stands between.
+
+    Attributes:
+        result: [batch, heads, rows, size].
+        products: the scaled scores, [batch, heads, rows, keys].
+        capped: those after `softcap`.
+        biased: those with the bias.
+        weights: those after softmax.
+    """
+
+    result: ir.Value
+    products: ir.Value
+    capped: ir.Value
+    biased: ir.Value
+    weights: ir.Value
+
+
+def split_heads(e: Emitter, x: ir.Value, heads: int) -> ir.Value:
+    """Write [batch, rows, heads · depth] as [batch, heads, rows, depth]."""
+    return e.transpose(e.reshape(x, 0, 0, heads, -1), 0, 2, 1, 3)
+
+
+def join_heads(e: Emitter, x: ir.Value) -> ir.Value:
+    """Write [batch, heads, rows, depth] as [batch, rows, heads · depth]."""
+    return e.reshape(e.transpose(x, 0, 2, 1, 3), 0, 0, -1)
+
+
+def attend(e: Emitter, given: Heads) -> Scores:
+    """Write softmax(q·kᵀ · scale + bias)·v.
+
+    Heads of q that share keys become rows of one head: nothing is repeated.
+    """
+    repeats = given.heads // given.groups
+    q, bias = given.q, given.bias
+    if repeats > 1:
+        q = e.op("Reshape", q, _folded(e, given.q, given.groups, repeats))
+        bias = None if bias is None else _folded_bias(e, given, repeats)
+    products = e.op("MatMul", q, e.transpose(given.k, 0, 1, 3, 2))
+    scale = given.scale
+    if scale is None and given.depth:
+        scale = given.depth**-0.5
+    if scale is None:
+        products = e.op("Div", products, _root_of_depth(e, given))
+    elif scale != 1:
+        products = e.op("Mul", products, e.const(np.float64(scale), given.dtype))
+    capped = products
+    if given.softcap:
+        cap = e.const(np.float64(given.softcap), given.dtype)
+        capped = e.op("Mul", e.op("Tanh", e.op("Div", products, cap)), cap)
+    biased = capped if bias is None else e.op("Add", capped, bias)
+    kind = given.softmax or given.dtype
+    wide = biased if kind == given.dtype else e.cast(biased, kind)
+    weights = e.op("Softmax", wide, axis=-1)
+    if kind != given.dtype:
+        weights = e.cast(weights, given.dtype)
+    result = e.op("MatMul", weights, given.v)
+    if given.empty and bias is not None:
+        lowest = e.op("ReduceMax", bias, e.const([-1]), keepdims=1)
+        nobody = e.op("IsInf", lowest, detect_positive=0)
+        zero = e.const(0.0, given.dtype)
+        result = e.op("Where", nobody, zero, result)
+        # Read only where the weights themselves are asked for.
+        weights = e.op("Where", nobody, zero, weights)
+    made = Scores(result, products, capped, biased, weights)
+    if repeats == 1:
+        return made
+    shape = e.op("Concat", e.op("Shape", given.q, start=0, end=3), e.const([-1]), axis=0)
+    return Scores(*(e.op("Reshape", value, shape) for value in vars(made).values()))
+
+
+def _folded(e: Emitter, q: ir.Value, groups: int, repeats: int) -> ir.Value:
+    """Write the shape of q as [batch, groups, repeats · rows, depth]."""
+    rows = e.op("Mul", e.dim(q, 2), e.const([repeats]))
+    return e.op("Concat", e.dim(q, 0), e.const([groups]), rows, e.dim(q, 3), axis=0)
+
+
+def _folded_bias(e: Emitter, given: Heads, repeats: int) -> ir.Value:
+    bias = given.bias
+    assert bias is not None  # noqa: S101  # the caller looked
+    # [batch, heads or 1, rows or 1, keys] to [batch, groups or 1, repeats, rows, keys] and on.
+    rows = e.dim(given.q, 2)
+    one = e.const([1])
+    full = e.op("Concat", one, e.const([given.heads]), rows, one, axis=0)
+    known = bias.shape[1] if bias.shape is not None and len(bias.shape) == 4 else None
+    keys = e.dim(given.k, 2)
+    if known == 1:
+        wide = e.op("Expand", bias, e.op("Concat", one, e.const([repeats]), rows, one, axis=0))
+        groups = 1
+    else:
+        wide = e.op("Expand", bias, full)
+        groups = given.groups
+    folded = e.op("Mul", rows, e.const([repeats]))
+    target = e.op("Concat", e.dim(wide, 0), e.const([groups]), folded, keys, axis=0)
+    return e.op("Reshape", wide, target)
+
+
+def _root_of_depth(e: Emitter, given: Heads) -> ir.Value:
+    depth = e.op("Squeeze", e.dim(given.q, 3), e.const([0]))
+    root = e.op("Sqrt", e.cast(depth, ir.DataType.FLOAT))
+    return root if given.dtype == ir.DataType.FLOAT else e.cast(root, given.dtype)
+
+
+def depth_of(e: Emitter, x: ir.Value, heads: int) -> int | None:
+    """Give the size of a head of [batch, rows, heads · depth]; None where it is not known."""
+    width = e.dims(x)[-1]
+    return width // heads if isinstance(width, int) and width % heads == 0 else None
+
+
+def allowed_bias(e: Emitter, allowed: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Write 0 where `allowed` is true, -infinity elsewhere."""
+    return e.op("Where", allowed, e.const(0.0, dtype), e.const(-np.inf, dtype))
+
+
+def frontier(
+    e: Emitter,
+    rows: ir.Value,
+    keys: ir.Value,
+    offset: ir.Value | None,
+    *,
+    left: int = -1,
+    right: int = -1,
+) -> ir.Value | None:
+    """Write which keys a row may attend to: from `left` places before it to `right` behind it.
+
+    Args:
+        e: writes.
+        rows: how many, [1].
+        keys: how many, [1].
+        offset: the place of row 0 among the keys: [] or [1], or [batch, 1, 1, 1]; None for 0.
+        left: how far; -1 for no end.
+        right: how far; -1 for no end.
+
+    Returns:
+        Booleans of [rows, keys] or [batch, 1, rows, keys]; None where all are true.
+    """
+    if left < 0 and right < 0:
+        return None
+    here = e.unsqueeze(_count(e, rows), 1)
+    if offset is not None:
+        here = e.op("Add", here, offset)
+    there = e.unsqueeze(_count(e, keys), 0)
+    found = None
+    if right >= 0:
+        last = here if right == 0 else e.op("Add", here, e.const(right))
+        found = e.op("LessOrEqual", there, last)
+    if left >= 0:
+        first = here if left == 0 else e.op("Sub", here, e.const(left))
+        enough = e.op("GreaterOrEqual", there, first)
+        found = enough if found is None else e.op("And", found, enough)
+    return found
+
+
+def _count(e: Emitter, size: ir.Value) -> ir.Value:
+    return e.op("Range", e.const(0), e.op("Squeeze", size, e.const([0])), e.const(1))
