@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from narrowpass.expansion.emitter import Emitter, Unsupported
 from narrowpass.expansion.scores import (
+    PRODUCTS,
+    WEIGHTS,
     Heads,
-    Scores,
     allowed_bias,
     attend,
     depth_of,
@@ -50,7 +51,7 @@ def onnx_attention(e: Emitter) -> Sequence[ir.Value | None]:
     bias, empty = _bias(e, rows, keys, filled, offset, dtype)
     precision = e.get("softmax_precision", None)
     scale = e.get("scale", None)
-    made = attend(
+    result, scores = attend(
         e,
         Heads(
             q,
@@ -66,9 +67,9 @@ def onnx_attention(e: Emitter) -> Sequence[ir.Value | None]:
             empty=empty,
             softmax=None if precision is None else ir.DataType(precision),
         ),
+        _stage(e),
     )
-    result = join_heads(e, made.result) if rank == 3 else made.result
-    return [result, k, v, _scores(e, made) if e.wants(3) else None]
+    return [join_heads(e, result) if rank == 3 else result, k, v, scores]
 
 
 def _heads(e: Emitter, value: ir.Value, name: str) -> int:
@@ -78,12 +79,13 @@ def _heads(e: Emitter, value: ir.Value, name: str) -> int:
     return found
 
 
-def _scores(e: Emitter, made: Scores) -> ir.Value:
-    mode = int(e.get("qk_matmul_output_mode", 0))
-    stages = made.products, made.capped, made.biased, made.weights
-    if not 0 <= mode < len(stages):
+def _stage(e: Emitter) -> int | None:
+    if not e.wants(3):
+        return None
+    mode = int(e.get("qk_matmul_output_mode", PRODUCTS))
+    if not PRODUCTS <= mode <= WEIGHTS:
         raise Unsupported(f"qk_matmul_output_mode is {mode}")
-    return stages[mode]
+    return mode
 
 
 def _bias(

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass.inference import KNOWN_SHAPE
 
-OPSET = 23
+OPSET = 24
 """The operator set whose operators are written."""
 
 Dims = tuple[int | str | None, ...]
@@ -214,7 +214,7 @@ class Emitter:
         known = None if value.shape is None else value.shape[axis]
         if isinstance(known, int):
             return self.const([known])
-        if known is not None and known.value in self._sizes:
+        if known is not None and known.value is not None and known.value in self._sizes:
             value, axis = self._sizes[known.value]
         end = axis + 1 if axis != -1 else None
         return self.op("Shape", value, start=axis, end=end)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.expansion.cache import write_rows
 from narrowpass.expansion.emitter import Emitter, Unsupported
 from narrowpass.expansion.rotary import rotate
 from narrowpass.expansion.scores import Heads, allowed_bias, attend, frontier, join_heads
@@ -67,7 +66,7 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
     else:
         bias.shape = ir.Shape([None, 1, None, None])
     scale = float(e.get("scale", 0.0))
-    made = attend(
+    result, _ = attend(
         e,
         Heads(
             q,
@@ -82,7 +81,7 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
             bias=bias,
         ),
     )
-    return [join_heads(e, made.result), k, v, None]
+    return [join_heads(e, result), k, v, None]
 
 
 def _depth(e: Emitter, heads: int, groups: int) -> int | None:
@@ -148,5 +147,5 @@ def _cached(
     made = []
     for past, new in ((past_key, k), (past_value, v)):
         room = e.op("Pad", past, pads, e.const(0.0, dtype), e.const([2]))
-        made.append(write_rows(e, room, new, starts, 4, 2))
+        made.append(e.op("TensorScatter", room, new, starts))
     return made[0], made[1]

@@ -46,7 +46,7 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
         raise Unsupported("one of past_key and past_value is given without the other")
     added = masks(e, rows, keys, offset, e.input(4), e.input(5), dtype)
     scale = float(e.get("scale", 0.0))
-    made = attend(
+    result, _ = attend(
         e,
         Heads(
             q,
@@ -60,7 +60,7 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
             bias=added,
         ),
     )
-    return [join_heads(e, made.result), k, v, None]
+    return [join_heads(e, result), k, v, None]
 
 
 def _with_bias(

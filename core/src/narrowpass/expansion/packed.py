@@ -43,7 +43,7 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
         k, v = (e.op("Concat", a, b, axis=2) for a, b in zip(before, (k, v), strict=True))
     added = masks(e, rows, keys, offset, e.input(3), e.input(5), dtype)
     scale = float(e.get("scale", 0.0))
-    made = attend(
+    result, _ = attend(
         e,
         Heads(
             q,
@@ -62,7 +62,7 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
         if sizes[1] != sizes[2]:
             raise Unsupported("keys and values of different sizes cannot be one output")
         present = e.op("Concat", e.unsqueeze(k, 0), e.unsqueeze(v, 0), axis=0)
-    return [join_heads(e, made.result), present]
+    return [join_heads(e, result), present]
 
 
 def _sizes(e: Emitter, weights: ir.Value) -> list[int]:

@@ -43,23 +43,8 @@ class Heads:
     softmax: ir.DataType | None = None
 
 
-@dataclass
-class Scores:
-    """What attention gives: the result, and what stands between.
-
-    Attributes:
-        result: [batch, heads, rows, size].
-        products: the scaled scores, [batch, heads, rows, keys].
-        capped: those after `softcap`.
-        biased: those with the bias.
-        weights: those after softmax.
-    """
-
-    result: ir.Value
-    products: ir.Value
-    capped: ir.Value
-    biased: ir.Value
-    weights: ir.Value
+PRODUCTS, CAPPED, BIASED, WEIGHTS = range(4)
+"""Stages of scores: scaled, after `softcap`, with the bias, after softmax."""
 
 
 def split_heads(e: Emitter, x: ir.Value, heads: int) -> ir.Value:
@@ -72,47 +57,56 @@ def join_heads(e: Emitter, x: ir.Value) -> ir.Value:
     return e.reshape(e.transpose(x, 0, 2, 1, 3), 0, 0, -1)
 
 
-def attend(e: Emitter, given: Heads) -> Scores:
+def attend(e: Emitter, given: Heads, stage: int | None = None) -> tuple[ir.Value, ir.Value | None]:
     """Write softmax(q·kᵀ · scale + bias)·v.
 
     Heads of q that share keys become rows of one head: nothing is repeated.
+
+    Returns:
+        The result, [batch, heads, rows, size]; and the scores at a stage, where one is asked for,
+        [batch, heads, rows, keys].
     """
     repeats = given.heads // given.groups
     q, bias = given.q, given.bias
     if repeats > 1:
         q = e.op("Reshape", q, _folded(e, given.q, given.groups, repeats))
-        bias = None if bias is None else _folded_bias(e, given, repeats)
-    products = e.op("MatMul", q, e.transpose(given.k, 0, 1, 3, 2))
+        bias = None if bias is None else _folded_bias(e, given, bias, repeats)
+    scores = e.op("MatMul", q, e.transpose(given.k, 0, 1, 3, 2))
     scale = given.scale
     if scale is None and given.depth:
         scale = given.depth**-0.5
     if scale is None:
-        products = e.op("Div", products, _root_of_depth(e, given))
+        scores = e.op("Div", scores, _root_of_depth(e, given))
     elif scale != 1:
-        products = e.op("Mul", products, e.const(np.float64(scale), given.dtype))
-    capped = products
+        scores = e.op("Mul", scores, e.const(np.float64(scale), given.dtype))
+    stages = [scores]
     if given.softcap:
         cap = e.const(np.float64(given.softcap), given.dtype)
-        capped = e.op("Mul", e.op("Tanh", e.op("Div", products, cap)), cap)
-    biased = capped if bias is None else e.op("Add", capped, bias)
+        scores = e.op("Mul", e.op("Tanh", e.op("Div", scores, cap)), cap)
+    stages.append(scores)
+    if bias is not None:
+        scores = e.op("Add", scores, bias)
+    stages.append(scores)
     kind = given.softmax or given.dtype
-    wide = biased if kind == given.dtype else e.cast(biased, kind)
+    wide = scores if kind == given.dtype else e.cast(scores, kind)
     weights = e.op("Softmax", wide, axis=-1)
     if kind != given.dtype:
         weights = e.cast(weights, given.dtype)
     result = e.op("MatMul", weights, given.v)
     if given.empty and bias is not None:
         lowest = e.op("ReduceMax", bias, e.const([-1]), keepdims=1)
-        nobody = e.op("IsInf", lowest, detect_positive=0)
+        nobody = e.op("LessOrEqual", lowest, e.const(-np.inf, given.dtype))
         zero = e.const(0.0, given.dtype)
         result = e.op("Where", nobody, zero, result)
-        # Read only where the weights themselves are asked for.
-        weights = e.op("Where", nobody, zero, weights)
-    made = Scores(result, products, capped, biased, weights)
-    if repeats == 1:
-        return made
-    shape = e.op("Concat", e.op("Shape", given.q, start=0, end=3), e.const([-1]), axis=0)
-    return Scores(*(e.op("Reshape", value, shape) for value in vars(made).values()))
+        if stage == WEIGHTS:
+            weights = e.op("Where", nobody, zero, weights)
+    stages.append(weights)
+    asked = None if stage is None else stages[stage]
+    if repeats > 1:
+        shape = e.op("Concat", e.op("Shape", given.q, start=0, end=3), e.const([-1]), axis=0)
+        result = e.op("Reshape", result, shape)
+        asked = None if asked is None else e.op("Reshape", asked, shape)
+    return result, asked
 
 
 def _folded(e: Emitter, q: ir.Value, groups: int, repeats: int) -> ir.Value:
@@ -121,9 +115,7 @@ def _folded(e: Emitter, q: ir.Value, groups: int, repeats: int) -> ir.Value:
     return e.op("Concat", e.dim(q, 0), e.const([groups]), rows, e.dim(q, 3), axis=0)
 
 
-def _folded_bias(e: Emitter, given: Heads, repeats: int) -> ir.Value:
-    bias = given.bias
-    assert bias is not None  # noqa: S101  # the caller looked
+def _folded_bias(e: Emitter, given: Heads, bias: ir.Value, repeats: int) -> ir.Value:
     # [batch, heads or 1, rows or 1, keys] to [batch, groups or 1, repeats, rows, keys] and on.
     rows = e.dim(given.q, 2)
     one = e.const([1])
