@@ -34,14 +34,15 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t first = index % p->parts * p->part_rows;
   const size_t last = first + p->part_rows < p->rows ? first + p->part_rows : p->rows;
   float *scratch = task->scratch + thread * p->thread_scratch;
-  fitting(p->target)(task, number / p->heads, number % p->heads, first, last, scratch);
+  fitting(p->target)(task, number, first, last, scratch);
 }
 
 int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
                  pthreadpool_t pool) {
   const struct np_attention_params *p = params;
-  np_attention_job task = {p, inputs[0], inputs[1], inputs[2], p->has_mask ? inputs[3] : NULL, out, workspace};
-  const size_t heads = p->batches * p->heads;
+  const void *mask = p->mask == NP_MASK_NONE ? NULL : inputs[3];
+  np_attention_job task = {p, inputs[0], inputs[1], inputs[2], mask, out, workspace};
+  const size_t heads = p->heads[0] * p->heads[1] * p->heads[2];
   const double work = (double)heads * (double)(p->rows * p->keys) * (double)(p->depth + p->values);
   const pthreadpool_t used = work < SMALL_WORK ? NULL : pool;
   pthreadpool_parallelize_1d_with_thread(used, part, &task, heads * p->parts,

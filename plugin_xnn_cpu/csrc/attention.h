@@ -9,14 +9,14 @@ typedef struct {
   const float *q;
   const float *k;
   const float *v;
-  const float *mask;
+  const void *mask;
   float *out;
   float *scratch;
 } np_attention_job;
 
 /* Rows from `first` to `last` of one head. */
-typedef void np_attention_head(const np_attention_job *task, size_t batch, size_t number,
-                               size_t first, size_t last, float *scratch);
+typedef void np_attention_head(const np_attention_job *task, size_t number, size_t first,
+                               size_t last, float *scratch);
 
 np_attention_head np_attention_head_plain;
 #ifdef NP_CHOOSES_CPU

@@ -260,6 +260,51 @@ NP_INLINE float mask_row(float *scores, size_t keys, float scale, const float *m
   return largest_of(larger(larger(most[0], most[1]), larger(most[2], most[3])));
 }
 
+/* The same with a mask of bytes: where they are not 0 is what they say of `fill`. */
+NP_INLINE float choose_row(float *scores, size_t keys, float scale, const uint8_t *mask,
+                           const int step, const int filled, float fill) {
+  typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+  static const ivec lanes = {NP_NUMBERS};
+  vec most = splat(-INFINITY);
+  for (size_t n = 0; n < keys; n += LANES) {
+    const size_t here = keys - n < LANES ? keys - n : LANES;
+    bytes read = mask[0] - (bytes){0};
+    if (step && here == LANES) {
+      read = *(const bytes *)(mask + n);
+    } else if (step) {
+      memcpy(&read, mask + n, here);
+    }
+    const ivec set = __builtin_convertvector(read, ivec) != 0;
+    vec x = *(const vec *)(scores + n) * scale;
+    x = filled ? choose(set, splat(fill), x) : choose(set, x, splat(fill));
+    if (here < LANES) x = choose(lanes < (int32_t)here, x, splat(-INFINITY));
+    *(vec *)(scores + n) = x;
+    most = larger(x, most);
+  }
+  return largest_of(most);
+}
+
+/* A row of scores, scaled and masked. */
+NP_INLINE float mask_any(const struct np_attention_params *p, float *row, const void *mask,
+                         ptrdiff_t offset) {
+  static const float nothing = 0.0f;
+  const int step = p->mask_strides[4] != 0;
+  switch (p->mask) {
+    case NP_MASK_NONE:
+      return mask_row(row, p->keys, p->scale, &nothing, 0);
+    case NP_MASK_ADDED: {
+      const float *added = (const float *)mask + offset;
+      return step ? mask_row(row, p->keys, p->scale, added, 1)
+                  : mask_row(row, p->keys, p->scale, added, 0);
+    }
+    default: {
+      const uint8_t *chosen = (const uint8_t *)mask + offset;
+      const int filled = p->mask == NP_MASK_FILLED;
+      return choose_row(row, p->keys, p->scale, chosen, step, filled, p->fill);
+    }
+  }
+}
+
 /* One row to exp(row - largest), in place; gives the sum. */
 NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
   vec sums = splat(0.0f);
@@ -272,18 +317,24 @@ NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
 }
 
 /* Rows of scores to their exponentials, before they are divided by their sums. A row's largest and
- * its sum take long to come; what else there is to do for other rows fills the time. */
-NP_INLINE void weigh(float *scores, size_t row_size, size_t rows, size_t keys, float scale,
-                     const float *mask, const ptrdiff_t *mask_strides, float *sums) {
-  static const float nothing = 0.0f;
+ * its sum take long to come; what else there is to do for other rows fills the time. `offset` is
+ * where the first row's mask starts. */
+NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,
+                     ptrdiff_t offset, float *sums) {
+  const struct np_attention_params *p = task->params;
   float largest[NP_ATTENTION_MOST_ROWS];
   for (size_t m = 0; m < rows; m++) {
-    float *row = scores + m * row_size;
-    const float *added = mask == NULL ? &nothing : mask + (ptrdiff_t)m * mask_strides[0];
-    largest[m] = mask != NULL && mask_strides[1] != 0 ? mask_row(row, keys, scale, added, 1)
-                                                      : mask_row(row, keys, scale, added, 0);
+    const ptrdiff_t at = offset + (ptrdiff_t)m * p->mask_strides[3];
+    largest[m] = mask_any(p, scores + m * row_size, task->mask, at);
   }
-  for (size_t m = 0; m < rows; m++) sums[m] = exponentiate(scores + m * row_size, keys, largest[m]);
+  for (size_t m = 0; m < rows; m++) {
+    float *row = scores + m * row_size;
+    sums[m] = exponentiate(row, p->keys, largest[m]);
+    if (p->safe && sums[m] != sums[m]) {
+      for (size_t n = 0; n < p->keys; n++) row[n] = 0.0f;
+      sums[m] = 1.0f;
+    }
+  }
 }
 
 /* Scores of one query row with keys as they lie. */
@@ -324,29 +375,34 @@ NP_INLINE void weigh_values(const float *weights, const float *v, ptrdiff_t stri
   }
 }
 
+/* Where a head of an operand starts. */
+NP_INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
+  return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
+         (ptrdiff_t)at[2] * strides[2];
+}
+
 /* Rows from `first` to `last` of one head. `most` rows and `columns` vectors fill the registers. */
-NP_INLINE void head(const np_attention_job *task, size_t batch, size_t number, size_t first, size_t last,
+NP_INLINE void head(const np_attention_job *task, size_t number, size_t first, size_t last,
                     float *scratch, const int most, const int columns) {
   const struct np_attention_params *p = task->params;
-  const ptrdiff_t b = (ptrdiff_t)batch, h = (ptrdiff_t)number;
-  const float *q = task->q + b * p->q_strides[0] + h * p->q_strides[1];
-  const float *k = task->k + b * p->k_strides[0] + h * p->k_strides[1];
-  const float *v = task->v + b * p->v_strides[0] + h * p->v_strides[1];
-  float *out = task->out + b * p->out_strides[0] + h * p->out_strides[1];
-  const float *mask = task->mask;
-  if (mask != NULL) mask += b * p->mask_strides[0] + h * p->mask_strides[1];
+  const size_t at[3] = {number / p->heads[2] / p->heads[1], number / p->heads[2] % p->heads[1],
+                        number % p->heads[2]};
+  const float *q = task->q + start_of(at, p->q_strides);
+  const float *k = task->k + start_of(at, p->k_strides);
+  const float *v = task->v + start_of(at, p->v_strides);
+  float *out = task->out + start_of(at, p->out_strides);
+  const ptrdiff_t masked = start_of(at, p->mask_strides);
   const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
   if (last - first < FEW_ROWS) {
     float *scores = scratch;
     for (size_t m = first; m < last; m++) {
-      scores_of_row(q + (ptrdiff_t)m * p->q_strides[2], k, p->k_strides[2], p->keys, p->depth,
+      scores_of_row(q + (ptrdiff_t)m * p->q_strides[3], k, p->k_strides[3], p->keys, p->depth,
                     scores);
-      const float *added = mask == NULL ? NULL : mask + (ptrdiff_t)m * p->mask_strides[2];
       float sum;
-      weigh(scores, 0, 1, p->keys, p->scale, added, p->mask_strides + 2, &sum);
-      weigh_values(scores, v, p->v_strides[2], p->keys, p->values, sum,
-                   out + (ptrdiff_t)m * p->out_strides[2]);
+      weigh(task, scores, 0, 1, masked + (ptrdiff_t)m * p->mask_strides[3], &sum);
+      weigh_values(scores, v, p->v_strides[3], p->keys, p->values, sum,
+                   out + (ptrdiff_t)m * p->out_strides[3]);
     }
     return;
   }
@@ -355,18 +411,17 @@ NP_INLINE void head(const np_attention_job *task, size_t batch, size_t number, s
   float *scores = packed_values + p->keys * values;
   float *results = scores + p->block * keys;
   float sums[NP_ATTENTION_MOST_ROWS];
-  pack_keys(k, p->k_strides[2], p->keys, p->depth, packed_keys, columns);
-  pack_values(v, p->v_strides[2], p->keys, p->values, packed_values, columns);
+  pack_keys(k, p->k_strides[3], p->keys, p->depth, packed_keys, columns);
+  pack_values(v, p->v_strides[3], p->keys, p->values, packed_values, columns);
   for (size_t start = first; start < last; start += p->block) {
     const size_t rows = last - start < p->block ? last - start : p->block;
-    multiply_block(q + (ptrdiff_t)start * p->q_strides[2], p->q_strides[2], rows, packed_keys,
+    multiply_block(q + (ptrdiff_t)start * p->q_strides[3], p->q_strides[3], rows, packed_keys,
                    p->depth, p->keys, scores, (ptrdiff_t)keys, most, columns);
-    const float *added = mask == NULL ? NULL : mask + (ptrdiff_t)start * p->mask_strides[2];
-    weigh(scores, keys, rows, p->keys, p->scale, added, p->mask_strides + 2, sums);
+    weigh(task, scores, keys, rows, masked + (ptrdiff_t)start * p->mask_strides[3], sums);
     multiply_block(scores, (ptrdiff_t)keys, rows, packed_values, p->keys, p->values, results,
                    (ptrdiff_t)values, most, columns);
     for (size_t m = 0; m < rows; m++) {
-      float *to = out + (ptrdiff_t)(start + m) * p->out_strides[2];
+      float *to = out + (ptrdiff_t)(start + m) * p->out_strides[3];
       const float *from = results + m * values;
       const float factor = 1.0f / sums[m];
       for (size_t e = 0; e < p->values; e++) to[e] = from[e] * factor;
@@ -374,7 +429,7 @@ NP_INLINE void head(const np_attention_job *task, size_t batch, size_t number, s
   }
 }
 
-TARGET void HEAD(const np_attention_job *task, size_t batch, size_t number, size_t first,
-                 size_t last, float *scratch) {
-  head(task, batch, number, first, last, scratch, ROWS, COLUMNS);
+TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size_t last,
+                 float *scratch) {
+  head(task, number, first, last, scratch, ROWS, COLUMNS);
 }

@@ -162,28 +162,53 @@ struct np_table_params {
 /* A block of query rows in attention; their sums are kept aside. */
 #define NP_ATTENTION_MOST_ROWS 48
 
-/* out[b, h, m, :] = softmax(q[b, h, m, :] · k[b, h, :, :] · scale + mask[b, h, m, :]) · v[b, h]
- * with q of rows × depth, k of keys × depth, v of keys × values, whose last axes are dense. The
- * mask has four strides, of 0 where it is broadcast; the last is 0 or 1. */
+/* What a mask does to the scores, which are multiplied by `scale` first. */
+#define NP_MASK_NONE 0
+#define NP_MASK_ADDED 1  /* floats that are added */
+#define NP_MASK_KEPT 2   /* bytes: where they are 0, the score becomes `fill` */
+#define NP_MASK_FILLED 3 /* bytes: where they are not 0, the score becomes `fill` */
+
+/* out[h, m, :] = softmax(q[h, m, :] · k[h, :, :] · scale + mask[h, m, :]) · v[h] over all h below
+ * `heads`: batches, groups, and heads in each group, which share keys and values where these have
+ * a stride of 0. q is of rows × depth, k of keys × depth, v of keys × values, whose last axes are
+ * dense. A stride is 0 where an operand is broadcast; the mask's last one is 0 or 1. */
 struct np_attention_params {
-  size_t batches;
-  size_t heads;
+  size_t heads[3];
   size_t rows;
   size_t keys;
   size_t depth;
   size_t values;
-  ptrdiff_t q_strides[3];
-  ptrdiff_t k_strides[3];
-  ptrdiff_t v_strides[3];
-  ptrdiff_t out_strides[3];
-  ptrdiff_t mask_strides[4];
-  int32_t has_mask;
+  ptrdiff_t q_strides[4];
+  ptrdiff_t k_strides[4];
+  ptrdiff_t v_strides[4];
+  ptrdiff_t out_strides[4];
+  ptrdiff_t mask_strides[5];
+  int32_t mask; /* NP_MASK_* */
+  float fill;
   float scale;
+  int32_t safe;     /* a row of scores whose exponentials are NaN gives zeros */
   size_t block;     /* query rows whose scores are in memory at a time */
   size_t parts;     /* that the rows of a head are divided into, for threads */
   size_t part_rows; /* rows of a part */
   int32_t target;        /* NP_TARGET_* */
   size_t thread_scratch; /* floats of the workspace that each thread has for itself */
+};
+
+/* Pairs of each row's first `rotated` numbers, (a, b), become (a·cos - b·sin, b·cos + a·sin); the
+ * rest stay. Pairs lie half of `rotated` apart, or side by side where `interleaved`. Cosines and
+ * sines are rows of `rotated` numbers that lie like those which they are for, or of half as many
+ * where both of a pair share them. Rows are
+ * dense; strides, of what is before them, may be 0. */
+struct np_rotary_params {
+  size_t sizes[3];
+  size_t depth;
+  size_t rotated;
+  ptrdiff_t x_strides[3];
+  ptrdiff_t cos_strides[3];
+  ptrdiff_t sin_strides[3];
+  ptrdiff_t out_strides[3];
+  int32_t interleaved;
+  int32_t halved;
 };
 
 #define NP_METER_OFF 0

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from narrowpass import Color, OpClassifier
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.families import reason
-from narrowpass_xnn_cpu.lower.patterns import operations
+from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.native import cpu
 

@@ -14,6 +14,7 @@ from narrowpass_xnn_cpu.lower import (
     pooling,
     reduction,
     resize,
+    rotary,
     shape,
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -42,6 +43,7 @@ FAMILIES = (
     pooling,
     reduction,
     resize,
+    rotary,
     shape,
     tables,
 )

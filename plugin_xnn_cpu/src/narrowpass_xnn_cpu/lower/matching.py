@@ -58,3 +58,13 @@ def with_constant(node: ir.Node, facts: Facts) -> tuple[ir.Value, float] | None:
         if operand is not None and number is not None:
             return operand, number
     return None
+
+
+def is_swap(transpose: ir.Node, facts: Facts) -> bool:
+    """Tell whether a Transpose changes the last two axes and no others."""
+    perm, rank = transpose.attributes.get("perm"), facts.rank(transpose.inputs[0])
+    if rank is None or rank < 2:
+        return False
+    axes = list(range(rank))
+    axes[-2:] = axes[:-3:-1]
+    return (list(range(rank))[::-1] if perm is None else list(perm.as_ints())) == axes

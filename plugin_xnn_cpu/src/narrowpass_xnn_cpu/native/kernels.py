@@ -16,6 +16,8 @@ MOST_ROWS = 48
 """NP_ATTENTION_MOST_ROWS."""
 TARGET = "best"
 """Which code of ours runs: the best that the CPU has, ``plain``, or at most ``avx2``."""
+TARGETS = ("best", "plain", "avx2")
+"""In the order of ``NP_TARGET_*``."""
 _BLOCK_FLOATS = 1 << 15
 """Scores that lie in cache beside packed keys and values."""
 _LINE = 16
@@ -143,6 +145,10 @@ def interleave(images: int, channels: int, pixels: int) -> Any:
     return extension().ffi.new("struct np_interleave_params *", fields)
 
 
+MASKS = ("none", "added", "kept", "filled")
+"""What a mask does, in the order of ``NP_MASK_*``; the last two are of bytes."""
+
+
 def attention(
     *,
     heads: Sequence[int],
@@ -154,26 +160,34 @@ def attention(
     out_strides: Sequence[int],
     scale: float,
     threads: int,
+    mask: str = "none",
+    fill: float = 0.0,
+    safe: bool = False,
 ) -> tuple[Any, int]:
     """Give the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
 
     Args:
-        heads: how many batches, and heads in each.
+        heads: how many batches, groups in each, and heads in each group.
         rows: queries of a head.
         keys: keys, and values, of a head.
         depth: the size of queries and keys.
         values: the size of values.
-        strides: four of each of q, k and v, and of the mask where there is one, in elements.
-        out_strides: four of the result.
+        strides: five of each of q, k and v, and of the mask where there is one, in elements.
+        out_strides: five of the result.
         scale: what scores are multiplied by.
         threads: that may compute at once.
+        mask: what the mask does; one of `MASKS`.
+        fill: what scores become where a mask of bytes says so.
+        safe: whether a row of scores that come to NaN gives zeros.
     """
-    if any(step not in (0, 1) for step in [s[3] for s in (*strides, out_strides)]):
+    if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
         raise BackendError("the last axis of an operand of attention is not dense")
+    if (mask == "none") != (len(strides) == 3):
+        raise BackendError(f"{len(strides)} operands of attention, and a mask that is {mask}")
     # Rows of scores and of values are computed in whole vectors.
     wide_keys, wide_values = (-(-size // _LINE) * _LINE for size in (keys, values))
     block = max(_TILE, min(MOST_ROWS, _BLOCK_FLOATS // wide_keys // _TILE * _TILE))
-    count = heads[0] * heads[1]
+    count = heads[0] * heads[1] * heads[2]
     parts = 1 if threads == 1 else min(-(-2 * threads // count), -(-rows // block))
     part_rows = -(-rows // parts // block) * block if parts > 1 else rows
     parts = -(-rows // part_rows)
@@ -181,19 +195,50 @@ def attention(
     if count * parts >= 1 << 48 or scratch >= 1 << 48:
         raise BackendError(f"attention over {rows} and {keys} rows cannot be computed with")
     params = extension().ffi.new("struct np_attention_params *")
-    params.batches, params.heads = heads
+    _dims(params.heads, heads)
     params.rows, params.keys, params.depth, params.values = rows, keys, depth, values
     targets = params.q_strides, params.k_strides, params.v_strides
     for target, given in zip(targets, strides, strict=False):
-        _dims(target, given[:3])
-    _dims(params.out_strides, out_strides[:3])
-    params.has_mask = len(strides) > 3
-    _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 4)
-    params.scale = scale
+        _dims(target, given[:4])
+    _dims(params.out_strides, out_strides[:4])
+    _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
+    params.mask, params.fill = MASKS.index(mask), fill
+    params.scale, params.safe = scale, safe
     params.block, params.parts, params.part_rows = block, parts, part_rows
-    params.target = ("best", "plain", "avx2").index(TARGET)
+    params.target = TARGETS.index(TARGET)
     params.thread_scratch = -(-scratch // _LINE) * _LINE
     return params, threads * params.thread_scratch * 4
+
+
+def rotary(
+    *,
+    sizes: Sequence[int],
+    depth: int,
+    rotated: int,
+    strides: Sequence[Sequence[int]],
+    interleaved: bool,
+    halved: bool,
+) -> Any:
+    """Give the parameters of ``NP_ROTARY``.
+
+    Args:
+        sizes: three, of the axes before rows.
+        depth: of a row.
+        rotated: its first numbers, which are turned; the others stay.
+        strides: three of each of x, the cosines, the sines and the result; rows are dense.
+        interleaved: whether pairs lie side by side, and not a half apart.
+        halved: whether both of a pair share a cosine and a sine.
+    """
+    if rotated % 2 or not 0 <= rotated <= depth:
+        raise BackendError(f"{rotated} of {depth} numbers are no pairs that could be turned")
+    params = extension().ffi.new("struct np_rotary_params *")
+    _dims(params.sizes, sizes)
+    params.depth, params.rotated = depth, rotated
+    targets = params.x_strides, params.cos_strides, params.sin_strides, params.out_strides
+    for target, given in zip(targets, strides, strict=True):
+        _dims(target, given)
+    params.interleaved, params.halved = interleaved, halved
+    return params
 
 
 def dense_strides(shape: Sequence[int]) -> list[int]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower import attention
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
@@ -21,6 +20,7 @@ from narrowpass_xnn_cpu.lower.matching import (
     with_constant,
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.patterns import attention, rotary
 
 Match = Callable[[ir.Node, Facts, int], "Group | None"]
 
@@ -216,6 +216,7 @@ _ANCHORS: dict[str, Match] = {
     "Clip": _hard_swish,
     "Sigmoid": _silu,
     "Softmax": attention.match,
+    "Add": rotary.match,
 }
 
 

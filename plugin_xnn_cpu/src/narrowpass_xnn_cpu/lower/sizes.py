@@ -1,0 +1,173 @@
+"""Vectors of sizes as a graph computes them, element by element, before any size is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from narrowpass_xnn_cpu.lower.facts import Facts
+
+Size = int | str | tuple[str, str, int]
+"""A number; the name of a dimension of the inputs; or, by name and index, one of a value's
+dimensions or elements of which nothing else is known. What is equal is of equal size."""
+
+_MOST = 16
+"""Elements of the longest vector that is looked at."""
+
+
+def dimensions(value: ir.Value | None, facts: Facts) -> list[Size] | None:
+    """Give the dimensions of a value; None where its rank is not known."""
+    dims = facts.dims(value)
+    if value is None or dims is None:
+        return None
+    name = value.name or ""
+    known: list[Size] = [
+        dim if isinstance(dim, int) or (dim and dim in facts.names) else ("dim", name, axis)
+        for axis, dim in enumerate(dims)
+    ]
+    node = value.producer()
+    if node is None or node.domain or all(isinstance(size, int | str) for size in known):
+        return known
+    made: list[Size] | None = None
+    if node.op_type == "Reshape":
+        made = reshaped(node, facts)
+    elif node.op_type == "Transpose":
+        given, perm = dimensions(node.inputs[0], facts), node.attributes.get("perm")
+        if given is not None and perm is not None and len(given) == len(perm.as_ints()):
+            made = [given[axis] for axis in perm.as_ints()]
+    if made is None or len(made) != len(known):
+        return known
+    return [
+        other if not isinstance(size, int) and other != -1 else size
+        for size, other in zip(known, made, strict=True)
+    ]
+
+
+def elements_of(value: ir.Value | None, facts: Facts) -> list[Size] | None:
+    """Give the elements of a small vector or number of integers; None where that is not known."""
+    if value is None:
+        return None
+    if facts.is_constant(value):
+        array = facts.constant(value)
+        if array is None or array.size > _MOST or array.dtype.kind not in "iu":
+            return None
+        return [int(item) for item in array.reshape(-1)]
+    node = value.producer()
+    found = None if node is None or node.domain else _made(node, facts)
+    dims = facts.dims(value)
+    if dims is None or not all(isinstance(dim, int) for dim in dims):
+        return found
+    count = math.prod(dim for dim in dims if isinstance(dim, int))
+    if found is not None:
+        return found if len(found) == count else None
+    return [("element", value.name or "", at) for at in range(count)] if count <= _MOST else None
+
+
+def _made(node: ir.Node, facts: Facts) -> list[Size] | None:
+    """Give the elements of what a node makes, if it only moves sizes."""
+    if node.op_type == "Shape":
+        sizes = dimensions(node.inputs[0], facts)
+        start = node.attributes.get_int("start", 0)
+        end = node.attributes.get("end")
+        return None if sizes is None else sizes[start : None if end is None else end.as_int()]
+    if node.op_type == "Concat":
+        parts = [elements_of(given, facts) for given in node.inputs]
+        return None if None in parts else [item for part in parts for item in part or ()]
+    if node.op_type == "Where":
+        return _chosen(node, facts)
+    given = elements_of(node.inputs[0], facts) if node.inputs else None
+    if given is None:
+        return None
+    if node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
+        return given
+    if node.op_type == "Gather":
+        at = facts.constant(node.inputs[1])
+        if at is None or facts.rank(node.inputs[0]) != 1:
+            return None
+        fits = all(-len(given) <= index < len(given) for index in at.reshape(-1))
+        return [given[int(index)] for index in at.reshape(-1)] if fits else None
+    if node.op_type == "Slice" and len(node.inputs) > 2:
+        bounds = [facts.constant(item) for item in node.inputs[1:3]]
+        steps = facts.constant(node.inputs[4]) if len(node.inputs) > 4 else None
+        if any(bound is None or bound.size != 1 for bound in bounds):
+            return None
+        if steps is not None and (steps.size != 1 or int(steps.reshape(-1)[0]) != 1):
+            return None
+        start, end = (int(bound.reshape(-1)[0]) for bound in bounds if bound is not None)
+        return given[start:end]
+    return None
+
+
+def _chosen(node: ir.Node, facts: Facts) -> list[Size] | None:
+    """Give the elements of Where(a == b, x, y), if all of a and b tell whether they are equal."""
+    equal = None if node.inputs[0] is None else node.inputs[0].producer()
+    if equal is None or equal.op_type != "Equal" or equal.domain:
+        return None
+    a, b = (elements_of(value, facts) for value in equal.inputs)
+    x, y = (elements_of(value, facts) for value in node.inputs[1:])
+    if a is None or b is None or x is None or y is None:
+        return None
+    if not len(a) == len(b) == len(x) == len(y):
+        return None
+    result = []
+    for one, other, chosen, else_ in zip(a, b, x, y, strict=True):
+        same = _equal(one, other)
+        if same is None:
+            return None
+        result.append(chosen if same else else_)
+    return result
+
+
+def _equal(one: Size, other: Size) -> bool | None:
+    """Tell whether two sizes are equal; None where that is not known."""
+    if one == other:
+        return True
+    if isinstance(one, int) and isinstance(other, int):
+        return False
+    number = one if isinstance(one, int) else other
+    size = other if isinstance(one, int) else one
+    is_dimension = isinstance(size, str) or (not isinstance(size, int) and size[0] == "dim")
+    return False if number == -1 and is_dimension else None  # no dimension is below 0
+
+
+def reshaped(node: ir.Node, facts: Facts) -> list[Size] | None:
+    """Give the dimensions that a Reshape makes: a -1 stays, a 0 is the input's dimension."""
+    target = elements_of(node.inputs[1], facts)
+    if target is None or node.attributes.get_int("allowzero", 0):
+        return None if target is None or 0 in target else target
+    given = dimensions(node.inputs[0], facts)
+    if 0 in target and given is None:
+        return None
+    result: list[Size] = []
+    for axis, size in enumerate(target):
+        if size == 0 and (given is None or axis >= len(given)):
+            return None
+        result.append(given[axis] if size == 0 and given is not None else size)
+    return result
+
+
+def keeps(reshape: ir.Node, given: Sequence[Size], last: Sequence[Size], facts: Facts) -> bool:
+    """Tell whether a Reshape leaves leading axes as they are and makes `last` of the others.
+
+    Args:
+        reshape: what makes as many elements as it takes.
+        given: the sizes of the leading axes.
+        last: what the target is to have behind them.
+        facts: of the graph.
+    """
+    target = elements_of(reshape.inputs[1], facts)
+    if target is None or len(target) != len(given) + len(last) or target.count(-1) > 1:
+        return False
+    copies = not reshape.attributes.get_int("allowzero", 0)
+    leading = zip(target, given, strict=False)
+    kept = all(size in (-1, other) or (size == 0 and copies) for size, other in leading)
+    behind = zip(target[len(given) :], last, strict=True)
+    return kept and all(size in (-1, other) for size, other in behind)
+
+
+def times(sizes: Sequence[Size]) -> int | None:
+    """Give the product of sizes; None where not all are numbers."""
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return math.prod(numbers) if len(numbers) == len(sizes) else None
