@@ -55,6 +55,7 @@ enum np_call {
   NP_TABLE = 45,
   NP_GATHER_S8 = 46,
   NP_ROTARY = 47,
+  NP_SCATTER_ROWS = 48,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
 

@@ -63,8 +63,6 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
     if more is not None:
         e.rank(more, "attention_bias", 4)
         bias = e.op("Add", bias, more)
-    else:
-        bias.shape = ir.Shape([None, 1, None, None])
     scale = float(e.get("scale", 0.0))
     result, _ = attend(
         e,

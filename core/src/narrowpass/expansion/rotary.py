@@ -73,34 +73,43 @@ def contrib_rotary(e: Emitter) -> Sequence[ir.Value]:
 def rotate(
     e: Emitter, x: ir.Value, cos: ir.Value, sin: ir.Value, size: int, *, interleaved: bool
 ) -> ir.Value:
-    """Write the rotation of the last axis.
+    """Write the rotation of the last axis, as exporters do: x · cos + turned(x) · sin.
 
     Args:
         e: writes.
-        x: of any rank.
-        cos: broadcastable to the first half of what is turned.
+        x: of rank 4.
+        cos: one number for each pair of numbers; broadcastable to the pairs of x.
         sin: the same.
         size: of the last axis that is turned; 0 for all of it.
         interleaved: whether pairs lie side by side, and not half of the axis apart.
     """
     rest = None
     if size:
-        head = e.op("Slice", x, e.const([0]), e.const([size]), e.const([-1]))
-        rest = e.op("Slice", x, e.const([size]), e.const([1 << 40]), e.const([-1]))
+        head = _slice(e, x, 0, size)
+        rest = _slice(e, x, size, _END)
         x = head
+    cos, sin = (_doubled(e, each, interleaved=interleaved) for each in (cos, sin))
     if interleaved:
-        pairs = e.op("Reshape", x, e.const([0, 0, 0, -1, 2]))
-        a, b = (
-            e.op("Squeeze", part, e.const([-1]))
-            for part in e.ops("Split", pairs, outputs=2, axis=-1, num_outputs=2)
-        )
+        a, b = _slice(e, x, 0, _END, 2), _slice(e, x, 1, _END, 2)
+        pairs = e.op("Concat", e.unsqueeze(e.op("Neg", b), -1), e.unsqueeze(a, -1), axis=-1)
+        other = e.reshape(pairs, 0, 0, 0, -1)
     else:
         a, b = e.ops("Split", x, outputs=2, axis=-1, num_outputs=2)
-    real = e.op("Sub", e.op("Mul", cos, a), e.op("Mul", sin, b))
-    imaginary = e.op("Add", e.op("Mul", sin, a), e.op("Mul", cos, b))
-    if interleaved:
-        together = e.op("Concat", e.unsqueeze(real, -1), e.unsqueeze(imaginary, -1), axis=-1)
-        turned = e.reshape(together, 0, 0, 0, -1)
-    else:
-        turned = e.op("Concat", real, imaginary, axis=-1)
+        other = e.op("Concat", e.op("Neg", b), a, axis=-1)
+    turned = e.op("Add", e.op("Mul", x, cos), e.op("Mul", other, sin))
     return turned if rest is None else e.op("Concat", turned, rest, axis=-1)
+
+
+_END = 1 << 40
+
+
+def _slice(e: Emitter, x: ir.Value, start: int, end: int, step: int = 1) -> ir.Value:
+    return e.op("Slice", x, e.const([start]), e.const([end]), e.const([-1]), e.const([step]))
+
+
+def _doubled(e: Emitter, x: ir.Value, *, interleaved: bool) -> ir.Value:
+    """Write a number for each of a pair; layers have these in common."""
+    if not interleaved:
+        return e.op("Concat", x, x, axis=-1)
+    wide = e.unsqueeze(x, -1)
+    return e.reshape(e.op("Concat", wide, wide, axis=-1), 0, 0, 0, -1)

@@ -60,18 +60,17 @@ def join_heads(e: Emitter, x: ir.Value) -> ir.Value:
 def attend(e: Emitter, given: Heads, stage: int | None = None) -> tuple[ir.Value, ir.Value | None]:
     """Write softmax(q·kᵀ · scale + bias)·v.
 
-    Heads of q that share keys become rows of one head: nothing is repeated.
+    Heads of keys and values that several of q share are repeated in the way exporters write it.
 
     Returns:
         The result, [batch, heads, rows, size]; and the scores at a stage, where one is asked for,
         [batch, heads, rows, keys].
     """
     repeats = given.heads // given.groups
-    q, bias = given.q, given.bias
+    k, v, bias = given.k, given.v, given.bias
     if repeats > 1:
-        q = e.op("Reshape", q, _folded(e, given.q, given.groups, repeats))
-        bias = None if bias is None else _folded_bias(e, given, bias, repeats)
-    scores = e.op("MatMul", q, e.transpose(given.k, 0, 1, 3, 2))
+        k, v = _repeated(e, given, k), _repeated(e, given, v)
+    scores = e.op("MatMul", given.q, e.transpose(k, 0, 1, 3, 2))
     scale = given.scale
     if scale is None and given.depth:
         scale = given.depth**-0.5
@@ -92,7 +91,7 @@ def attend(e: Emitter, given: Heads, stage: int | None = None) -> tuple[ir.Value
     weights = e.op("Softmax", wide, axis=-1)
     if kind != given.dtype:
         weights = e.cast(weights, given.dtype)
-    result = e.op("MatMul", weights, given.v)
+    result = e.op("MatMul", weights, v)
     if given.empty and bias is not None:
         lowest = e.op("ReduceMax", bias, e.const([-1]), keepdims=1)
         nobody = e.op("LessOrEqual", lowest, e.const(-np.inf, given.dtype))
@@ -101,36 +100,16 @@ def attend(e: Emitter, given: Heads, stage: int | None = None) -> tuple[ir.Value
         if stage == WEIGHTS:
             weights = e.op("Where", nobody, zero, weights)
     stages.append(weights)
-    asked = None if stage is None else stages[stage]
-    if repeats > 1:
-        shape = e.op("Concat", e.op("Shape", given.q, start=0, end=3), e.const([-1]), axis=0)
-        result = e.op("Reshape", result, shape)
-        asked = None if asked is None else e.op("Reshape", asked, shape)
-    return result, asked
+    return result, None if stage is None else stages[stage]
 
 
-def _folded(e: Emitter, q: ir.Value, groups: int, repeats: int) -> ir.Value:
-    """Write the shape of q as [batch, groups, repeats · rows, depth]."""
-    rows = e.op("Mul", e.dim(q, 2), e.const([repeats]))
-    return e.op("Concat", e.dim(q, 0), e.const([groups]), rows, e.dim(q, 3), axis=0)
-
-
-def _folded_bias(e: Emitter, given: Heads, bias: ir.Value, repeats: int) -> ir.Value:
-    # [batch, heads or 1, rows or 1, keys] to [batch, groups or 1, repeats, rows, keys] and on.
-    rows = e.dim(given.q, 2)
-    one = e.const([1])
-    full = e.op("Concat", one, e.const([given.heads]), rows, one, axis=0)
-    known = bias.shape[1] if bias.shape is not None and len(bias.shape) == 4 else None
-    keys = e.dim(given.k, 2)
-    if known == 1:
-        wide = e.op("Expand", bias, e.op("Concat", one, e.const([repeats]), rows, one, axis=0))
-        groups = 1
-    else:
-        wide = e.op("Expand", bias, full)
-        groups = given.groups
-    folded = e.op("Mul", rows, e.const([repeats]))
-    target = e.op("Concat", e.dim(wide, 0), e.const([groups]), folded, keys, axis=0)
-    return e.op("Reshape", wide, target)
+def _repeated(e: Emitter, given: Heads, x: ir.Value) -> ir.Value:
+    """Write each head of [batch, groups, keys, size] as often as heads share it."""
+    batch, keys, size = e.dim(x, 0), e.dim(x, 2), e.dim(x, 3)
+    groups, each = e.const([given.groups]), e.const([given.heads // given.groups])
+    wide = e.op("Concat", batch, groups, each, keys, size, axis=0)
+    target = e.op("Concat", batch, e.const([given.heads]), keys, size, axis=0)
+    return e.op("Reshape", e.op("Expand", e.unsqueeze(x, 2), wide), target)
 
 
 def _root_of_depth(e: Emitter, given: Heads) -> ir.Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import (
     attention,
+    cache,
     convolution,
     elementwise,
     indexing,
@@ -30,6 +31,7 @@ SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
 
 FAMILIES = (
     attention,
+    cache,
     conversion,
     convolution,
     elementwise,
@@ -49,7 +51,7 @@ FAMILIES = (
 )
 """Importing these registers their rules."""
 
-NATIVE: frozenset[tuple[str, str]] = frozenset()
+NATIVE = frozenset({("", "TensorScatter")})
 """Operators of transformers, by domain and type, that are lowered as they are."""
 
 
