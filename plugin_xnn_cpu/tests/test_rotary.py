@@ -98,7 +98,8 @@ SUMS = {
 }
 CONSTANTS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] half = {8},
     int64[1] most = {9223372036854775807}, int64[1] last = {3}, int64[2] halves = {8, 8},
-    int64[1] end = {-1}, int64[4] flat = {0, 0, 0, 16}, int64[4] wide = {0, 0, 5, 16}, int64[4] split = {0, 0, -1, 16},
+    int64[1] end = {-1}, int64[4] flat = {0, 0, 0, 16}, int64[4] wide = {0, 0, 5, 16},
+    int64[4] split = {0, 0, -1, 16},
     int64[1] whole = {24}, int64[1] turn = {16}"""
 
 

@@ -195,8 +195,9 @@ def _attention(op: Op, builder: Builder) -> None:
         slots.append(builder.at(mask))
         perms.append(identity(builder.rank(mask)))
     output = op.output
-    names = ("mask", "fill", "safe", "grouped", "targets")
+    names = ("mask", "fill", "safe", "grouped")
     options = {name: op.attributes[name] for name in names if name in op.attributes}
+    options["targets"] = [value.name for value in op.inputs[4:] if value is not None]
     perm = _lies(builder, output)
     step = Attention(slots, perms, builder.new(output), perm, op.get("scale", 1.0), **options)
     builder.emit(step, output, perm)

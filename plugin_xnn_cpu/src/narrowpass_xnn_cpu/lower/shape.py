@@ -8,10 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.facts import Dims, Facts
+from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.reduction import without
+from narrowpass_xnn_cpu.lower.sizes import Size
 from narrowpass_xnn_cpu.lower.steps import Reshaped, broadcast
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
@@ -98,12 +100,14 @@ Group = tuple[list[int], list[int]]
 """Axes of a value, and the axes of a reshaped one that hold the same elements."""
 
 
-def _groups(before: Dims, after: Dims) -> list[Group] | None:
+def _groups(before: Sequence[Size], after: Sequence[Size | None]) -> list[Group] | None:
     """Cut a reshape into groups of axes of equal products; None where sizes are not known enough.
 
-    One dimension that is not known may stand on each side, by itself.
+    A dimension that is no number may stand opposite the same one, or one that is not known if it
+    is the only one of its side.
     """
-    if sum(not isinstance(d, int) for d in before) > 1 or 0 in before or 0 in after:
+    alone = sum(not isinstance(size, int) for size in before) == 1
+    if 0 in before or 0 in after:
         return None
     groups: list[Group] = []
     i = j = 0
@@ -120,7 +124,8 @@ def _groups(before: Dims, after: Dims) -> list[Group] | None:
             if not isinstance(dim, int):
                 # It must meet the other side's, and be alone.
                 other = after[j] if j < len(after) else 0
-                if axes or made or not take_left or isinstance(other, int):
+                same = dim == other or (alone and not isinstance(other, int))
+                if axes or made or not take_left or not same:
                     return None
                 axes, made = [i], [j]
                 i, j = i + 1, j + 1
@@ -185,7 +190,15 @@ def _reshape(op: Op, builder: Builder) -> None:
 
 
 def _cut(op: Op, facts: Facts) -> list[Group] | None:
-    before, after = facts.dims(op.input(0)), facts.dims(op.output)
+    before = sizes.dimensions(op.input(0), facts)
+    copies = not op.get("allowzero", 0)
+    target = sizes.reshaped_to(op.input(0), op.input(1), facts, copies=copies)
+    after: Sequence[Size | None] | None = facts.dims(op.output)
+    if target is not None and after is not None and len(target) == len(after):
+        after = [
+            size if isinstance(size, int) or other == -1 else other
+            for size, other in zip(after, target, strict=True)
+        ]
     return None if before is None or after is None else _groups(before, after)
 
 

@@ -133,19 +133,55 @@ def _equal(one: Size, other: Size) -> bool | None:
 
 
 def reshaped(node: ir.Node, facts: Facts) -> list[Size] | None:
-    """Give the dimensions that a Reshape makes: a -1 stays, a 0 is the input's dimension."""
-    target = elements_of(node.inputs[1], facts)
-    if target is None or node.attributes.get_int("allowzero", 0):
-        return None if target is None or 0 in target else target
-    given = dimensions(node.inputs[0], facts)
-    if 0 in target and given is None:
+    """Give the dimensions that a Reshape makes; a -1 stays where what it is does not follow."""
+    copies = not node.attributes.get_int("allowzero", 0)
+    return reshaped_to(node.inputs[0], node.inputs[1], facts, copies=copies)
+
+
+def reshaped_to(
+    value: ir.Value | None, target: ir.Value | None, facts: Facts, *, copies: bool
+) -> list[Size] | None:
+    """Give the dimensions that a target means for a value.
+
+    Args:
+        value: what is reshaped.
+        target: the dimensions.
+        facts: of the graph.
+        copies: whether a 0 is the value's dimension.
+    """
+    made = elements_of(target, facts)
+    given = dimensions(value, facts)
+    if made is None or (0 in made and not copies):
         return None
     result: list[Size] = []
-    for axis, size in enumerate(target):
+    for axis, size in enumerate(made):
         if size == 0 and (given is None or axis >= len(given)):
             return None
         result.append(given[axis] if size == 0 and given is not None else size)
+    if result.count(-1) == 1 and given is not None:
+        remaining = _remaining(given, [size for size in result if size != -1])
+        if remaining is not None:
+            result[result.index(-1)] = remaining
     return result
+
+
+def _remaining(given: Sequence[Size], made: Sequence[Size]) -> Size | None:
+    """Give the size that makes up for what is missing; None where that is no one size."""
+    rest = [size for size in given if not isinstance(size, int)]
+    for size in made:
+        if isinstance(size, int):
+            continue
+        if size not in rest:
+            return None
+        rest.remove(size)
+    before, after = (
+        math.prod(size for size in sizes if isinstance(size, int)) for sizes in (given, made)
+    )
+    if not before or not after or before % after:
+        return None
+    if rest:
+        return rest[0] if len(rest) == 1 and before == after else None
+    return before // after
 
 
 def keeps(reshape: ir.Node, given: Sequence[Size], last: Sequence[Size], facts: Facts) -> bool:

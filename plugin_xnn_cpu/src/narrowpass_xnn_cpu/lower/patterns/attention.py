@@ -68,12 +68,11 @@ def match(softmax: ir.Node, facts: Facts, version: int) -> Group | None:
         return None
     q = _unscaled(_Found(product.inputs[0]), facts)
     k = _unscaled(_Found(product.inputs[1]), facts)
-    keys, values, attributes = _keys_and_values(k, q.value, last.inputs[1], facts)
+    keys, values, targets, attributes = _keys_and_values(k, q.value, last.inputs[1], facts)
     attributes["scale"] = scaled.scale * q.scale * k.scale
     attributes["safe"] = safe
-    inputs = [q.value, keys, values]
+    inputs = [q.value, keys, values, masked.mask, *targets]
     if masked.mask is not None:
-        inputs.append(masked.mask)
         attributes |= {"mask": masked.kind, "fill": masked.fill}
     before = [softmax, *scores.nodes, *masked.nodes, *scaled.nodes, product, *q.nodes, *k.nodes]
     return Group("attention", inputs, [*reversed(before), *after, last], attributes)
@@ -152,20 +151,23 @@ def _unmasked(value: ir.Value | None, facts: Facts) -> _Masked | None:
 
 def _keys_and_values(
     k: _Found, q: ir.Value | None, v: ir.Value | None, facts: Facts
-) -> tuple[ir.Value | None, ir.Value | None, dict[str, object]]:
-    """Look behind what turns keys, and repeats heads of keys and values."""
+) -> tuple[ir.Value | None, ir.Value | None, list[ir.Value], dict[str, object]]:
+    """Look behind what turns keys, and repeats heads of keys and values.
+
+    Returns:
+        Keys, values, the shapes that both are expanded to, and attributes.
+    """
     turned = _unturned(k.value, facts)
     dims = facts.dims(q)
     heads = dims[1] if dims is not None and len(dims) == 4 else None
     keys, values = _unrepeated(turned, heads, facts), _unrepeated(v, heads, facts)
     if keys is not None and values is not None:
         # Expansion may repeat more than heads; the step looks at both targets when they are known.
-        attributes: dict[str, object] = {"turned": True, "grouped": True}
-        attributes["targets"] = (keys[1].name, values[1].name)
-        return keys[0], values[0], attributes
+        targets = [keys[1], values[1]]
+        return keys[0], values[0], targets, {"turned": True, "grouped": True}
     if turned is not None and _is_turned_by_reshapes(k.value):
-        return turned, v, {"turned": True}
-    return k.value, v, {}
+        return turned, v, [], {"turned": True}
+    return k.value, v, [], {}
 
 
 def _is_turned_by_reshapes(value: ir.Value | None) -> bool:
