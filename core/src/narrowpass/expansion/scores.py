@@ -94,7 +94,9 @@ def attend(e: Emitter, given: Heads, stage: int | None = None) -> tuple[ir.Value
     result = e.op("MatMul", weights, v)
     if given.empty and bias is not None:
         lowest = e.op("ReduceMax", bias, e.const([-1]), keepdims=1)
-        nobody = e.op("LessOrEqual", lowest, e.const(-np.inf, given.dtype))
+        if given.dtype != ir.DataType.FLOAT:
+            lowest = e.cast(lowest, ir.DataType.FLOAT)  # what most backends compare
+        nobody = e.op("LessOrEqual", lowest, e.const(-np.inf, np.float32))
         zero = e.const(0.0, given.dtype)
         result = e.op("Where", nobody, zero, result)
         if stage == WEIGHTS:
