@@ -75,6 +75,7 @@ def compare(
     *,
     tolerance: float = 1e-5,
     rows_of: Mapping[str, Array] | None = None,
+    native: bool = True,
     **given: Any,
 ) -> None:
     """Assert that the native backend gives what onnxruntime does, with no node on the evaluator.
@@ -89,7 +90,7 @@ def compare(
     expected = onnxruntime_results(model, feeds)
     with compile_model(model) as program:
         reasons = [plan.reason for plan in program.explain() if plan.reason]
-        assert not reasons
+        assert not (native and reasons), reasons
         for _ in range(2):  # the second run has its shapes already
             got = program.run(feeds)
             for name, value in zip((name for name in outputs if name), expected, strict=True):

@@ -105,7 +105,10 @@ def _constant(e: Emitter, index: int, name: str) -> ir.TensorProtocol:
 
 
 def gather(e: Emitter) -> Sequence[ir.Value]:
-    """Write GatherBlockQuantized: look-ups of rows and of their scales, and DequantizeLinear."""
+    """Write GatherBlockQuantized: look-ups of bytes and of scales; numbers are made of the bytes.
+
+    Only the rows that are taken are unpacked.
+    """
     data, places = e.required(0, "data"), e.required(1, "indices")
     scales, zeros = e.required(2, "scales"), e.input(3)
     rank = len(e.dims(data))
@@ -113,28 +116,33 @@ def gather(e: Emitter) -> Sequence[ir.Value]:
     axis, along = int(e.get("gather_axis", 0)), int(e.get("quantize_axis", 1))
     if rank != 2 or axis % rank != 0 or along % rank != 1:
         raise Unsupported("it does not look up rows of a matrix with blocks along them")
-    kind = e.dtype(data)
-    if kind == ir.DataType.UINT8:
-        if bits not in _KINDS:
-            raise Unsupported(f"its table has {bits} bits, and not 4 or 8")
-        rows, width = (size if isinstance(size, int) else 0 for size in e.dims(data))
-        blocks = e.dims(scales)[1]
-        if not isinstance(blocks, int):
-            raise Unsupported("the shape of its scales is not known")
-        columns = width * 8 // bits
-        data = _bits(e, 0, "data", bits, (rows, columns))
-        if zeros is None:
-            full = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
-            zeros = e.weight("zero_points", _tensor(full, bits))
-        else:
-            found = _numbers(_constant(e, 3, "zero_points").numpy(), bits)[:, :blocks]
-            zeros = e.weight("zero_points", _tensor(found, bits))
-    elif kind not in (ir.DataType.UINT4, ir.DataType.INT4):
-        raise Unsupported(f"its table is {kind.name.lower()}")
-    depth = len(e.dims(places))
-    parts = [data, scales] if zeros is None else [data, scales, zeros]
-    looked = [e.op("Gather", part, places, axis=0) for part in parts]
-    return [e.op("DequantizeLinear", *looked, axis=depth, block_size=block)]
+    if e.dtype(data) != ir.DataType.UINT8:
+        raise Unsupported(f"its table is {e.dtype(data).name.lower()}, and not uint8")
+    if bits not in _KINDS:
+        raise Unsupported(f"its table has {bits} bits, and not 4 or 8")
+    width, blocks = e.dims(data)[1], e.dims(scales)[1]
+    if not isinstance(width, int) or not isinstance(blocks, int):
+        raise Unsupported("the width of its table is not known")
+    columns = width * 8 // bits
+    if block < 16 or columns != blocks * block:
+        raise Unsupported(f"{columns} columns are not {blocks} blocks of {block}")
+    dtype, depth = e.dtype(scales), len(e.dims(places))
+    taken = e.op("Gather", data, places, axis=0)
+    if bits == 4:
+        low = e.op("BitwiseAnd", taken, e.const(15, np.uint8))
+        high = e.op("BitShift", taken, e.const(4, np.uint8), direction="RIGHT")
+        taken = e.op("Concat", e.unsqueeze(low, -1), e.unsqueeze(high, -1), axis=-1)
+    shape = [0] * depth
+    numbers = e.reshape(e.cast(taken, dtype), *shape, blocks, block)
+    if zeros is None:
+        zero = e.const(float(1 << (bits - 1)), dtype)
+    else:
+        found = _numbers(_constant(e, 3, "zero_points").numpy(), bits)[:, :blocks]
+        table = e.weight("zero_points", ir.tensor(found.astype(dtype.numpy())))
+        zero = e.unsqueeze(e.op("Gather", table, places, axis=0), -1)
+    scale = e.unsqueeze(e.op("Gather", scales, places, axis=0), -1)
+    made = e.op("Mul", e.op("Sub", numbers, zero), scale)
+    return [e.reshape(made, *shape, columns)]
 
 
 def integer_product(e: Emitter) -> Sequence[ir.Value]:
