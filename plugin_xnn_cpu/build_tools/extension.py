@@ -10,7 +10,7 @@ from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 HEADERS = ("xnnpack.h", "kernels.h", "int8_kernels.h", "fp32_kernels.h", "workers.h", "weights.h")
-HEADERS += ("tape.h",)
+HEADERS += ("nbits_kernels.h", "tape.h")
 
 _CONSTANT = re.compile(r"#define \w+ (?:0x)?[0-9a-fA-F]+u?$")
 

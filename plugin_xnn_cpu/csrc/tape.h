@@ -63,7 +63,8 @@ enum np_call {
   NP_INT8_DEPTHWISE = 71,
   NP_INT8_PRODUCT = 72,
   NP_INT8_WINOGRAD = 73,
-  NP_FP32_CONVOLUTION = 74
+  NP_FP32_CONVOLUTION = 74,
+  NP_NBITS = 76
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
+from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight, digest
 
 
 class Where(enum.Enum):
@@ -181,7 +181,9 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     parts = [part.identity for part in (x, scale, *zeros)]
     identity = digest("dequantize", axis, block, *parts) if all(parts) else ""
     stored = None if block else _stored_as(x, scale, zero, axis)
-    facts.derive(value, dataclasses.replace(made, identity=identity, quantized=stored))
+    blocks = _blocks_of(x, scale, zero, axis, block)
+    made = dataclasses.replace(made, identity=identity, quantized=stored, blocks=blocks)
+    facts.derive(value, made)
 
 
 def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
@@ -195,7 +197,24 @@ def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
         return
     count = ends[0]
     shape = weight.shape[0], count
-    facts.derive(value, weight.then(f"columns {count}", lambda array: array[:, :count], shape))
+    made = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
+    blocks = weight.blocks
+    if blocks is not None and count > (blocks.scale.shape[1] - 1) * blocks.size:
+        blocks = dataclasses.replace(blocks, columns=count)
+        made = dataclasses.replace(made, blocks=blocks)
+    facts.derive(value, made)
+
+
+def _blocks_of(
+    x: Weight, scale: Weight, zero: Weight | None, axis: int, block: int
+) -> Blocks | None:
+    """Give a matrix with blocks along its rows, if a kernel may take it so."""
+    bits = {"uint4": 4, "uint8": 8}.get(x.dtype.name)
+    if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 2:
+        return None
+    if x.shape[1] % block or scale.shape != (x.shape[0], x.shape[1] // block):
+        return None
+    return Blocks(x, scale, zero, block, x.shape[1], bits)
 
 
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:

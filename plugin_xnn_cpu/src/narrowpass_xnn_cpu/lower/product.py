@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
+from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -35,6 +36,9 @@ HALF_SIZE = 1 << 19
 
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+AnyProduct = FullyConnected | AnyFullyConnectedInt8 | BlockedProduct
 
 
 class Product:
@@ -71,8 +75,14 @@ class Product:
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
+        self._operators: dict[np.dtype[np.generic], AnyProduct] = {}
         self._source: Weight | None = None
+        if source.blocks is not None and not self._transposed:
+            blocked = BlockedProduct(source.blocks, bias, limits, session=session)
+            self._operators[np.dtype(np.int8)] = blocked
+            self._bias = None
+            self.precision = f"int{source.blocks.bits} (weights)"
+            return
         if self._makes_int8(kernel, activations, session):
             return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
@@ -136,7 +146,7 @@ class Product:
         )
         return made
 
-    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
+    def operator(self, rows: int) -> AnyProduct:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()
