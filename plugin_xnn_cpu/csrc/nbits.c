@@ -34,14 +34,14 @@ void np_nbits_pack(size_t outputs, size_t inputs, size_t block, size_t bits, con
         memcpy(to, line, sizeof line);
         to += sizeof line;
       }
-      for (size_t k = b * block; k < (b + 1) * block; k += 8 / bits) {
-        for (size_t n = 0; n < NP_NBITS_COLUMNS; n++) {
-          if (first + n >= outputs) {
-            *to++ = 0;
-            continue;
+      const size_t together = 32 / bits;
+      for (size_t k = b * block; k < (b + 1) * block; k += together) {
+        for (size_t n = 0; n < NP_NBITS_COLUMNS; n++, to += sizeof(uint32_t)) {
+          uint32_t word = 0;
+          for (size_t i = 0; i < together && first + n < outputs; i++) {
+            word |= (uint32_t)source[(first + n) * width + k + i] << (i * bits);
           }
-          const uint8_t *here = source + (first + n) * width + k;
-          *to++ = bits == 8 ? here[0] : (uint8_t)((here[0] & 15) | here[1] << 4);
+          memcpy(to, &word, sizeof word);
         }
       }
     }

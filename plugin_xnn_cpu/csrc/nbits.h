@@ -1,8 +1,9 @@
 /* How matrices of few bits lie, and their code for each instruction set.
  *
  * A panel has 32 columns: their bias; then for each block their scales and zero points, as
- * float32, and for each
- * two inputs (each one, of 8 bits) a byte for each column, the first input in the low bits. */
+ * float32, then words
+ * of 32 bits for each column, of 8 inputs each (4, of 8 bits), the first one in the low bits: to
+ * take one out is a shift of whole registers, with no bytes to be widened. */
 #ifndef NARROWPASS_NBITS_H
 #define NARROWPASS_NBITS_H
 

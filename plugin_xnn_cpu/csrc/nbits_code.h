@@ -16,13 +16,12 @@
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint8_t bvec __attribute__((vector_size(LANES), aligned(1), may_alias));
-
-NP_INLINE ivec widened(const uint8_t *bytes) {
-  return __builtin_convertvector(*(const bvec *)bytes, ivec);
-}
-
 NP_INLINE vec floats(ivec x) { return __builtin_convertvector(x, vec); }
+
+/* Number `at` of each word of a register. */
+NP_INLINE vec taken(ivec words, size_t at, const int bits) {
+  return floats((ivec)(words >> (int)(at * bits)) & (bits == 4 ? 15 : 255));
+}
 
 NP_INLINE vec clamped(vec x, float low, float high) {
   const ivec less = x < low, more = x > high;
@@ -34,6 +33,15 @@ NP_INLINE void store(const vec *sums, float *out, size_t columns, float low, flo
   float whole[NP_NBITS_COLUMNS];
   for (int v = 0; v < VECTORS; v++) *(vec *)(whole + v * LANES) = clamped(sums[v], low, high);
   memcpy(out, whole, columns * sizeof(float));
+}
+
+/* One input of `rows` rows times its weights, which are number `at` of the words. */
+NP_INLINE void step(const float *x, size_t stride, const int32_t *words, size_t at,
+                    const vec *zeros, vec (*inner)[VECTORS], const int rows, const int bits) {
+  for (int v = 0; v < VECTORS; v++) {
+    const vec w = taken(*(const ivec *)(words + v * LANES), at, bits) - zeros[v];
+    for (int m = 0; m < rows; m++) inner[m][v] += x[(size_t)m * stride] * w;
+  }
 }
 
 /* `rows` rows, a constant where this is called: weights become floats in registers, and a block's
@@ -49,38 +57,21 @@ NP_INLINE void few(const np_nbits_job *job, const uint8_t *panel, size_t column,
   const uint8_t *from = panel + NP_NBITS_COLUMNS * sizeof(float);
   for (size_t b = 0; b < blocks; b++) {
     const float *scales = (const float *)from;
-    const uint8_t *bytes = from + 2 * NP_NBITS_COLUMNS * sizeof(float);
+    const int32_t *words = (const int32_t *)(scales + 2 * NP_NBITS_COLUMNS);
     const size_t end = (b + 1) * p->block < p->inputs ? (b + 1) * p->block : p->inputs;
     vec inner[NP_NBITS_FEW_ROWS][VECTORS], zeros[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
       zeros[v] = *(const vec *)(scales + NP_NBITS_COLUMNS + v * LANES);
       for (int m = 0; m < rows; m++) inner[m][v] = (vec){0};
     }
-    size_t k = b * p->block;
-    if (bits == 8) {
-      for (; k < end; k++, bytes += NP_NBITS_COLUMNS) {
-        for (int v = 0; v < VECTORS; v++) {
-          const vec w = floats(widened(bytes + v * LANES)) - zeros[v];
-          for (int m = 0; m < rows; m++) inner[m][v] += job->in[(size_t)m * p->inputs + k] * w;
-        }
-      }
-    } else {
-      for (; k + 1 < end; k += 2, bytes += NP_NBITS_COLUMNS) {
-        for (int v = 0; v < VECTORS; v++) {
-          const ivec both = widened(bytes + v * LANES);
-          const vec low = floats(both & 15) - zeros[v], high = floats(both >> 4) - zeros[v];
-          for (int m = 0; m < rows; m++) {
-            const float *x = job->in + (size_t)m * p->inputs + k;
-            inner[m][v] += x[0] * low;
-            inner[m][v] += x[1] * high;
-          }
-        }
-      }
-      if (k < end) {
-        for (int v = 0; v < VECTORS; v++) {
-          const vec low = floats(widened(bytes + v * LANES) & 15) - zeros[v];
-          for (int m = 0; m < rows; m++) inner[m][v] += job->in[(size_t)m * p->inputs + k] * low;
-        }
+    const size_t together = 32 / bits;
+    for (size_t k = b * p->block; k < end; k += together, words += NP_NBITS_COLUMNS) {
+      const float *x = job->in + k;
+      const size_t count = end - k < together ? end - k : together;
+      if (count == together) {
+        for (size_t i = 0; i < together; i++) step(x + i, p->inputs, words, i, zeros, inner, rows, bits);
+      } else {
+        for (size_t i = 0; i < count; i++) step(x + i, p->inputs, words, i, zeros, inner, rows, bits);
       }
     }
     for (int m = 0; m < rows; m++) {
@@ -99,17 +90,16 @@ NP_INLINE void few(const np_nbits_job *job, const uint8_t *panel, size_t column,
 
 /* Inputs from `start` to `end` of a panel as floats, a row of columns for each. */
 NP_INLINE void widen(const struct np_nbits_params *p, const uint8_t *panel, size_t start,
-                     size_t end, float *wide) {
+                     size_t end, float *wide, const int bits) {
   for (size_t k = start; k < end; k++, wide += NP_NBITS_COLUMNS) {
     const uint8_t *from = panel + NP_NBITS_COLUMNS * sizeof(float) +
                           k / p->block * np_nbits_block_size(p->block, p->bits);
     const float *scales = (const float *)from;
-    const uint8_t *bytes = from + 2 * NP_NBITS_COLUMNS * sizeof(float) +
-                           k % p->block * p->bits / 8 * NP_NBITS_COLUMNS;
-    const int shift = p->bits == 4 && k % 2 == 1 ? 4 : 0;
-    const int mask = p->bits == 4 ? 15 : 255;
+    const size_t together = 32 / bits, inside = k % p->block;
+    const int32_t *words =
+        (const int32_t *)(scales + (2 + inside / together) * NP_NBITS_COLUMNS);
     for (int v = 0; v < VECTORS; v++) {
-      const vec w = floats((widened(bytes + v * LANES) >> shift) & mask);
+      const vec w = taken(*(const ivec *)(words + v * LANES), inside % together, bits);
       const vec zero = *(const vec *)(scales + NP_NBITS_COLUMNS + v * LANES);
       *(vec *)(wide + v * LANES) = (w - zero) * *(const vec *)(scales + v * LANES);
     }
@@ -150,7 +140,8 @@ NP_INLINE void many(const np_nbits_job *job, const uint8_t *panel, size_t column
   for (size_t start = 0; start < p->inputs; start += NP_NBITS_CHUNK) {
     const size_t left = p->inputs - start;
     const size_t count = left < NP_NBITS_CHUNK ? left : NP_NBITS_CHUNK;
-    widen(p, panel, start, start + count, wide);
+    if (p->bits == 4) widen(p, panel, start, start + count, wide, 4);
+    else widen(p, panel, start, start + count, wide, 8);
     size_t m = 0;
     for (; m + ROWS <= p->rows; m += ROWS) {
       tile(job->in + m * p->inputs + start, p->inputs, count, wide, results + m * NP_NBITS_COLUMNS,

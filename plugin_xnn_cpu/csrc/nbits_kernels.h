@@ -20,7 +20,7 @@
 #define NP_NBITS_CHUNK 256
 
 /* float out[m, n] = clamp(sum over k of in[m, k] * (weight[n, k] - zero[n, k / block]) *
- * scale[n, k / block] + bias[n], low, high). `block` is even. */
+ * scale[n, k / block] + bias[n], low, high). `block` is a multiple of 8. */
 struct np_nbits_params {
   const void *packed;
   size_t rows;

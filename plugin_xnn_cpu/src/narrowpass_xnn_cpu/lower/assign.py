@@ -210,7 +210,7 @@ def _blocks_of(
 ) -> Blocks | None:
     """Give a matrix with blocks along its rows, if a kernel may take it so."""
     bits = {"uint4": 4, "uint8": 8}.get(x.dtype.name)
-    if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 2:
+    if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 8:
         return None
     if x.shape[1] % block or scale.shape != (x.shape[0], x.shape[1] // block):
         return None

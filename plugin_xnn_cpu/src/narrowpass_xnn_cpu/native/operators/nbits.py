@@ -52,7 +52,7 @@ class BlockedProduct(tiled.Tiled):
         outputs, width = checked_shape(matrix.integers.shape, 2)
         inputs, block, bits = matrix.columns, matrix.size, matrix.bits
         blocks = -(-inputs // block)
-        if bits not in (4, 8) or block < 2 or block % 2 or width != blocks * block:
+        if bits not in (4, 8) or block < 8 or block % 8 or width != blocks * block:
             raise BackendError(f"blocks of {block} do not fit {inputs} inputs of {bits} bits")
         for given in (matrix.scale, *((matrix.zero,) if matrix.zero is not None else ())):
             if given.shape != (outputs, blocks):
