@@ -10,6 +10,7 @@ Needs onnxruntime: ``python benchmarks/nbits_products.py [--rounds 15]``.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -72,12 +73,12 @@ def main() -> None:
             program = narrowpass.load(
                 narrowpass.build(ir.from_proto(model), ""), "xnn-cpu", threads=1
             )
-            runs.append(lambda program=program: program.run({"a": a}))
+            runs.append(functools.partial(program.run, {"a": a}))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         for model in small:
             session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-            runs.append(lambda session=session: session.run(None, {"a": a}))
+            runs.append(functools.partial(session.run, None, {"a": a}))
         times: list[list[float]] = [[] for _ in runs]
         for _ in range(rounds):
             for run, found in zip(runs, times, strict=True):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.expansion import expand
 from narrowpass.feeds import FeedChecker
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
@@ -294,7 +293,7 @@ def _host_node(
         return HostNode(op, facts, model)
 
     def compile_(inner: ir.Model, identities: Mapping[int, str]) -> Method:
-        expand(inner, keep=families.NATIVE, subgraphs=False)
+        families.expand_checked(inner)
         known = {**premises.identities, **identities}
         within = dataclasses.replace(premises, identities=known)
         return Method(method, inner, (), premises=within)

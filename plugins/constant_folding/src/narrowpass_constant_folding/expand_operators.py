@@ -48,11 +48,13 @@ class ExpandOperators(Pass):
             return PassResult(model, False)
         for node in nodes:
             if not node.domain and node.op_type == "SimplifiedLayerNormalization":
-                node.domain = _OURS  # no operator set has it; the converter would refuse it
+                # No operator set has it; the converter would refuse it.
+                node.domain, model.opset_imports[_OURS] = _OURS, 1
         made, _ = upgrade(model, OPSET)
         for node in made.graph.all_nodes():
             if node.domain == _OURS:
                 node.domain = ""
+        made.opset_imports.pop(_OURS, None)
         skip = [node for node in made.graph.all_nodes() if node.name in names and _is_known(node)]
         declared = {value.name: (value.type, value.shape) for value in _values(made)}
         found = expand(made, skip=skip)
