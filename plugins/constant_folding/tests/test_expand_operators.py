@@ -94,8 +94,8 @@ def test_a_layer_gives_what_onnxruntime_gives(opset, text):
 
 def test_what_was_done_is_told():
     bundle = narrowpass.build(ir.from_proto(layer()), "expand-operators", target="reference")
-    (report,) = bundle.reports.values()
-    decisions = {(item["node"], item["decision"]) for item in report.to_json()["decisions"]}
+    (part,) = bundle.reports[0].methods.values()
+    decisions = {(item["node"], item["decision"]) for item in part.decisions}
     assert decisions == {(name, "expanded") for name in ("attention", "skip", "gelu", "norm")}
 
 
@@ -113,8 +113,8 @@ def test_what_is_not_taken_stays_with_the_reason():
     proto = layer()
     proto.graph.node[0].attribute.append(helper.make_attribute("do_rotary", 1))
     bundle = narrowpass.build(ir.from_proto(proto), "expand-operators", target="reference")
-    (report,) = bundle.reports.values()
-    kept = [item for item in report.to_json()["decisions"] if item["decision"] == "kept"]
+    (part,) = bundle.reports[0].methods.values()
+    kept = [item for item in part.decisions if item["decision"] == "kept"]
     assert [(item["node"], item["reason"]) for item in kept] == [("attention", "do_rotary is set")]
 
 

@@ -9,10 +9,15 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
-    Range,
+)
+from narrowpass_xnn_cpu.native.operators.fp32_choice import (
+    AnyFullyConnected,
+    fully_connected,
+    products_are_ours,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
@@ -20,7 +25,7 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
 )
 from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
 HALF_ROWS = 8
 """Up to so many rows, a product with a float16 matrix is computed in float16.
@@ -37,8 +42,18 @@ HALF_SIZE = 1 << 19
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
+_Made = AnyFullyConnected | AnyFullyConnectedInt8 | BlockedProduct
 
-AnyProduct = FullyConnected | AnyFullyConnectedInt8 | BlockedProduct
+
+def is_ours(kernel: Weight) -> bool:
+    """Tell whether a product with a matrix [C, O] is one of ours, which ends with any epilogue."""
+    plain = kernel.quantized is None and _blocks(kernel) is None
+    return kernel.dtype == _WIDE and plain and products_are_ours()
+
+
+def _blocks(kernel: Weight) -> Blocks | None:
+    """Give what a matrix [C, O] is stored as, if that is blocks along the columns."""
+    return None if kernel.moved is None else kernel.transpose(1, 0).blocks
 
 
 class Product:
@@ -47,7 +62,7 @@ class Product:
     Args:
         kernel: [C, O], of the type that it is stored in.
         bias: float32 [O], or None.
-        limits: what the output is clamped to.
+        epilogue: what becomes of sums; nothing but a clamp where `is_ours` says no.
         rows: how many there are, where that is known.
         accumulate: what sums are to be kept in; empty where nobody says.
         activations: ``dynamic`` where rows are to be quantized too; empty where nobody says.
@@ -56,6 +71,7 @@ class Product:
     Attributes:
         channels: C.
         outputs: O.
+        epilogue: what becomes of sums.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
     """
 
@@ -63,7 +79,7 @@ class Product:
         self,
         kernel: Weight,
         bias: Weight | None,
-        limits: Range,
+        epilogue: Epilogue,
         rows: int | None,
         accumulate: str,
         activations: str,
@@ -71,17 +87,18 @@ class Product:
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
-        self._bias, self._limits = bias, limits
+        self._bias, self.epilogue = bias, epilogue
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], AnyProduct] = {}
+        self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
-        if source.blocks is not None and not self._transposed:
-            blocked = BlockedProduct(source.blocks, bias, limits, session=session)
+        blocks = _blocks(kernel)
+        if blocks is not None:
+            blocked = BlockedProduct(blocks, bias, self.epilogue.limits, session=session)
             self._operators[np.dtype(np.int8)] = blocked
             self._bias = None
-            self.precision = f"int{source.blocks.bits} (weights)"
+            self.precision = f"int{blocks.bits} (weights)"
             return
         if self._makes_int8(kernel, activations, session):
             return
@@ -110,6 +127,7 @@ class Product:
             if activations == "dynamic":
                 self.precision = "float32: its matrix is not int8"
             return False
+        limits = self.epilogue.limits
         transposed = matrix.integers.moved is None
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
@@ -117,9 +135,7 @@ class Product:
                 make: Callable[..., AnyFullyConnectedInt8] = (
                     fully_connected_int8_rows if rows_too else FullyConnectedInt8
                 )
-                made = make(
-                    matrix, self._bias, self._limits, transposed=transposed, session=session
-                )
+                made = make(matrix, self._bias, limits, transposed=transposed, session=session)
             except BackendError as error:  # unfit constants, or a processor without the kernel
                 reason = f": {error}"
                 continue
@@ -136,17 +152,27 @@ class Product:
 
     def _make(
         self, source: Weight, dtype: np.dtype[np.generic], session: Session | None
-    ) -> FullyConnected:
-        made = self._operators[dtype] = FullyConnected(
-            source.cast(dtype),
-            self._bias,
-            self._limits,
-            transposed=self._transposed,
-            session=session,
-        )
+    ) -> AnyFullyConnected:
+        kernel, transposed = source.cast(dtype), self._transposed
+        made: AnyFullyConnected
+        if dtype == _WIDE:
+            made = fully_connected(
+                kernel, self._bias, self.epilogue, transposed=transposed, session=session
+            )
+        else:
+            limits = self.epilogue.limits
+            made = FullyConnected(
+                kernel, self._bias, limits, transposed=transposed, session=session
+            )
+        self._operators[dtype] = made
         return made
 
-    def operator(self, rows: int) -> AnyProduct:
+    @property
+    def maker(self) -> str:
+        """Of the kernel; see `Operator.maker`."""
+        return next(iter(self._operators.values())).maker
+
+    def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()
