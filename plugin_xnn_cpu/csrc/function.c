@@ -120,6 +120,64 @@ static void square_root(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = sqrtf(in[i]);
 }
 
+NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t count, float slope,
+                       float cubic, const int multiplies, const int is_cubic) {
+  for (size_t i = 0; i < count; i++) {
+    const float x = in[i];
+    /* Without a cube there is none: 0 times an infinite one would be NaN. */
+    const float steep = is_cubic ? slope + cubic * x * x : slope;
+    const float gated = x * logistic(x * steep);
+    out[i] = multiplies ? gated * factor[i] : gated;
+  }
+}
+
+/* x · logistic(slope · x + cubic · x³), times `factor` if that is not NULL. */
+NP_FOR_EACH_CPU
+static void gate(const float *in, const float *factor, float *out, size_t count, float slope,
+                 float cubic) {
+  if (factor == NULL) {
+    if (cubic == 0.0f) {
+      gate_of(in, factor, out, count, slope, cubic, 0, 0);
+    } else {
+      gate_of(in, factor, out, count, slope, cubic, 0, 1);
+    }
+  } else if (cubic == 0.0f) {
+    gate_of(in, factor, out, count, slope, cubic, 1, 0);
+  } else {
+    gate_of(in, factor, out, count, slope, cubic, 1, 1);
+  }
+}
+
+typedef struct {
+  const struct np_gate_params *params;
+  const float *x;
+  const float *factor;
+  float *out;
+} gate_job;
+
+static void gate_part(void *context, size_t start, size_t count) {
+  const gate_job *task = context;
+  const struct np_gate_params *p = task->params;
+  for (size_t row = start; row < start + count; row++) {
+    const ptrdiff_t at = (ptrdiff_t)row;
+    const float *factor = task->factor == NULL ? NULL : task->factor + at * p->factor_stride;
+    gate(task->x + at * p->x_stride, factor, task->out + row * p->columns, p->columns, p->slope,
+         p->cubic);
+  }
+}
+
+int np_gate(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+  const struct np_gate_params *p = params;
+  if (p->rows == 0 || p->columns == 0) return 0;
+  const float *factor = p->has_factor ? (const float *)inputs[1] + p->factor_offset : NULL;
+  gate_job task = {p, (const float *)inputs[0] + p->x_offset, factor, out};
+  const pthreadpool_t used = p->rows * p->columns * 4 < NP_SMALL / 4 ? NULL : pool;
+  const size_t tile = 1 + TILE / p->columns;
+  pthreadpool_parallelize_1d_tile_1d(used, gate_part, &task, p->rows, tile,
+                                     NP_DISABLE_DENORMALS);
+  return 0;
+}
+
 static void part(void *context, size_t start, size_t count) {
   const job *task = context;
   const float *in = task->in + start;

@@ -10,6 +10,11 @@
 
 #define NP_MAX_DIMS 8
 
+/* Which code runs: the best that the CPU has, or at most the one that is named. */
+#define NP_TARGET_BEST 0
+#define NP_TARGET_PLAIN 1
+#define NP_TARGET_AVX2 2
+
 /* out[offset + i·out_strides] = in[offset + i·in_strides] over all indices i below `sizes`. */
 struct np_copy_params {
   size_t rank;
@@ -61,13 +66,20 @@ struct np_gather_s8_params {
   size_t scale_step;
 };
 
-/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`. */
+/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`, dense, of which
+ * there are as many as the product of `sizes`; x may be the sum of x and `added`. Where the sum is
+ * wanted too it goes to `sum_offset` behind the result, which else is 0. */
 struct np_layer_norm_params {
-  size_t rows;
+  size_t sizes[3];
   size_t columns;
+  ptrdiff_t x_strides[3];
+  ptrdiff_t added_strides[3];
+  size_t sum_offset;
   float epsilon;
   int32_t has_bias;
+  int32_t has_added;
   int32_t root_mean_square; /* no mean is taken away */
+  int32_t target;           /* NP_TARGET_* */
 };
 
 /* out = min(max(a + b, low), high), all of `count` elements. */
@@ -87,6 +99,20 @@ struct np_add_clamp_params {
 struct np_function_params {
   size_t count;
   int32_t function;
+};
+
+/* out = x · logistic(slope · x + cubic · x³) of `rows` rows of `columns`, times `factor` where there is
+ * one; strides are those of rows. */
+struct np_gate_params {
+  size_t rows;
+  size_t columns;
+  ptrdiff_t x_offset;
+  ptrdiff_t x_stride;
+  ptrdiff_t factor_offset;
+  ptrdiff_t factor_stride;
+  float slope;
+  float cubic;
+  int32_t has_factor;
 };
 
 /* out[2 i] and out[2 i + 1] = softmax of x[2 i] and x[2 i + 1]; `count` pairs. Rows of two are
@@ -166,11 +192,6 @@ struct np_table_params {
   size_t count;
   uint8_t table[256];
 };
-
-/* Which code runs: the best that the CPU has, or at most the one that is named. */
-#define NP_TARGET_BEST 0
-#define NP_TARGET_PLAIN 1
-#define NP_TARGET_AVX2 2
 
 /* A block of query rows in attention; their sums are kept aside. */
 #define NP_ATTENTION_MOST_ROWS 48

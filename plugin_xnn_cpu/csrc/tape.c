@@ -134,6 +134,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_gather_s8(step->params, inputs, out, pool);
     case NP_SCATTER_ROWS:
       return np_scatter_rows(step->params, inputs, out, pool);
+    case NP_GATE:
+      return np_gate(step->params, inputs, out, pool);
     case NP_ROTARY:
       return np_rotary(step->params, inputs, out, pool);
     case NP_ATTENTION:

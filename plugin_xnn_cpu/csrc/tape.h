@@ -56,6 +56,7 @@ enum np_call {
   NP_GATHER_S8 = 46,
   NP_ROTARY = 47,
   NP_SCATTER_ROWS = 48,
+  NP_GATE = 55,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
 

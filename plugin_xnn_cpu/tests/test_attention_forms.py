@@ -59,6 +59,22 @@ def test_masks_of_booleans(form, shape, rows):
     assert "where" not in kernels_of(program, feeds)
 
 
+@pytest.mark.parametrize("rows", [2, 20])
+@pytest.mark.parametrize("order", ["t = Add(u, mask)", "t = Add(mask, u)"])
+def test_two_masks_that_are_added(rows, order):
+    """A bias of heads by distance, and what is masked: their sum is made once for both layers."""
+    body = f"""{SCORES} u = Add(s, bias) {order} p = Softmax<axis = -1>(t) o = MatMul(p, v)
+        z0 = MatMul(q, k) z1 = Add(z0, bias) z2 = Add(z1, mask) z3 = Softmax<axis = -1>(z2)
+        o1 = MatMul(z3, v) y = Add(o, o1)"""
+    model = model_of(body, f"{HEADS}, float[1, h, m, n] bias, float[b, 1, 1, n] mask")
+    rng = np.random.default_rng(7)
+    feeds = {"q": normal(rng, 2, 3, rows, 8), "k0": normal(rng, 2, 3, 9, 8)}
+    feeds |= {"v": normal(rng, 2, 3, 9, 5), "bias": normal(rng, 1, 3, rows, 9)}
+    feeds["mask"] = np.where(rng.random((2, 1, 1, 9)) < 0.5, -np.float32(3.4e38), np.float32(0))
+    program = check(model, feeds)
+    assert sorted(kernels_of(program, feeds)) == [*["attention"] * 2, *["xnn add"] * 2]
+
+
 @pytest.mark.parametrize("rows", [2, 30])
 @pytest.mark.parametrize("guard", [True, False])
 def test_rows_without_keys(guard, rows):

@@ -28,6 +28,9 @@ _UNKNOWN = onnx.TypeProto()
 _FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
 """Which output of the body is the first result of the node."""
 
+_ALIKE = {"GreaterOrEqual": "Greater", "LessOrEqual": "Less"}
+"""Operators whose first versions ONNX infers no shape of, and others of the same results."""
+
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
@@ -272,8 +275,10 @@ class _Inference:
         with contextlib.suppress(
             onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError
         ):
-            schema = onnx.defs.get_schema(node.op_type, version, node.domain)
             proto = ir.serde.serialize_node(node)
+            if not node.domain:
+                proto.op_type = _ALIKE.get(node.op_type, node.op_type)
+            schema = onnx.defs.get_schema(proto.op_type, version, node.domain)
             return onnx.shape_inference.infer_node_outputs(
                 schema, proto, types, data, opset_imports=self._imports
             )

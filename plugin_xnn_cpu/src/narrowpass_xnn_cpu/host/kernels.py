@@ -168,6 +168,23 @@ def _gather_elements(op: Op) -> Kernel:
     return run
 
 
+@_kernel("GatherND", since=11)
+def _gather_nd(op: Op) -> Kernel:
+    batched = op.get("batch_dims", 0)
+
+    def run(data: Array, indices: Array) -> Array:
+        depth = indices.shape[-1]
+        # Each batch axis is counted through, beside what the indices say of the axes behind it.
+        lead = [
+            np.arange(size).reshape(-1, *(1,) * (indices.ndim - 2 - axis))
+            for axis, size in enumerate(data.shape[:batched])
+        ]
+        taken: Array = data[(*lead, *(indices[..., axis] for axis in range(depth)))]
+        return taken
+
+    return run
+
+
 @_kernel("Concat", since=4)
 def _concat(op: Op) -> Kernel:
     axis = op.attributes["axis"]

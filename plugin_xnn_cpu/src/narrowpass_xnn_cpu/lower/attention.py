@@ -15,7 +15,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
-from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.lower.steps import Pairwise, broadcast
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -158,16 +158,16 @@ class _View:
 
 def _check(op: Op, facts: Facts) -> str | None:
     reason = needs_floats(op, facts, 3)
-    mask = op.input(3)
-    if mask is not None and reason is None:
-        added = op.get("mask", "added") == "added"
-        reason = needs(mask, facts, ir.DataType.FLOAT if added else ir.DataType.BOOL)
+    masks = [mask for mask in op.inputs[3:5] if mask is not None]
+    added = op.get("mask", "added") == "added"
+    for mask in masks:
+        reason = reason or needs(mask, facts, ir.DataType.FLOAT if added else ir.DataType.BOOL)
     if reason:
         return reason
     ranks = [facts.rank(value) for value in op.inputs[:3]]
     if len(set(ranks)) != 1 or ranks[0] not in (3, 4, 5):
         return "its operands have no three, four or five dimensions"
-    if mask is not None and (facts.rank(mask) or 0) > (ranks[0] or 0):
+    if any((facts.rank(mask) or 0) > (ranks[0] or 0) for mask in masks):
         return "its mask has more dimensions than its scores"
     if any(facts.is_constant(value) for value in op.inputs[:2]):
         return "its queries or keys are constant"
@@ -190,17 +190,29 @@ def _attention(op: Op, builder: Builder) -> None:
             swap = {rank - 1: rank - 2, rank - 2: rank - 1}
             perm = tuple(swap.get(axis, axis) for axis in perm)
         perms.append(perm)
-    mask = op.input(3)
-    if mask is not None:
-        slots.append(builder.at(mask))
-        perms.append(identity(builder.rank(mask)))
+    masks = [mask for mask in op.inputs[3:5] if mask is not None]
+    if masks:
+        slots.append(_added(builder, masks))
+        perms.append(identity(max(builder.rank(mask) for mask in masks)))
     output = op.output
     names = ("mask", "fill", "safe", "grouped")
     options = {name: op.attributes[name] for name in names if name in op.attributes}
-    options["targets"] = [value.name for value in op.inputs[4:] if value is not None]
+    options["targets"] = [value.name for value in op.inputs[5:] if value is not None]
     perm = _lies(builder, output)
     step = Attention(slots, perms, builder.new(output), perm, op.get("scale", 1.0), **options)
     builder.emit(step, output, perm)
+
+
+def _added(builder: Builder, masks: Sequence[ir.Value]) -> Slot:
+    """Give one mask, or the sum of two, which layers may share."""
+    slots = [builder.at(mask) for mask in masks]
+    if len(slots) == 1:
+        return slots[0]
+
+    def add() -> Slot:
+        return builder.emit(Pairwise(slots[0], slots[1], builder.scratch(masks[0]), "add"))
+
+    return builder.once(("masks", *slots), add)
 
 
 def _lies(builder: Builder, output: ir.Value) -> Perm:

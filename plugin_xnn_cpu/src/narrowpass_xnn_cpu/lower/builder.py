@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Builder:
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._constants: dict[tuple[str, Perm, int], Slot] = {}
+        self._made: dict[Hashable, Slot] = {}
         self._op: Op | None = None
         self.primary: dict[str, Perm] = {}
 
@@ -187,6 +188,12 @@ class Builder:
             slots = self._slots.get(name, {})
             if name in self.facts.observed and slots:
                 self._items.append(Observed(next(iter(slots.values())), name))
+
+    def once(self, key: Hashable, make: Callable[[], Slot]) -> Slot:
+        """Give what `make` gives, which is asked the first time only."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def add_shape_node(self, node: ShapeNode) -> None:
         """Add shape arithmetic."""

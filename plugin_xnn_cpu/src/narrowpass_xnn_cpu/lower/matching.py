@@ -68,3 +68,63 @@ def is_swap(transpose: ir.Node, facts: Facts) -> bool:
     axes = list(range(rank))
     axes[-2:] = axes[:-3:-1]
     return (list(range(rank))[::-1] if perm is None else list(perm.as_ints())) == axes
+
+
+def uncast(value: ir.Value | None, facts: Facts) -> ir.Value | None:
+    """Look behind casts between floats: what lies between is float32 here."""
+    node = producer(value, "Cast")
+    while node is not None and facts.is_float(node.inputs[0]) and facts.is_float(node.outputs[0]):
+        value = node.inputs[0]
+        node = producer(value, "Cast")
+    return value
+
+
+def are_for(nodes: Sequence[ir.Node], facts: Facts) -> bool:
+    """Tell whether what nodes make is read by them alone, but for what the last one makes."""
+    own = set(nodes)
+    made = [value for node in nodes[:-1] for value in node.outputs]
+    read = [use.node for value in made for use in value.uses()]
+    return all(node in own for node in read) and not any(v.name in facts.needed for v in made)
+
+
+class Part:
+    """A part of a value along its last axis.
+
+    Attributes:
+        whole: the value.
+        depth: its size along that axis.
+        range: the places along it that the part is of.
+    """
+
+    def __init__(self, whole: ir.Value, depth: int, start: int, end: int, step: int) -> None:
+        self.whole, self.depth = whole, depth
+        self.range = range(depth)[start:end:step]
+
+    def is_from(self, start: int, end: int, step: int) -> bool:
+        """Tell whether the part is this one."""
+        return self.range == range(self.depth)[start:end:step]
+
+
+def part(value: ir.Value | None, facts: Facts) -> Part | None:
+    """Give what a value is a part of, along its last axis; None where it is none."""
+    node = producer(value, "Slice", "Split")
+    whole = None if node is None else node.inputs[0]
+    dims = facts.dims(whole)
+    if node is None or whole is None or not dims or not isinstance(dims[-1], int):
+        return None
+    depth, last = dims[-1], len(dims) - 1
+    if node.op_type == "Split":
+        if node.attributes.get_int("axis", 0) not in (-1, last):
+            return None
+        sizes = [(facts.dims(output) or (None,))[-1] for output in node.outputs]
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) != len(sizes) or sum(known) != depth:
+            return None
+        index = next(at for at, output in enumerate(node.outputs) if output is value)
+        return Part(whole, depth, sum(known[:index]), sum(known[: index + 1]), 1)
+    bounds = [facts.constant(given) for given in node.inputs[1:]]
+    if len(bounds) < 3 or any(bound is None or bound.size != 1 for bound in bounds):
+        return None
+    start, end, axis, *steps = (int(bound.reshape(-1)[0]) for bound in bounds if bound is not None)
+    step = steps[0] if steps else 1
+    return Part(whole, depth, start, end, step) if axis in (-1, last) and step > 0 else None

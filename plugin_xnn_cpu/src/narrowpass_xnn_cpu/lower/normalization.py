@@ -1,4 +1,4 @@
-"""Normalizations and softmax."""
+"""Normalizations of channels, and softmax."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import common_layout
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -15,81 +14,6 @@ from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Softmax
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
-
-
-class LayerNorm(Step):
-    """Rows with mean 0 and variance 1, scaled and shifted."""
-
-    in_place: Sequence[int] = (0,)
-    kernel = "layer-norm"
-
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        output: Slot,
-        axes: int,
-        epsilon: float,
-        *,
-        root_mean_square: bool = False,
-    ) -> None:
-        super().__init__(slots, output)
-        self._axes = axes
-        self._epsilon = epsilon
-        self._root_mean_square = root_mean_square
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        shape = shapes[0]
-        columns = elements(shape[len(shape) - self._axes :])
-        for other in shapes[1:]:
-            if elements(other) != columns:
-                raise BackendError(f"a scale or bias of {list(other)} does not fit {list(shape)}")
-        if not elements(shape):
-            return Run(shape)
-        params = kernels.layer_norm(
-            elements(shape) // columns,
-            columns,
-            self._epsilon,
-            bias=len(shapes) > 2,
-            root_mean_square=self._root_mean_square,
-        )
-        return Run(shape, "NP_LAYER_NORM", params=params)
-
-
-def _check_layer_norm(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
-    if reason:
-        return reason
-    if any(value.uses() or value.name in facts.needed for value in op.outputs[1:]):
-        return "its mean or deviation is used"
-    rank = facts.rank(op.input(0)) or 0
-    axis = op.get("axis", -1)
-    if not -rank <= axis < rank:
-        return f"axis {axis} is not one of an input of rank {rank}"
-    for value in op.inputs[1:3]:
-        if value is not None and facts.rank(value) != rank - axis % rank:
-            return "its scale or bias is broadcast"
-    return None
-
-
-@lowers("LayerNormalization", "RMSNormalization", check=_check_layer_norm)
-def _layer_norm(op: Op, builder: Builder) -> None:
-    given = op.required(0)
-    rank = builder.rank(given)
-    axes = rank - op.get("axis", -1) % rank
-    perm = builder.layout(given)
-    if perm[rank - axes :] != identity(rank)[rank - axes :]:
-        perm = identity(rank)
-    slots = [builder.at(given, perm)]
-    slots += [builder.at(value) for value in op.inputs[1:3] if value is not None]
-    step = LayerNorm(
-        slots,
-        builder.new(op.output),
-        axes,
-        op.get("epsilon", 1e-5),
-        root_mean_square=op.kind == "RMSNormalization",
-    )
-    builder.emit(step, op.output, perm)
 
 
 def _check_batch_norm(op: Op, facts: Facts) -> str | None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_ending, take_limits
+from narrowpass_xnn_cpu.lower.gates import with_factors
 from narrowpass_xnn_cpu.lower.int8.matching import Bytes
 from narrowpass_xnn_cpu.lower.liveness import without_superseded
 from narrowpass_xnn_cpu.lower.matching import (
@@ -20,7 +21,8 @@ from narrowpass_xnn_cpu.lower.matching import (
     with_constant,
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
-from narrowpass_xnn_cpu.lower.patterns import attention, rotary
+from narrowpass_xnn_cpu.lower.patterns import attention, normalization, rotary
+from narrowpass_xnn_cpu.lower.sums import with_sums
 
 Match = Callable[[ir.Node, Facts, int], "Group | None"]
 
@@ -177,14 +179,20 @@ def _hard_swish(gate: ir.Node, facts: Facts, _version: int) -> Group | None:
 
 
 def _silu(sigmoid: ir.Node, facts: Facts, _version: int) -> Group | None:
-    """Match x · sigmoid(x)."""
+    """Match x · sigmoid(x), or x · sigmoid(slope · x)."""
     product = facts.only_user(sigmoid.outputs[0])
     x = sigmoid.inputs[0]
     if x is None or product is None or product.op_type != "Mul" or product.domain:
         return None
-    if x not in product.inputs:
+    if x in product.inputs:
+        return Group("silu", [x], [sigmoid, product])
+    steeper = producer(x, "Mul")
+    scaled = None if steeper is None else with_constant(steeper, facts)
+    if steeper is None or scaled is None or facts.only_user(x) is not sigmoid:
         return None
-    return Group("silu", [x], [sigmoid, product])
+    if scaled[0] not in product.inputs:
+        return None
+    return Group("gate", [scaled[0]], [steeper, sigmoid, product], {"slope": scaled[1]})
 
 
 def _scaled_rows(cast: ir.Node, facts: Facts, _version: int) -> Group | None:
@@ -216,6 +224,8 @@ _ANCHORS: dict[str, Match] = {
     "Clip": _hard_swish,
     "Sigmoid": _silu,
     "Softmax": attention.match,
+    "Sqrt": normalization.match,
+    "Pow": normalization.match,
     "Add": rotary.match,
 }
 
@@ -247,7 +257,8 @@ def operations(
         if any(member in taken for member in nodes) or RULES[group.kind].check(op, facts):
             continue
         found.update(dict.fromkeys(nodes, op))
-    return without_superseded(list(_fused(graph, facts, version, found, whole)), facts)
+    ops = list(_fused(graph, facts, version, found, whole))
+    return without_superseded(with_factors(with_sums(ops, facts), facts), facts)
 
 
 def _fused(

@@ -69,9 +69,9 @@ def _made(node: ir.Node, facts: Facts) -> list[Size] | None:
     """Give the elements of what a node makes, if it only moves sizes."""
     if node.op_type == "Shape":
         sizes = dimensions(node.inputs[0], facts)
-        start = node.attributes.get_int("start", 0)
-        end = node.attributes.get("end")
-        return None if sizes is None else sizes[start : None if end is None else end.as_int()]
+        after = node.attributes.get("end")
+        whole = slice(node.attributes.get_int("start", 0), after.as_int() if after else None)
+        return None if sizes is None else sizes[whole]
     if node.op_type == "Concat":
         parts = [elements_of(given, facts) for given in node.inputs]
         return None if None in parts else [item for part in parts for item in part or ()]

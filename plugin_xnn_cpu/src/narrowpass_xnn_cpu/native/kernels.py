@@ -93,11 +93,38 @@ def gather_s8(rows: int, row_size: int, indices: int, index_size: int, *, scales
 
 
 def layer_norm(
-    rows: int, columns: int, epsilon: float, *, bias: bool, root_mean_square: bool
+    sizes: Sequence[int],
+    columns: int,
+    strides: Sequence[Sequence[int]],
+    epsilon: float,
+    *,
+    bias: bool,
+    root_mean_square: bool,
+    sum_offset: int,
 ) -> Any:
-    """Give the parameters of ``NP_LAYER_NORM``."""
-    fields = rows, columns, epsilon, bias, root_mean_square
-    return extension().ffi.new("struct np_layer_norm_params *", fields)
+    """Give the parameters of ``NP_LAYER_NORM``.
+
+    Args:
+        sizes: of the axes before rows.
+        columns: of a row.
+        strides: of these axes, in rows, of what is normalized and of what is added to it if that
+            is so.
+        epsilon: added to the variance.
+        bias: whether there is one.
+        root_mean_square: whether no mean is taken away.
+        sum_offset: of the sum behind the result, in elements; 0 where nobody wants it.
+    """
+    sizes, strides = _merged(sizes, strides)
+    if len(sizes) > 3:
+        raise BackendError(f"rows that lie along {len(sizes)} axes cannot be added")
+    params = extension().ffi.new("struct np_layer_norm_params *")
+    _dims(params.sizes, [1] * (3 - len(sizes)) + sizes)
+    for target, steps in zip((params.x_strides, params.added_strides), strides, strict=False):
+        _dims(target, [0] * (3 - len(sizes)) + [step * columns for step in steps])
+    params.columns, params.epsilon, params.sum_offset = columns, epsilon, sum_offset
+    params.has_bias, params.has_added = bias, len(strides) > 1
+    params.root_mean_square, params.target = root_mean_square, TARGETS.index(TARGET)
+    return params
 
 
 def add_clamp(count: int, low: float, high: float) -> Any:
@@ -149,6 +176,28 @@ def table(count: int, entries: bytes) -> Any:
 def function(count: int, name: str) -> Any:
     """Give the parameters of ``NP_FUNCTION``, for one of `FUNCTIONS`."""
     return extension().ffi.new("struct np_function_params *", (count, FUNCTIONS.index(name)))
+
+
+def gate(
+    rows: int,
+    columns: int,
+    x: tuple[int, int],
+    factor: tuple[int, int] | None,
+    slope: float,
+    cubic: float,
+) -> Any:
+    """Give the parameters of ``NP_GATE``.
+
+    Args:
+        rows: how many.
+        columns: of a row.
+        x: the offset of what is gated, and how far its rows lie apart.
+        factor: the same of what that is multiplied with, if it is.
+        slope: of the logistic function's argument.
+        cubic: of its cube.
+    """
+    fields = rows, columns, *x, *(factor or (0, 0)), slope, cubic, factor is not None
+    return extension().ffi.new("struct np_gate_params *", fields)
 
 
 def softmax_pairs(count: int) -> Any:

@@ -33,10 +33,13 @@ class _Found:
 
 @dataclass
 class _Masked:
-    """Scores, and what is done to them: ``added``, ``kept`` or ``filled``."""
+    """Scores, and what is done to them: ``added``, ``kept`` or ``filled``.
+
+    Two masks may be added.
+    """
 
     scores: ir.Value | None
-    mask: ir.Value | None = None
+    masks: list[ir.Value | None] = field(default_factory=list)
     kind: str = "added"
     fill: float = 0.0
     nodes: list[ir.Node] = field(default_factory=list)
@@ -71,8 +74,9 @@ def match(softmax: ir.Node, facts: Facts, version: int) -> Group | None:
     keys, values, targets, attributes = _keys_and_values(k, q.value, last.inputs[1], facts)
     attributes["scale"] = scaled.scale * q.scale * k.scale
     attributes["safe"] = safe
-    inputs = [q.value, keys, values, masked.mask, *targets]
-    if masked.mask is not None:
+    masks = [*masked.masks, None, None][:2]
+    inputs = [q.value, keys, values, *masks, *targets]
+    if masked.masks:
         attributes |= {"mask": masked.kind, "fill": masked.fill}
     before = [softmax, *scores.nodes, *masked.nodes, *scaled.nodes, product, *q.nodes, *k.nodes]
     return Group("attention", inputs, [*reversed(before), *after, last], attributes)
@@ -139,13 +143,17 @@ def _unmasked(value: ir.Value | None, facts: Facts) -> _Masked | None:
         for scores, mask in ((first, second), (second, first)):
             behind = producer(_unscaled(_Found(scores), facts).value, "MatMul")
             if behind is not None and _alone(behind, facts):
-                return _Masked(scores, mask, nodes=[node])
+                return _Masked(scores, [mask], nodes=[node])
+        for scores, mask in ((first, second), (second, first)):
+            inner = _unmasked(scores, facts) if producer(scores, "Add") is not None else None
+            if inner is not None and inner.kind == "added" and len(inner.masks) == 1:
+                return _Masked(inner.scores, [*inner.masks, mask], nodes=[node, *inner.nodes])
         return None
     condition, first, second = node.inputs
     for scores, other, kind in ((first, second, "kept"), (second, first, "filled")):
         fill = facts.scalar(other)
         if fill is not None and facts.dtype(condition) == ir.DataType.BOOL:
-            return _Masked(scores, condition, kind, fill, [node])
+            return _Masked(scores, [condition], kind, fill, [node])
     return None
 
 

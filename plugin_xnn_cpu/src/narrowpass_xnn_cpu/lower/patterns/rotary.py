@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.matching import Group, producer
+from narrowpass_xnn_cpu.lower.matching import Group, part, producer
 
 
 def match(add: ir.Node, facts: Facts, _version: int) -> Group | None:
@@ -97,48 +97,6 @@ def _adds_an_axis(node: ir.Node, facts: Facts) -> bool:
     if node.op_type == "Reshape":
         return sizes.keeps(node, before, [1], facts)
     return after[-2] == before[-1] != 1
-
-
-class Part:
-    """A part of a value along its last axis.
-
-    Attributes:
-        whole: the value.
-        depth: its size along that axis.
-    """
-
-    def __init__(self, whole: ir.Value, depth: int, start: int, end: int, step: int) -> None:
-        self.whole, self.depth = whole, depth
-        self._range = range(depth)[start:end:step]
-
-    def is_from(self, start: int, end: int, step: int) -> bool:
-        """Tell whether the part is this one."""
-        return self._range == range(self.depth)[start:end:step]
-
-
-def part(value: ir.Value | None, facts: Facts) -> Part | None:
-    """Give what a value is a part of, along its last axis; None where it is none."""
-    node = producer(value, "Slice", "Split")
-    whole = None if node is None else node.inputs[0]
-    dims = facts.dims(whole)
-    if node is None or whole is None or not dims or not isinstance(dims[-1], int):
-        return None
-    depth, last = dims[-1], len(dims) - 1
-    if node.op_type == "Split":
-        if node.attributes.get_int("axis", 0) not in (-1, last):
-            return None
-        sizes = [(facts.dims(output) or (None,))[-1] for output in node.outputs]
-        known = [size for size in sizes if isinstance(size, int)]
-        if len(known) != len(sizes) or sum(known) != depth:
-            return None
-        index = next(at for at, output in enumerate(node.outputs) if output is value)
-        return Part(whole, depth, sum(known[:index]), sum(known[: index + 1]), 1)
-    bounds = [facts.constant(given) for given in node.inputs[1:]]
-    if len(bounds) < 3 or any(bound is None or bound.size != 1 for bound in bounds):
-        return None
-    start, end, axis, *steps = (int(bound.reshape(-1)[0]) for bound in bounds if bound is not None)
-    step = steps[0] if steps else 1
-    return Part(whole, depth, start, end, step) if axis in (-1, last) and step > 0 else None
 
 
 def _whole(group: Group, facts: Facts) -> Group:

@@ -1,0 +1,9 @@
+/* Layer normalization with registers of 16 floats. */
+#include "run.h"
+
+#ifdef NP_CHOOSES_CPU
+#define LANES 16
+#define ROW np_normalize_row_avx512
+#define TARGET __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
+#include "layer_norm_code.h"
+#endif

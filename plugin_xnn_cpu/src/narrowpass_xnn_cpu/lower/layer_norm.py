@@ -1,0 +1,169 @@
+"""Normalization of rows, with and without a mean, of a tensor or of the sum of two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.elementwise import common_layout
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+
+class LayerNorm(Step):
+    """Rows with mean 0 and variance 1, scaled and shifted; see `kernels.layer_norm`.
+
+    Args:
+        slots: what is normalized, a scale, a bias if there is one, and what is added before, if
+            there is something, of as many axes as what is normalized: they broadcast.
+        output: the result; with the sum behind it, of one axis more, where that is kept.
+        axes: how many of the last axes are a row.
+        epsilon: added to the variance.
+        root_mean_square: whether no mean is taken away.
+        bias: whether there is a bias.
+        added: whether something is added before.
+        keeps_sum: whether the sum is wanted too.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        output: Slot,
+        axes: int,
+        epsilon: float,
+        *,
+        root_mean_square: bool = False,
+        bias: bool = False,
+        added: bool = False,
+        keeps_sum: bool = False,
+    ) -> None:
+        super().__init__(slots, output)
+        self.kernel = "add + layer-norm" if added else "layer-norm"
+        self._axes = axes
+        self._epsilon = epsilon
+        self._root_mean_square = root_mean_square
+        self._bias, self._added, self._keeps_sum = bias, added, keeps_sum
+        self.in_place = (0, *([len(slots) - 1] if added else []))
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape, *others = shapes
+        columns = elements(shape[len(shape) - self._axes :])
+        rows = shape[: len(shape) - self._axes]
+        views = [rows]
+        if self._added:
+            added = others.pop()
+            views.append(added[: len(rows)])
+            if added[len(rows) :] != shape[len(rows) :]:
+                raise BackendError(f"rows of {list(shape)} and {list(added)} differ in length")
+        for other in others:
+            if elements(other) != columns:
+                raise BackendError(f"a scale or bias of {list(other)} does not fit {list(shape)}")
+        sizes = broadcast(*views)
+        result = (*sizes, *shape[len(rows) :])
+        whole = (2, *result) if self._keeps_sum else result
+        if not elements(result):
+            return Run(whole)
+        params = kernels.layer_norm(
+            sizes,
+            columns,
+            [kernels.broadcast_strides(view, sizes) for view in views],
+            self._epsilon,
+            bias=self._bias,
+            root_mean_square=self._root_mean_square,
+            sum_offset=elements(result) if self._keeps_sum else 0,
+        )
+        return Run(whole, "NP_LAYER_NORM", params=params)
+
+
+class Piece(Step):
+    """One of the equal pieces that a slot is made of along its first axis: never a copy."""
+
+    kernel = "view"
+
+    def __init__(self, given: Slot, output: Slot, index: int) -> None:
+        super().__init__([given], output)
+        self._index = index
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        result = shapes[0][1:]
+        return Run(result, view=self._index * elements(result) * self.output.dtype.itemsize)
+
+
+def _check(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 4)
+    if reason:
+        return reason
+    if any(value.uses() or value.name in facts.needed for value in op.outputs[1:]):
+        return "its mean or deviation is used"
+    rank = facts.rank(op.input(0)) or 0
+    axis = op.get("axis", -1)
+    if not -rank <= axis < rank:
+        return f"axis {axis} is not one of an input of rank {rank}"
+    for value in op.inputs[1:3]:
+        if value is not None and facts.rank(value) != rank - axis % rank:
+            return "its scale or bias is broadcast"
+    return None
+
+
+@lowers("LayerNormalization", "RMSNormalization", check=_check)
+def _layer_norm(op: Op, builder: Builder) -> None:
+    rank = builder.rank(op.required(0))
+    normalize(op, builder, rank - op.get("axis", -1) % rank, op.kind == "RMSNormalization")
+
+
+def _check_pattern(op: Op, facts: Facts) -> str | None:
+    return needs_floats(op, facts, 4)
+
+
+@lowers("layer-norm", "rms-norm", check=_check_pattern)
+def _pattern(op: Op, builder: Builder) -> None:
+    normalize(op, builder, 1, op.kind == "rms-norm")
+
+
+def normalize(op: Op, builder: Builder, axes: int, root_mean_square: bool) -> None:
+    """Add what normalizes rows of so many axes.
+
+    Inputs of the operation are the rows, a scale or None, a bias or None, and a value to be added
+    before or None; the attribute ``sum`` has the output that the sum is, where that is wanted.
+    """
+    given, scale, bias, added = (op.input(index) for index in range(4))
+    if given is None:
+        raise BackendError("there is nothing to normalize")
+    whole = [given] if added is None else [given, added]
+    rank = builder.rank(given)
+    perm = common_layout(builder, whole, rank)
+    if perm[rank - axes :] != identity(rank)[rank - axes :]:
+        perm = identity(rank)
+    slots = [builder.at(given, perm)]
+    if scale is None:
+        width = (builder.facts.dims(given) or (0,))[-1]
+        slots.append(builder.constant_slot("ones", np.ones(width, np.float32)))
+    slots += [builder.at(value) for value in (scale, bias) if value is not None]
+    if added is not None:
+        slots.append(builder.at(added, perm, rank=rank))
+    total = op.get("sum", None)
+    output = op.outputs[0]
+    step = LayerNorm(
+        slots,
+        builder.new(output) if total is None else builder.scratch(output),
+        axes,
+        op.get("epsilon", 1e-5),
+        root_mean_square=root_mean_square,
+        bias=bias is not None,
+        added=added is not None,
+        keeps_sum=total is not None,
+    )
+    if total is None:
+        builder.emit(step, output, perm)
+        return
+    both = builder.emit(step)
+    for index, value in enumerate((output, total)):
+        builder.emit(Piece(both, builder.new(value), index), value, perm)
