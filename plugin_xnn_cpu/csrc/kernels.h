@@ -14,6 +14,8 @@
 #define NP_TARGET_BEST 0
 #define NP_TARGET_PLAIN 1
 #define NP_TARGET_AVX2 2
+#define NP_TARGET_AVX512 3
+#define NP_TARGET_AVX512_BF16 4
 
 /* out[offset + i·out_strides] = in[offset + i·in_strides] over all indices i below `sizes`. */
 struct np_copy_params {

@@ -154,6 +154,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_fp32_convolution(step->params, inputs, out, workspace, pool);
     case NP_NBITS:
       return np_nbits(step->params, inputs, out, workspace, pool);
+    case NP_BF16_CONVOLUTION:
+      return np_bf16_convolution(step->params, inputs, out, workspace, pool);
     default:
       return NP_STATUS_CALL;
   }

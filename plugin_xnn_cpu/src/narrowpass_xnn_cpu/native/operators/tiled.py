@@ -112,23 +112,24 @@ def even_bands(rows: int, most: int) -> tuple[int, int]:
     return band, -(-rows // band)
 
 
-def column_parts(outputs: int, tasks: int, threads: int) -> tuple[int, int]:
+def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -> tuple[int, int]:
     """Divide columns so that threads have enough to do; give the columns of a part, and parts.
 
     Args:
         outputs: columns.
         tasks: that there are already.
         threads: that compute.
+        width: columns of a panel.
     """
-    panels = -(-outputs // COLUMNS)
+    panels = -(-outputs // width)
     wanted = 1 if threads == 1 or tasks >= 4 * threads else -(-2 * threads // tasks)
-    columns = -(-panels // min(panels, wanted)) * COLUMNS
+    columns = -(-panels // min(panels, wanted)) * width
     return columns, -(-outputs // columns)
 
 
 def target() -> int:
     """Give the code that runs, as ``NP_TARGET_*``."""
-    return ("best", "plain", "avx2").index(kernels.TARGET)
+    return kernels.TARGETS.index(kernels.TARGET)
 
 
 def float32(value: float) -> float:
