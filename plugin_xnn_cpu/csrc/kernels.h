@@ -46,6 +46,19 @@ struct np_gather_params {
   size_t index_size;
 };
 
+/* out[b, i, :, :] = past[b, i, :, :] with update[b, i, :, :] from row starts[b] on, or from row 0;
+ * `inner` values of i. Rows beyond the end go to the beginning where `circular` is set. No size is
+ * 0, and there are no more new rows than rows. */
+struct np_scatter_rows_params {
+  size_t batches;
+  size_t inner;
+  size_t rows;
+  size_t new_rows;
+  size_t row_bytes;
+  int32_t has_starts;
+  int32_t circular;
+};
+
 /* float out[i, :] = table[index[i], :] * scale[index[i]], of a table of int8; one scale for all rows
  * where `scale_step` is 0. Negative indices count from the end. */
 struct np_gather_s8_params {

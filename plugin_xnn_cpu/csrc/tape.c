@@ -132,6 +132,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_table(step->params, inputs, out, pool);
     case NP_GATHER_S8:
       return np_gather_s8(step->params, inputs, out, pool);
+    case NP_SCATTER_ROWS:
+      return np_scatter_rows(step->params, inputs, out, pool);
     case NP_GATE:
       return np_gate(step->params, inputs, out, pool);
     case NP_ROTARY:
@@ -152,6 +154,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_few_rows(step->params, inputs, out, pool);
     case NP_FP32_CONVOLUTION:
       return np_fp32_convolution(step->params, inputs, out, workspace, pool);
+    case NP_NBITS:
+      return np_nbits(step->params, inputs, out, workspace, pool);
     case NP_BF16_CONVOLUTION:
       return np_bf16_convolution(step->params, inputs, out, workspace, pool);
     default:

@@ -55,6 +55,7 @@ enum np_call {
   NP_TABLE = 45,
   NP_GATHER_S8 = 46,
   NP_ROTARY = 47,
+  NP_SCATTER_ROWS = 48,
   NP_GATE = 55,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
@@ -65,6 +66,7 @@ enum np_call {
   NP_INT8_WINOGRAD = 73,
   NP_FP32_CONVOLUTION = 74,
   NP_BF16_CONVOLUTION = 75,
+  NP_NBITS = 76,
   NP_FEW_ROWS = 80
 };
 

@@ -7,7 +7,7 @@ from a window that is larger than its image, ends the process in the inference o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 import onnx
@@ -35,7 +35,14 @@ _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
 
-def infer(model: ir.Model, *, subgraphs: bool = False) -> None:
+KNOWN_SHAPE = "narrowpass.known_shape"
+"""In `ir.Value.meta`: the dimensions of a value, for those that inference does not find."""
+
+Replace = Callable[[ir.Node], "Sequence[ir.Node] | None"]
+"""Puts nodes in the place of one whose inputs have types, and gives them; None to leave it."""
+
+
+def infer(model: ir.Model, *, subgraphs: bool = False, replace: Replace | None = None) -> None:
     """Give the values of the main graph types and shapes, as far as they follow, in place.
 
     What the model declares of a value between nodes counts where nothing follows.
@@ -44,9 +51,11 @@ def infer(model: ir.Model, *, subgraphs: bool = False) -> None:
         model: changed in place.
         subgraphs: whether values within subgraphs and functions get theirs too; those in a function
             have what all its calls have in common.
+        replace: asked for each node that is reached, functions aside, when all is known of its
+            inputs; what it puts in the node's place is visited instead.
     """
     functions = _Functions(model)
-    inference = _Inference(model.opset_imports, functions)
+    inference = _Inference(model.opset_imports, functions, replace)
     inference.know(model.graph)
     inference.visit_graph(model.graph, subgraphs=subgraphs)
     if subgraphs:
@@ -159,7 +168,13 @@ def _common(a: onnx.TypeProto, b: onnx.TypeProto) -> onnx.TypeProto:
 
 
 class _Inference:
-    def __init__(self, opsets: Mapping[str, int], functions: _Functions) -> None:
+    def __init__(
+        self,
+        opsets: Mapping[str, int],
+        functions: _Functions,
+        replace: Replace | None = None,
+    ) -> None:
+        self._replace = replace
         self._opsets = opsets
         self._functions = functions
         self._imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
@@ -175,7 +190,7 @@ class _Inference:
 
     def visit_graph(self, graph: ir.Graph, *, subgraphs: bool) -> None:
         """Infer the types of a graph's nodes, in order."""
-        for node in graph:
+        for node in self._nodes(graph):
             inner = list(find_subgraphs(node)) if subgraphs else []
             for body in inner:
                 for value in body.inputs:
@@ -186,6 +201,23 @@ class _Inference:
             self.visit(node)
             if inner and not node.domain and node.op_type in _FIRST_RESULT:
                 self._take_from_bodies(node, inner)
+
+    def _nodes(self, graph: ir.Graph) -> Iterator[ir.Node]:
+        """Give the nodes of a graph, in order, those that take the place of others for them."""
+        if self._replace is None:
+            yield from graph
+            return
+        waiting = list(graph)[::-1]
+        while waiting:
+            node = waiting.pop()
+            before = set(graph.initializers)
+            made = self._replace(node)
+            if made is None:
+                yield node
+                continue
+            for name in graph.initializers.keys() - before:
+                self._know_constant(graph.initializers[name])
+            waiting += reversed(made)
 
     def _take_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
         """Give results of control flow the element types that they have in the bodies.
@@ -212,6 +244,7 @@ class _Inference:
             proto = found.get(value.name)
             if proto is not None and proto.WhichOneof("value") is not None:
                 _apply(value, proto)
+            _apply_known(value)
             self._apply_rank(node, value)
             self._know(value)
             if node.op_type == "Constant" and not node.domain:
@@ -313,3 +346,15 @@ def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:
 
 def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
     return dim if isinstance(dim, int) else dim.value
+
+
+def _apply_known(value: ir.Value) -> None:
+    known = value.meta.get(KNOWN_SHAPE)
+    if known is None:
+        return
+    found = value.shape if value.shape is not None else [None] * len(known)
+    if len(found) == len(known):
+        pairs = zip(found, known, strict=True)
+        value.shape = ir.Shape(
+            [a if isinstance(a, int) or getattr(a, "value", None) else b for a, b in pairs]
+        )

@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.feeds import FeedChecker
-from narrowpass.inference import infer
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
@@ -294,7 +293,7 @@ def _host_node(
         return HostNode(op, facts, model)
 
     def compile_(inner: ir.Model, identities: Mapping[int, str]) -> Method:
-        infer(inner)
+        families.expand_checked(inner)
         known = {**premises.identities, **identities}
         within = dataclasses.replace(premises, identities=known)
         return Method(method, inner, (), premises=within)

@@ -15,7 +15,6 @@ from onnx_ir.passes.common import InlinePass
 
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, UsageError
-from narrowpass.inference import infer
 from narrowpass.requests import (
     check_kept,
     check_targets,
@@ -26,6 +25,7 @@ from narrowpass.requests import (
 from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
+from narrowpass_xnn_cpu.lower.families import expand_checked
 from narrowpass_xnn_cpu.method import Method, Premises
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.plan.step import Times
@@ -291,7 +291,7 @@ def _prepared(model: ir.Model) -> ir.Model:
         clone = InlinePass()(clone).model
         _separate(clone.graph, set())
     # What a file says of inner shapes may be wrong: it counts where nothing follows.
-    infer(clone)
+    expand_checked(clone)
     return clone
 
 

@@ -12,6 +12,7 @@ _CONTENTS = {
         "dedup-weights",
         "drop-casts",
         "eliminate-identity",
+        "expand-operators",
         "fold",
         "fold-constants",
         "fuse-batchnorm",

@@ -47,9 +47,10 @@ class NodeEvaluator:
         self.inputs = tuple(v.name or "" for v in read if v.name not in self._constants)
         self.outputs = tuple(value.name or "" for value in made)
         self._types = {value.name: value.type for value in made}
-        self._evaluator = make_evaluator(
-            nodes, self.inputs, self.outputs, model.opset_imports, model.functions
-        )
+        # Nodes may say a version of their own, as those do that a backend wrote.
+        stated = {node.domain: node.version for node in nodes if node.version}
+        opsets = {**model.opset_imports, **stated}
+        self._evaluator = make_evaluator(nodes, self.inputs, self.outputs, opsets, model.functions)
 
     def run(
         self, values: Mapping[str, Value], outputs: Sequence[str] | None = None

@@ -20,13 +20,14 @@ def make(op: Op) -> Callable[..., Array]:
     """Give the kernel of an operation.
 
     Raises:
-        KeyError: blocks, which are not covered.
+        KeyError: quantizing by blocks, which is not covered.
     """
-    if op.get("block_size", 0):
-        raise KeyError("block_size")
+    block = op.get("block_size", 0)
     axis = op.get("axis", 1)
     if op.kind == "DequantizeLinear":
-        return lambda x, scale, zero=None: dequantized(x, scale, zero, axis)
+        return lambda x, scale, zero=None: dequantized(x, scale, zero, axis, block)
+    if block:
+        raise KeyError("block_size")
     dtype = op.output.dtype
     if dtype is None:
         raise KeyError("the type of the output")
@@ -42,12 +43,31 @@ def quantized(x: Array, scale: Array, zero: Array | None, axis: int, dtype: np.d
     return np.clip(rounded, limits.min, limits.max).astype(dtype)
 
 
-def dequantized(x: Array, scale: Array, zero: Array | None, axis: int) -> Array:
-    """Give the numbers that integers stand for, of the type of `scale`."""
-    given = x.astype(np.int64)
+def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: int = 0) -> Array:
+    """Give the numbers that integers stand for, of the type of `scale`.
+
+    Args:
+        x: integers.
+        scale: one number, one for each channel of `axis`, or one for each block along it.
+        zero: zero points, as scales; None for 0.
+        axis: see `scale`.
+        block: how many numbers share a scale; 0 where there are no blocks.
+    """
+    if block:
+        blocks = x.shape[axis] // block
+        if block * blocks != x.shape[axis] or scale.shape[axis] != blocks:
+            raise ValueError(f"blocks of {block} do not fit {list(x.shape)}, {list(scale.shape)}")
+        scale = np.repeat(scale, block, axis)
+        zero = None if zero is None else np.repeat(zero, block, axis)
+    else:
+        scale = _along(scale, x, axis)
+        zero = None if zero is None else _along(zero, x, axis)
+    # Differences of integers of 16 bits and less fit into 32.
+    wide = np.int32 if x.dtype.itemsize < 4 else np.int64
+    given = x.astype(wide)
     if zero is not None:
-        given = given - _along(zero, x, axis).astype(np.int64)
-    result: Array = given.astype(scale.dtype) * _along(scale, x, axis)
+        given = given - zero.astype(wide)
+    result: Array = given.astype(scale.dtype) * scale
     return result
 
 

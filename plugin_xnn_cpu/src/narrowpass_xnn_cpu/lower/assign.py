@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
+from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight, digest
 
 
 class Where(enum.Enum):
@@ -58,6 +58,8 @@ class Unit:
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
 _QUANTIZED = {
+    ir.DataType.INT4,
+    ir.DataType.UINT4,
     ir.DataType.INT8,
     ir.DataType.UINT8,
     ir.DataType.INT16,
@@ -139,6 +141,9 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
         if node.op_type == "DequantizeLinear":
             _derive_dequantized(node, value, facts)
             continue
+        if node.op_type == "Slice":
+            _derive_start(node, value, facts)
+            continue
         if len(node.inputs) != 1:
             continue
         if node.op_type == "Transpose":
@@ -160,22 +165,56 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
 def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     """Tell of weights that are stored as integers; scales and zero points are small."""
     parameters = [item for item in node.inputs[1:] if item is not None]
-    blocks = node.attributes.get_int("block_size", 0)
+    block = node.attributes.get_int("block_size", 0)
     known = facts.dtype(node.inputs[0]) in _QUANTIZED and facts.is_float(parameters[0])
-    if blocks or not known or not all(facts.is_constant(item) for item in parameters):
+    if not known or not all(facts.is_constant(item) for item in parameters):
         return
     axis = node.attributes.get_int("axis", 1)
     x, scale, *zeros = (facts.stored(item) for item in node.inputs if item is not None)
     zero = zeros[0] if zeros else None
 
     def elements(array: Array) -> Array:
-        return dequantized(array, scale.array(), None if zero is None else zero.array(), axis)
+        zeros = None if zero is None else zero.array()
+        return dequantized(array, scale.array(), zeros, axis, block)
 
     made = x.then("", elements, dtype=scale.dtype)
     parts = [part.identity for part in (x, scale, *zeros)]
-    identity = digest("dequantize", axis, *parts) if all(parts) else ""
-    stored = _stored_as(x, scale, zero, axis)
-    facts.derive(value, dataclasses.replace(made, identity=identity, quantized=stored))
+    identity = digest("dequantize", axis, block, *parts) if all(parts) else ""
+    stored = None if block else _stored_as(x, scale, zero, axis)
+    blocks = _blocks_of(x, scale, zero, axis, block)
+    made = dataclasses.replace(made, identity=identity, quantized=stored, blocks=blocks)
+    facts.derive(value, made)
+
+
+def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
+    """Tell of the first columns of a matrix: rows in blocks may be longer than is computed with."""
+    given, bounds = node.inputs[0], [facts.constant(item) for item in node.inputs[1:]]
+    if given is None or len(bounds) != 3 or facts.rank(given) != 2:
+        return
+    starts, ends, axes = ([int(x) for x in b.reshape(-1)] if b is not None else [] for b in bounds)
+    weight = facts.stored(given)
+    if starts != [0] or axes not in ([1], [-1]) or not 0 < ends[0] <= weight.shape[1]:
+        return
+    count = ends[0]
+    shape = weight.shape[0], count
+    made = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
+    blocks = weight.blocks
+    if blocks is not None and count > (blocks.scale.shape[1] - 1) * blocks.size:
+        blocks = dataclasses.replace(blocks, columns=count)
+        made = dataclasses.replace(made, blocks=blocks)
+    facts.derive(value, made)
+
+
+def _blocks_of(
+    x: Weight, scale: Weight, zero: Weight | None, axis: int, block: int
+) -> Blocks | None:
+    """Give a matrix with blocks along its rows, if a kernel may take it so."""
+    bits = {"uint4": 4, "uint8": 8}.get(x.dtype.name)
+    if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 8:
+        return None
+    if x.shape[1] % block or scale.shape != (x.shape[0], x.shape[1] // block):
+        return None
+    return Blocks(x, scale, zero, block, x.shape[1], bits)
 
 
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:

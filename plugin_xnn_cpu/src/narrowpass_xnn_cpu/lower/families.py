@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from narrowpass.errors import BackendError
+from narrowpass.expansion import expand
 from narrowpass_xnn_cpu.lower import (
     attention,
+    cache,
     convolution,
     elementwise,
     gates,
@@ -32,6 +36,7 @@ SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
 
 FAMILIES = (
     attention,
+    cache,
     conversion,
     convolution,
     elementwise,
@@ -52,6 +57,23 @@ FAMILIES = (
     tables,
 )
 """Importing these registers their rules."""
+
+NATIVE = frozenset({("", "TensorScatter")})
+"""Operators of transformers, by domain and type, that are lowered as they are."""
+
+
+def expand_checked(model: ir.Model) -> None:
+    """Give values types, and write operators of transformers as those that there are rules for.
+
+    Raises:
+        BackendError: one that asks for what nothing computes; the message says what.
+    """
+    for found in expand(model, keep=NATIVE, subgraphs=False):
+        if found.reason and found.domain:
+            raise BackendError(
+                f"node {found.node!r} ({found.domain}.{found.op_type}) cannot be run: "
+                f"{found.reason}"
+            )
 
 
 def reason(op: Op, facts: Facts) -> str | None:

@@ -31,10 +31,11 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
     fully_connected_int8_rows,
 )
 from narrowpass_xnn_cpu.native.operators.linear import reads_panels
+from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
 HALF_ROWS = 8
 """Up to so many rows, a product with a float16 matrix is computed in float16.
@@ -50,7 +51,9 @@ HALF_SIZE = 1 << 19
 _WIDE = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-_Made = AnyFullyConnected | AnyFullyConnectedInt8 | TiledFullyConnectedBf16 | FewRows
+_Made = (
+    AnyFullyConnected | AnyFullyConnectedInt8 | BlockedProduct | FewRows | TiledFullyConnectedBf16
+)
 
 
 def is_ours(kernel: Weight, rows: int | None) -> bool:
@@ -60,9 +63,16 @@ def is_ours(kernel: Weight, rows: int | None) -> bool:
         kernel: [C, O], of the type that it is stored in.
         rows: how many there are, where that is known.
     """
+    if _blocks(kernel) is not None:
+        return False
     if kernel.dtype == BFLOAT16 and bf16_choice.is_fast():
         return bf16_choice.product_is_ours(rows) or products_are_ours()
     return kernel.dtype == _WIDE and kernel.quantized is None and products_are_ours()
+
+
+def _blocks(kernel: Weight) -> Blocks | None:
+    """Give what a matrix [C, O] is stored as, if that is blocks along the columns."""
+    return None if kernel.moved is None else kernel.transpose(1, 0).blocks
 
 
 class Product:
@@ -107,6 +117,13 @@ class Product:
         self._source: Weight | None = None
         self._rows = rows
         few = rows is not None and rows <= MOST_ROWS
+        blocks = _blocks(kernel)
+        if blocks is not None:
+            blocked = BlockedProduct(blocks, bias, self.epilogue.limits, session=session)
+            self._operators[np.dtype(np.int8)] = blocked
+            self._bias = None
+            self.precision = f"int{blocks.bits} (weights)"
+            return
         as_it_lies = kernel.moved is not None and kernel.dtype == _WIDE and bias is None
         if in_memory and few and as_it_lies and not kernel.quantized and reads_tables():
             self._operators[_WIDE] = TableRows(source, epilogue.params())

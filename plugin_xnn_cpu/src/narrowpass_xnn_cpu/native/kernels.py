@@ -73,6 +73,23 @@ def gather(outer: int, axis: int, indices: int, row_bytes: int, index_size: int)
     return extension().ffi.new("struct np_gather_params *", fields)
 
 
+def scatter_rows(
+    batches: int,
+    inner: int,
+    rows: int,
+    new_rows: int,
+    row_bytes: int,
+    *,
+    starts: bool,
+    circular: bool,
+) -> Any:
+    """Give the parameters of ``NP_SCATTER_ROWS``."""
+    if new_rows > rows:
+        raise BackendError(f"{new_rows} new rows do not fit into a cache of {rows}")
+    fields = batches, inner, rows, new_rows, row_bytes, starts, circular
+    return extension().ffi.new("struct np_scatter_rows_params *", fields)
+
+
 def gather_s8(rows: int, row_size: int, indices: int, index_size: int, *, scales: int) -> Any:
     """Give the parameters of ``NP_GATHER_S8``, with one scale or one for each row."""
     if scales not in (1, rows):

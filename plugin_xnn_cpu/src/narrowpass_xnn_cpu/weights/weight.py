@@ -58,6 +58,27 @@ class Quantized:
 
 
 @dataclass(frozen=True, eq=False)
+class Blocks:
+    """What a matrix of few bits is stored as: integers of which blocks share a scale.
+
+    Attributes:
+        integers: [rows, whole blocks], of 4 or 8 bits without a sign.
+        scale: [rows, blocks].
+        zero: what is taken away from the integers first, as scales; None for 0.
+        size: of a block.
+        columns: of the matrix; the last block may have more.
+        bits: of the integers.
+    """
+
+    integers: Weight
+    scale: Weight
+    zero: Weight | None
+    size: int
+    columns: int
+    bits: int
+
+
+@dataclass(frozen=True, eq=False)
 class Weight:
     """A constant that is made when somebody needs its elements.
 
@@ -72,6 +93,7 @@ class Weight:
         moved: where this is another weight with its axes in another order: that weight and the
             order.
         quantized: where it is made of integers and scales: these.
+        blocks: where it is made of integers with scales for blocks of each row: these.
     """
 
     shape: tuple[int, ...]
@@ -82,6 +104,7 @@ class Weight:
     narrow: Weight | None = None
     moved: tuple[Weight, tuple[int, ...]] | None = None
     quantized: Quantized | None = None
+    blocks: Blocks | None = None
 
     @classmethod
     def of(cls, array: Array, identity: str = "") -> Weight:

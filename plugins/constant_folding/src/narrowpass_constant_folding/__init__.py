@@ -24,6 +24,7 @@ def narrowpass_passes() -> list[type[Pass]]:
     from narrowpass_constant_folding.dedup_weights import DedupWeights
     from narrowpass_constant_folding.drop_casts import DropCasts
     from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
+    from narrowpass_constant_folding.expand_operators import ExpandOperators
     from narrowpass_constant_folding.fold import Fold
     from narrowpass_constant_folding.fold_constants import FoldConstants
     from narrowpass_constant_folding.freeze_weights import FreezeWeights
@@ -54,5 +55,6 @@ def narrowpass_passes() -> list[type[Pass]]:
         Cse,
         DedupWeights,
         UpgradeOpset,
+        ExpandOperators,
         FreezeWeights,
     ]

@@ -1,0 +1,73 @@
+"""Which operators are expanded, and what writes each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from narrowpass.expansion import (
+    activations,
+    attention,
+    cache,
+    embedding,
+    grouped,
+    multi_head,
+    norms,
+    packed,
+    products,
+    quantized,
+    rotary,
+)
+from narrowpass.expansion.emitter import Emitter
+
+MICROSOFT = "com.microsoft"
+
+Write = Callable[[Emitter], Sequence[ir.Value | None]]
+"""Writes the nodes, and gives a value for each output, None where nobody asks for one."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operator is expanded.
+
+    Attributes:
+        write: writes the nodes.
+        since: the version of its operator set from which it has this meaning.
+    """
+
+    write: Write
+    since: int = 1
+
+
+OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
+    {
+        ("", "Attention"): Rule(attention.onnx_attention, 23),
+        ("", "RotaryEmbedding"): Rule(rotary.onnx_rotary, 23),
+        ("", "SimplifiedLayerNormalization"): Rule(norms.simplified),
+        ("", "Swish"): Rule(activations.swish, 24),
+        (MICROSOFT, "Attention"): Rule(packed.attention),
+        (MICROSOFT, "BiasGelu"): Rule(activations.bias_gelu),
+        (MICROSOFT, "DynamicQuantizeMatMul"): Rule(quantized.dynamic_product),
+        (MICROSOFT, "EmbedLayerNormalization"): Rule(embedding.embed),
+        (MICROSOFT, "FastGelu"): Rule(activations.fast_gelu),
+        (MICROSOFT, "FusedConv"): Rule(products.convolution),
+        (MICROSOFT, "FusedGemm"): Rule(products.gemm),
+        (MICROSOFT, "FusedMatMul"): Rule(products.matmul),
+        (MICROSOFT, "GatherBlockQuantized"): Rule(quantized.gather),
+        (MICROSOFT, "Gelu"): Rule(activations.gelu),
+        (MICROSOFT, "GroupQueryAttention"): Rule(grouped.attention),
+        (MICROSOFT, "MatMulIntegerToFloat"): Rule(quantized.integer_product),
+        (MICROSOFT, "MatMulNBits"): Rule(quantized.product),
+        (MICROSOFT, "MultiHeadAttention"): Rule(multi_head.attention),
+        (MICROSOFT, "QuickGelu"): Rule(activations.quick_gelu),
+        (MICROSOFT, "RotaryEmbedding"): Rule(rotary.contrib_rotary),
+        (MICROSOFT, "SkipLayerNormalization"): Rule(norms.skip),
+        (MICROSOFT, "SkipSimplifiedLayerNormalization"): Rule(norms.skip_simplified),
+        (MICROSOFT, "TransposeMatMul"): Rule(products.matmul),
+        ("", "TensorScatter"): Rule(cache.tensor_scatter, 24),
+    }
+)
+"""By domain, empty for ONNX's own, and type."""

@@ -1,0 +1,76 @@
+"""Caches of keys and values that rows are written into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+
+class ScatteredRows(Step):
+    """A cache with rows of another tensor in the place of some of its own.
+
+    Args:
+        slots: the cache, the new rows, and where they begin for each batch, where that is given.
+        output: as the cache.
+        axis: of rows; not 0.
+        circular: whether rows beyond the end go to the beginning.
+    """
+
+    kernel = "scatter rows"
+
+    def __init__(self, slots: Sequence[Slot], output: Slot, axis: int, *, circular: bool) -> None:
+        super().__init__(slots, output)
+        self._axis = axis
+        self._circular = circular
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        cache, update, *starts = shapes
+        axis = self._axis
+        if (*cache[:axis], *cache[axis + 1 :]) != (*update[:axis], *update[axis + 1 :]):
+            raise BackendError(f"rows of {list(update)} do not fit a cache of {list(cache)}")
+        if starts and starts[0] != cache[:1]:
+            raise BackendError(f"{list(starts[0])} places are not one for each of {cache[0]}")
+        if not elements(cache):
+            return Run(cache)
+        params = kernels.scatter_rows(
+            cache[0],
+            elements(cache[1:axis]),
+            cache[axis],
+            update[axis],
+            elements(cache[axis + 1 :]) * self.output.dtype.itemsize,
+            starts=bool(starts),
+            circular=self._circular,
+        )
+        return Run(cache, "NP_SCATTER_ROWS", params=params)
+
+
+def _check(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 2)
+    if reason:
+        return reason
+    starts = op.input(2)
+    if starts is not None and (reason := needs(starts, facts, ir.DataType.INT64)):
+        return reason
+    rank = facts.rank(op.input(0)) or 0
+    axis = op.get("axis", -2)
+    if not -rank <= axis < rank or not axis % rank:
+        return f"axis {axis} is none of rows, of an input of rank {rank}"
+    return None if facts.rank(op.input(1)) == rank else "its operands differ in rank"
+
+
+@lowers("TensorScatter", check=_check)
+def _tensor_scatter(op: Op, builder: Builder) -> None:
+    axis = op.get("axis", -2) % builder.rank(op.required(0))
+    slots = [builder.at(value) for value in op.inputs if value is not None]
+    circular = op.get("mode", "linear") == "circular"
+    step = ScatteredRows(slots, builder.new(op.output), axis, circular=circular)
+    builder.emit(step, op.output)
