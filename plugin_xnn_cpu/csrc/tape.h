@@ -61,7 +61,9 @@ enum np_call {
   NP_INT8_DEPTHWISE = 71,
   NP_INT8_PRODUCT = 72,
   NP_INT8_WINOGRAD = 73,
-  NP_FP32_CONVOLUTION = 74
+  NP_FP32_CONVOLUTION = 74,
+  NP_INT8_ROWS = 75,
+  NP_INT8_QUAD_DEPTHWISE = 76
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

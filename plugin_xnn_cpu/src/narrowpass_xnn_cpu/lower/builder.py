@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class Builder:
         self._items: list[Item] = []
         self._places: list[Place] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
+        self._derived: dict[tuple[Slot, Hashable], Slot] = {}
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._constants: dict[tuple[str, Perm, int], Slot] = {}
@@ -163,6 +164,19 @@ class Builder:
         if value is not None:
             self.alias(value, step.output, perm)
         return step.output
+
+    def derived(self, slot: Slot, what: Hashable, make: Callable[[Slot], Step]) -> Slot:
+        """Give what a step makes of a slot; all that ask for the same share it.
+
+        Args:
+            slot: what it is made of.
+            what: tells it from all else that is made of the slot.
+            make: gives the step; called where nobody has asked before.
+        """
+        key = slot, what
+        if key not in self._derived:
+            self._derived[key] = self.emit(make(slot))
+        return self._derived[key]
 
     def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
         """Say that a slot holds `value`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,12 +16,19 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, BatchMatMul, Range
+from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 class Linear(Step):
-    """Rows of any number of leading axes times a constant matrix."""
+    """Rows of any number of leading axes times a constant matrix.
+
+    Args:
+        given: the rows; those that `QuantizedRows` made, where the product takes such.
+        output: the products.
+        product: makes them.
+    """
 
     kernel = "xnn fully connected"
 
@@ -34,7 +41,7 @@ class Linear(Step):
         """See `Step.size`."""
         (shape,) = shapes
         product = self._product
-        if shape[-1] != product.channels:
+        if not product.quantized_rows and shape[-1] != product.channels:
             raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {product.channels}")
         result = (*shape[:-1], product.outputs)
         rows = elements(shape[:-1])
@@ -42,6 +49,32 @@ class Linear(Step):
             return Run(result)
         operator = product.operator(rows)
         return Run(result, operator.call, operator, operator.reshape(rows, sizing.pool))
+
+
+class QuantizedRows(Step):
+    """Rows of floats to bytes, each by its own range: once for all products that read them.
+
+    Args:
+        given: the rows, of any number of leading axes.
+        channels: of a row.
+    """
+
+    kernel = "rows to int8"
+
+    def __init__(self, given: Slot, channels: int) -> None:
+        super().__init__([given], Slot(f"{given.name} (rows)", np.dtype(np.uint8)))
+        self._channels = channels
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        channels = self._channels
+        if shape[-1] != channels:
+            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {channels}")
+        rows = elements(shape[:-1])
+        params = rows_to_int8(max(1, rows), channels)
+        result = (*shape[:-1], params.row_bytes)
+        return Run(result, "NP_INT8_ROWS", params=params) if rows else Run(result)
 
 
 class MatrixProducts(Step):
@@ -126,9 +159,9 @@ def _gemm(op: Op, builder: Builder) -> None:
     limits = op.limits if complete else UNBOUNDED
     product = _product(op, builder, kernel, bias, limits, leading)
     if complete:
-        builder.emit(Linear(rows, builder.new(op.output), product), op.output)
+        builder.emit(_linear(builder, rows, builder.new(op.output), product), op.output)
         return
-    slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
+    slot = builder.emit(_linear(builder, rows, builder.scratch(op.output), product))
     _add(op, builder, slot, added, beta)
 
 
@@ -143,6 +176,17 @@ def _product(
     """Make a product of rows with these leading dimensions."""
     rows, session = _count(leading), builder.session
     return Product(kernel, bias, limits, rows, op.accumulate, op.activations, session)
+
+
+def _linear(builder: Builder, rows: Slot, output: Slot, product: Product) -> Linear:
+    """Make the step of a product; what quantizes its rows comes before it, if nothing has yet."""
+    if product.quantized_rows:
+        rows = builder.derived(rows, ("int8", product.channels), _quantized(product.channels))
+    return Linear(rows, output, product)
+
+
+def _quantized(channels: int) -> Callable[[Slot], Step]:
+    return lambda slot: QuantizedRows(slot, channels)
 
 
 def _count(dims: Sequence[int | str | None]) -> int | None:
@@ -205,7 +249,7 @@ def _matmul(op: Op, builder: Builder) -> None:
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
-        step = Linear(builder.at(a, perm), builder.new(op.output), product)
+        step = _linear(builder, builder.at(a, perm), builder.new(op.output), product)
         builder.emit(step, op.output, perm)
         return
     left = builder.at(a)

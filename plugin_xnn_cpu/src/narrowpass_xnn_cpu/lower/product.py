@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
+from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -53,6 +54,7 @@ class Product:
         channels: C.
         outputs: O.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
+        quantized_rows: whether it takes rows that `QuantizedRows` has made.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Product:
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
+        self.quantized_rows = False
         self._bias, self._limits = bias, limits
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
@@ -115,6 +118,7 @@ class Product:
                 continue
             self._operators[np.dtype(np.int8)] = made
             self._bias = None
+            self.quantized_rows = isinstance(made, TiledFullyConnectedInt8)
             self.precision = "int8 (rows too)" if rows_too else f"int8 (weights){reason}"
             return True
         self.precision = f"float32{reason}"

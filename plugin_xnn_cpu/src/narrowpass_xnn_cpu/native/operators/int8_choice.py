@@ -34,10 +34,9 @@ from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.int8_rows import FullyConnectedS8, FullyConnectedS8F32
 from narrowpass_xnn_cpu.native.operators.int8_windows import ConvolutionS8
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
-    TiledConvolutionS8,
-    TiledDepthwiseS8,
-)
+from narrowpass_xnn_cpu.native.operators import tiled
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
 from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedInt8,
     TiledFullyConnectedS8,
@@ -59,7 +58,10 @@ AnyFullyConnectedInt8 = FullyConnectedInt8 | TiledFullyConnectedInt8
 @functools.cache
 def ours() -> bool:
     """Tell whether our kernels of int8 are the faster ones on this processor."""
-    return bool(extension().lib.np_int8_is_fast()) and "avx512bw" not in cpu.flags()
+    lib = extension().lib
+    if lib.np_int8_multiplies_quads():
+        return True
+    return bool(lib.np_int8_is_fast()) and "avx512bw" not in cpu.flags()
 
 
 def convolution_s8(
@@ -79,7 +81,9 @@ def convolution_s8(
         )
     if depthwise:
         return TiledDepthwiseS8(kernel, bias, movement, requantized, session=session)
-    kind = WinogradConvolutionS8 if fits_winograd(kernel, movement) else TiledConvolutionS8
+    quads = tiled.layout() is tiled.QUADS
+    fast = not quads and fits_winograd(kernel, movement)
+    kind = WinogradConvolutionS8 if fast else TiledConvolutionS8
     return kind(kernel, bias, movement, requantized, session=session)
 
 

@@ -1,0 +1,361 @@
+/* The innermost code of the layout of quads for AVX-512 with VNNI.
+ *
+ * vpdpbusd multiplies 64 bytes from 0 to 255 with 64 of int8 and adds them by fours to int32, all of
+ * it exact. A tile of 14 windows and 32 columns has 28 registers of sums, 2 of weights, and one of
+ * four elements in all of its lanes; one of 7 windows has 64 columns. Windows of a tile lie evenly
+ * apart, so that three of them share a register that points to them. */
+#include "run.h"
+
+#ifdef NP_CHOOSES_CPU
+#include <immintrin.h>
+
+#include "int8_code.h"
+
+#define TARGET __attribute__((target("arch=x86-64-v4,avx512vnni")))
+#define INLINE TARGET static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+#define LANES 16
+#define ROWS NP_INT8_QUAD_ROWS
+#define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */
+#define AHEAD 1024                      /* bytes of weights that are asked for early */
+
+INLINE __m512i four_of(const uint8_t *x) {
+  int32_t four;
+  memcpy(&four, x, sizeof four);
+  return _mm512_set1_epi32(four);
+}
+
+/* Sums of `rows` windows from `first` on, as [rows][LANES · vectors]. Vectors after the second are
+ * of the next panel, `apart` bytes on. */
+INLINE void tile(const np_int8_panel *p, size_t first, const uint8_t *weights, size_t apart,
+                 int32_t *out, const int rows, const int vectors) {
+  const int in_panel = vectors < 2 ? vectors : 2;
+  const size_t step = p->step;
+  const uint8_t *image = (const uint8_t *)p->image + p->pixels[first];
+  __m512i sums[ROWS][4];
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int v = 0; v < vectors; v++) sums[r][v] = _mm512_setzero_si512();
+  }
+  for (size_t q = 0; q < p->run_count; q++) {
+    const uint8_t *x[(ROWS + 2) / 3];
+    UNROLL for (int i = 0; i < (rows + 2) / 3; i++) {
+      x[i] = image + p->runs[q] + (size_t)(3 * i) * step;
+    }
+    for (size_t k = 0; k < p->groups; k++, weights += 64 * in_panel) {
+      __m512i w[4];
+      UNROLL for (int v = 0; v < vectors; v++) {
+        w[v] = _mm512_load_si512(weights + (v < 2 ? 0 : apart) + 64 * (v % 2));
+        _mm_prefetch((const char *)weights + (v < 2 ? 0 : apart) + 64 * (v % 2) + AHEAD,
+                     _MM_HINT_T0);
+      }
+      UNROLL for (int r = 0; r < rows; r++) {
+        const __m512i four = four_of(x[r / 3] + (size_t)(r % 3) * step);
+        UNROLL for (int v = 0; v < vectors; v++) {
+          sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], four, w[v]);
+        }
+      }
+      UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4;
+    }
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int v = 0; v < vectors; v++) {
+      _mm512_store_si512(out + (r * vectors + v) * LANES, sums[r][v]);
+    }
+  }
+}
+
+typedef void tile_code(const np_int8_panel *p, size_t first, const uint8_t *weights, size_t apart,
+                       int32_t *out);
+
+#define TILE(rows, vectors)                                                                      \
+  TARGET static void tile_##rows##_##vectors(const np_int8_panel *p, size_t first,               \
+                                             const uint8_t *weights, size_t apart, int32_t *out) { \
+    tile(p, first, weights, apart, out, rows, vectors);                                          \
+  }
+#define TILES(rows) TILE(rows, 1) TILE(rows, 2)
+TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
+TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
+TILE(1, 4) TILE(2, 4) TILE(3, 4) TILE(4, 4) TILE(5, 4) TILE(6, 4) TILE(7, 4)
+
+static tile_code *const narrow_tiles[ROWS][2] = {
+    {tile_1_1, tile_1_2},   {tile_2_1, tile_2_2},   {tile_3_1, tile_3_2},   {tile_4_1, tile_4_2},
+    {tile_5_1, tile_5_2},   {tile_6_1, tile_6_2},   {tile_7_1, tile_7_2},   {tile_8_1, tile_8_2},
+    {tile_9_1, tile_9_2},   {tile_10_1, tile_10_2}, {tile_11_1, tile_11_2}, {tile_12_1, tile_12_2},
+    {tile_13_1, tile_13_2}, {tile_14_1, tile_14_2},
+};
+static tile_code *const wide_tiles[ROWS / 2] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
+                                                tile_5_4, tile_6_4, tile_7_4};
+
+/* Sums to integers that are int8 but for their zero point and lower bound; larger ones are cut
+ * before they are converted, which makes the least integer of what is too large. */
+INLINE __m512i scaled(__m512i sums, __m512 scales, __m512 most) {
+  return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scales), most));
+}
+
+INLINE __mmask64 mask_of(size_t columns) {
+  return columns >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << columns) - 1;
+}
+
+/* Rows of [vectors] sums of a panel to bytes; two rows are narrowed at a time. */
+INLINE void to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                     size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+  const size_t width = np_int8_quad_width(columns), second = width - LANES;
+  const int32_t *bias = (const int32_t *)(const void *)panel;
+  const float *factors = (const float *)(const void *)(bias + width);
+  const int32_t *weight_sums = bias + 2 * width;
+  const __m512i from_zero = _mm512_set1_epi32(p->zero);
+  __m512i added[2];
+  __m512 scales[2];
+  UNROLL for (int v = 0; v < 2; v++) {
+    const size_t at = v == 0 ? 0 : second;
+    const __m512i moved =
+        _mm512_mullo_epi32(_mm512_load_si512(weight_sums + at), from_zero);
+    added[v] = _mm512_sub_epi32(_mm512_load_si512(bias + at), moved);
+    scales[v] = _mm512_load_ps(factors + at);
+  }
+  const __m512 most = _mm512_set1_ps((float)(p->range.high - p->range.zero));
+  const __m512i zero = _mm512_set1_epi16((int16_t)p->range.zero);
+  const __m512i low = _mm512_set1_epi8((int8_t)p->range.low);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __mmask32 mask = (__mmask32)mask_of(columns);
+  int8_t *out = (int8_t *)p->out + first * p->out_stride + column;
+  for (size_t r = 0; r < rows; r += 2) {
+    const size_t other = r + 1 < rows ? stride : 0;
+    __m512i halves[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+      __m512i x[2];
+      UNROLL for (int v = 0; v < 2; v++) {
+        const int32_t *from = sums + (i == 0 ? 0 : other) + (v == 0 ? 0 : second);
+        x[v] = scaled(_mm512_add_epi32(_mm512_load_si512(from), added[v]), scales[v], most);
+      }
+      halves[i] = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), zero);
+    }
+    const __m512i bytes = _mm512_max_epi8(_mm512_packs_epi16(halves[0], halves[1]), low);
+    const __m512i both = _mm512_permutexvar_epi32(order, bytes);
+    _mm256_mask_storeu_epi8(out, mask, _mm512_castsi512_si256(both));
+    if (other != 0) {
+      _mm256_mask_storeu_epi8(out + p->out_stride, mask, _mm512_extracti64x4_epi64(both, 1));
+    }
+    sums += 2 * stride;
+    out += 2 * p->out_stride;
+  }
+}
+
+INLINE void to_floats(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                      size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+  const size_t width = np_int8_quad_width(columns);
+  const float *bias = (const float *)(const void *)panel, *factors = bias + width;
+  const int32_t *weight_sums = (const int32_t *)(const void *)(factors + width);
+  const __m512 low = _mm512_set1_ps(p->low), high = _mm512_set1_ps(p->high);
+  float *out = (float *)p->out + first * p->out_stride + column;
+  for (size_t r = 0; r < rows; r++, sums += stride, out += p->out_stride) {
+    const __m512i zero = _mm512_set1_epi32(p->row_zeros[first + r]);
+    const __m512 row_scale = _mm512_set1_ps(p->row_scales[first + r]);
+    for (size_t n = 0; n < width; n += LANES) {
+      const __m512i moved = _mm512_mullo_epi32(_mm512_load_si512(weight_sums + n), zero);
+      const __m512i sum = _mm512_sub_epi32(_mm512_load_si512(sums + n), moved);
+      __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), row_scale);
+      x = _mm512_fmadd_ps(x, _mm512_load_ps(factors + n), _mm512_load_ps(bias + n));
+      x = _mm512_min_ps(high, _mm512_max_ps(low, x)); /* in this order NaN stays */
+      const __mmask16 mask = (__mmask16)(n >= columns ? 0 : mask_of(columns - n));
+      _mm512_mask_storeu_ps(out + n, mask, x);
+    }
+  }
+}
+
+TARGET static void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                          size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+  if (p->kind == NP_INT8_TO_FLOAT) {
+    to_floats(p, first, rows, sums, stride, panel, column, columns);
+  } else {
+    to_bytes(p, first, rows, sums, stride, panel, column, columns);
+  }
+}
+
+/* Windows from `first` to `last`, evenly apart, with the panels from `panel` on. */
+TARGET static void multiply_line(const np_int8_panel *p, size_t first, size_t last) {
+  const size_t quads = p->run_count * p->groups;
+  const size_t apart = np_int8_quad_panel_size(NP_INT8_QUAD_COLUMNS, quads);
+  const size_t second = p->columns > NP_INT8_QUAD_COLUMNS ? p->columns - NP_INT8_QUAD_COLUMNS : 0;
+  const int wide = second > LANES && last - first <= ROWS / 2;
+  int32_t sums[ROWS * NP_INT8_QUAD_COLUMNS] __attribute__((aligned(64)));
+  for (size_t column = 0; column < p->columns; column += NP_INT8_QUAD_COLUMNS) {
+    const uint8_t *panel = p->panel + (column == 0 ? 0 : apart);
+    const size_t left = p->columns - column;
+    const size_t columns = left < NP_INT8_QUAD_COLUMNS ? left : NP_INT8_QUAD_COLUMNS;
+    const uint8_t *weights = panel + np_int8_quad_head(columns);
+    if (wide) {
+      const size_t rows = last - first;
+      wide_tiles[rows - 1](p, first, weights, apart, sums);
+      finish(p, first, rows, sums, WIDE, panel, 0, columns);
+      finish(p, first, rows, sums + NP_INT8_QUAD_COLUMNS, WIDE, panel + apart,
+             NP_INT8_QUAD_COLUMNS, second);
+      return;
+    }
+    const size_t width = np_int8_quad_width(columns);
+    size_t tiles = (last - first + ROWS - 1) / ROWS;
+    for (size_t at = first; at < last; tiles--) {
+      const size_t rows = (last - at + tiles - 1) / tiles;
+      narrow_tiles[rows - 1][width / LANES - 1](p, at, weights, 0, sums);
+      finish(p, at, rows, sums, width, panel, column, columns);
+      at += rows;
+    }
+  }
+}
+
+TARGET static void multiply(const np_int8_panel *p) {
+  if (p->line <= ROWS / 2 || p->line == p->count) {
+    for (size_t first = 0; first < p->count; first += p->line) {
+      multiply_line(p, first, first + p->line);
+    }
+    return;
+  }
+  /* A panel at a time for all lines: it stays in the first cache if it can. */
+  np_int8_panel part = *p;
+  for (size_t column = 0; column < p->columns; column += NP_INT8_QUAD_COLUMNS) {
+    const size_t left = p->columns - column;
+    part.columns = left < NP_INT8_QUAD_COLUMNS ? left : NP_INT8_QUAD_COLUMNS;
+    part.out = (uint8_t *)p->out + column * (p->kind == NP_INT8_TO_FLOAT ? sizeof(float) : 1);
+    for (size_t first = 0; first < p->count; first += p->line) {
+      multiply_line(&part, first, first + p->line);
+    }
+    part.panel += np_int8_quad_panel_size(part.columns, p->run_count * p->groups);
+  }
+}
+
+TARGET static void widen(const int8_t *in, size_t count, int32_t zero, void *wide) {
+  const __m512i turned = _mm512_set1_epi8((char)0x80);
+  uint8_t *out = wide;
+  (void)zero;
+  size_t i = 0;
+  for (; i + 64 <= count; i += 64) {
+    _mm512_storeu_si512(out + i, _mm512_xor_si512(_mm512_loadu_si512(in + i), turned));
+  }
+  if (i < count) {
+    const __mmask64 mask = mask_of(count - i);
+    const __m512i x = _mm512_maskz_loadu_epi8(mask, in + i);
+    _mm512_mask_storeu_epi8(out + i, mask, _mm512_xor_si512(x, turned));
+  }
+}
+
+TARGET static float quantize(const float *row, size_t count, void *wide, int32_t *zero) {
+  uint8_t *out = wide;
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i largest = _mm512_setzero_si512();
+  __m512 low = _mm512_setzero_ps(), high = low;
+  for (size_t i = 0; i < count; i += LANES) {
+    const __mmask16 mask = (__mmask16)mask_of(count - i);
+    const __m512 x = _mm512_maskz_loadu_ps(mask, row + i);
+    largest = _mm512_max_epu32(largest, _mm512_and_si512(_mm512_castps_si512(x), magnitude));
+    low = _mm512_min_ps(low, x);
+    high = _mm512_max_ps(high, x);
+  }
+  *zero = 0;
+  if (_mm512_reduce_max_epu32(largest) >= NP_INT8_HUGE) {
+    memset(out, 0, count);
+    return __builtin_nanf("");
+  }
+  const np_int8_row_range range =
+      np_int8_range_of(_mm512_reduce_min_ps(low), _mm512_reduce_max_ps(high));
+  *zero = (int32_t)range.zero + 128;
+  const __m512 inverse = _mm512_set1_ps(range.inverse);
+  const __m512i moved = _mm512_set1_epi32(*zero);
+  /* Products are at most a little more than 255 in magnitude. */
+  for (size_t i = 0; i < count; i += LANES) {
+    const __mmask16 mask = (__mmask16)mask_of(count - i);
+    const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + i), inverse);
+    const __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(x), moved);
+    const __m512i positive = _mm512_max_epi32(whole, _mm512_setzero_si512());
+    _mm_mask_storeu_epi8(out + i, mask, _mm512_cvtusepi32_epi8(positive));
+  }
+  return 1.0f / range.inverse;
+}
+
+TARGET static void interleave(const int8_t *const *rows, size_t stride, size_t count,
+                              size_t columns, int32_t zero, uint8_t *out) {
+  const __mmask64 mask = mask_of(columns);
+  const __m512i turned = _mm512_set1_epi8((char)0x80), nothing = _mm512_set1_epi8((char)zero);
+  for (size_t x = 0; x < count; x++, out += NP_INT8_QUAD_PIXEL) {
+    __m512i r[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+      r[i] = nothing;
+      if (rows[i] != NULL) {
+        const __m512i bytes = _mm512_maskz_loadu_epi8(mask, rows[i] + x * stride);
+        r[i] = _mm512_mask_xor_epi32(nothing, 0xffff, bytes, turned);
+      }
+    }
+    const __m512i a = _mm512_unpacklo_epi8(r[0], r[1]), b = _mm512_unpackhi_epi8(r[0], r[1]);
+    const __m512i c = _mm512_unpacklo_epi8(r[2], r[3]), d = _mm512_unpackhi_epi8(r[2], r[3]);
+    _mm512_store_si512(out, _mm512_unpacklo_epi16(a, c));
+    _mm512_store_si512(out + 64, _mm512_unpackhi_epi16(a, c));
+    _mm512_store_si512(out + 128, _mm512_unpacklo_epi16(b, d));
+    _mm512_store_si512(out + 192, _mm512_unpackhi_epi16(b, d));
+  }
+}
+
+/* Windows of 64 channels; where they are of 3 x 3 their weights stay in registers. */
+INLINE void windows(const np_int8_quad_block *b, const size_t width, const size_t quads) {
+  const int32_t *bias = (const int32_t *)(const void *)b->head;
+  const float *factors = (const float *)(const void *)(bias + NP_INT8_QUAD_CHANNELS);
+  const int32_t *weight_sums = bias + 2 * NP_INT8_QUAD_CHANNELS;
+  const uint8_t *weights = b->head + NP_INT8_QUAD_BLOCK_HEAD;
+  const __m512i from_zero = _mm512_set1_epi32(b->zero);
+  __m512i start[4];
+  __m512 scales[4];
+  UNROLL for (int v = 0; v < 4; v++) {
+    const __m512i sum = _mm512_load_si512(weight_sums + LANES * v);
+    start[v] = _mm512_sub_epi32(_mm512_load_si512(bias + LANES * v),
+                                _mm512_mullo_epi32(sum, from_zero));
+    scales[v] = _mm512_load_ps(factors + LANES * v);
+  }
+  const __m512 most = _mm512_set1_ps((float)(b->range.high - b->range.zero));
+  const __m512i zero = _mm512_set1_epi16((int16_t)b->range.zero);
+  const __m512i low = _mm512_set1_epi8((int8_t)b->range.low);
+  const __mmask64 mask = mask_of(b->columns);
+  const size_t step = b->step, column_stride = b->column_stride, quad_stride = b->quad_stride;
+  int8_t *out = b->out;
+  for (size_t i = 0; i < b->count; i++, out += b->out_stride) {
+    __m512i sums[4];
+    UNROLL for (int v = 0; v < 4; v++) sums[v] = start[v];
+    const uint8_t *w = weights;
+    for (size_t j = 0; j < quads; j++) {
+      const uint8_t *x = b->image + i * step + j * quad_stride;
+      UNROLL for (size_t k = 0; k < width; k++, x += column_stride, w += NP_INT8_QUAD_PIXEL) {
+        UNROLL for (int v = 0; v < 4; v++) {
+          sums[v] = _mm512_dpbusd_epi32(sums[v], _mm512_load_si512(x + 64 * v),
+                                        _mm512_load_si512(w + 64 * v));
+        }
+      }
+    }
+    UNROLL for (int v = 0; v < 4; v++) sums[v] = scaled(sums[v], scales[v], most);
+    const __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(sums[0], sums[1]), zero);
+    const __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(sums[2], sums[3]), zero);
+    const __m512i bytes = _mm512_max_epi8(_mm512_packs_epi16(first, second), low);
+    _mm512_mask_storeu_epi8(out, mask, bytes);
+  }
+}
+
+TARGET static void quad_depthwise(const np_int8_quad_block *b) {
+  if (b->width == 3 && b->quads == 1) {
+    windows(b, 3, 1);
+  } else {
+    windows(b, b->width, b->quads);
+  }
+}
+
+const np_int8_code np_int8_quads_avx512 = {
+    .element = 1,
+    .group = 4,
+    .columns = NP_INT8_QUAD_COLUMNS,
+    .most = 2 * NP_INT8_QUAD_COLUMNS,
+    .panel_size = np_int8_quad_panel_size,
+    .packed_size = np_int8_quads_packed_size,
+    .multiply = multiply,
+    .widen = widen,
+    .quantize = quantize,
+    .interleave = interleave,
+    .quad_depthwise = quad_depthwise,
+};
+
+#endif
