@@ -26,16 +26,67 @@ INLINE __m512i four_of(const uint8_t *x) {
   return _mm512_set1_epi32(four);
 }
 
-/* Sums of `rows` windows from `first` on, as [rows][LANES · vectors]. Vectors after the second are
- * of the next panel, `apart` bytes on. */
-INLINE void tile(const np_int8_panel *p, size_t first, const uint8_t *weights, size_t apart,
-                 int32_t *out, const int rows, const int vectors) {
+/* Sums to integers that are int8 but for their zero point and lower bound; larger ones are cut
+ * before they are converted, which makes the least integer of what is too large. */
+INLINE __m512i scaled(__m512i sums, __m512 scales, __m512 most) {
+  return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scales), most));
+}
+
+INLINE __mmask64 mask_of(size_t columns) {
+  return columns >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << columns) - 1;
+}
+
+/* How the sums of a panel become int8. */
+typedef struct {
+  int32_t start[WIDE] __attribute__((aligned(64))); /* of sums: the bias, and what zeros make of it */
+  int small; /* no scaled sum is too large to be converted */
+} panel_start;
+
+INLINE void start_panel(const np_int8_panel *p, const uint8_t *panel, size_t columns, size_t at,
+                        panel_start *s) {
+  const size_t width = np_int8_quad_width(columns);
+  const int32_t *bias = (const int32_t *)(const void *)panel;
+  const float *scales = (const float *)(const void *)(bias + width);
+  const int32_t *weight_sums = bias + 2 * width;
+  const __m512i zero = _mm512_set1_epi32(p->zero);
+  for (size_t n = 0; n < width; n += LANES) {
+    const __m512i moved = _mm512_mullo_epi32(_mm512_load_si512(weight_sums + n), zero);
+    _mm512_store_si512(s->start + at + n,
+                       _mm512_sub_epi32(_mm512_load_si512(bias + n), moved));
+    const __m512 half = _mm512_set1_ps(0.5f); /* times sums, this is below 2^31 */
+    s->small &= _mm512_cmp_ps_mask(_mm512_load_ps(scales + n), half, _CMP_GE_OQ) == 0;
+  }
+}
+
+/* Sums of one row in two vectors to int16, with the output's zero. Columns behind the first 16 are
+ * anything where there is one vector. */
+INLINE __m512i halved(__m512i first, __m512i second, __m512 scale, __m512 other, __m512i zero) {
+  const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(first), scale));
+  const __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(second), other));
+  return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero);
+}
+
+/* Where a tile is, and what comes of it. */
+typedef struct {
+  size_t first; /* window */
+  const uint8_t *weights;
+  size_t apart;         /* bytes to the next panel, of which vectors after the second are */
+  const int32_t *start; /* of the sums */
+  int32_t *sums;        /* [rows][LANES · vectors] */
+} tile_place;
+
+/* The sums of `rows` windows. */
+INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, const int vectors) {
+  const uint8_t *weights = t->weights;
+  const size_t apart = t->apart;
   const int in_panel = vectors < 2 ? vectors : 2;
   const size_t step = p->step;
-  const uint8_t *image = (const uint8_t *)p->image + p->pixels[first];
+  const uint8_t *image = (const uint8_t *)p->image + p->pixels[t->first];
   __m512i sums[ROWS][4];
   UNROLL for (int r = 0; r < rows; r++) {
-    UNROLL for (int v = 0; v < vectors; v++) sums[r][v] = _mm512_setzero_si512();
+    UNROLL for (int v = 0; v < vectors; v++) {
+      sums[r][v] = _mm512_load_si512(t->start + LANES * v);
+    }
   }
   for (size_t q = 0; q < p->run_count; q++) {
     const uint8_t *x[(ROWS + 2) / 3];
@@ -60,18 +111,16 @@ INLINE void tile(const np_int8_panel *p, size_t first, const uint8_t *weights, s
   }
   UNROLL for (int r = 0; r < rows; r++) {
     UNROLL for (int v = 0; v < vectors; v++) {
-      _mm512_store_si512(out + (r * vectors + v) * LANES, sums[r][v]);
+      _mm512_store_si512(t->sums + (r * vectors + v) * LANES, sums[r][v]);
     }
   }
 }
 
-typedef void tile_code(const np_int8_panel *p, size_t first, const uint8_t *weights, size_t apart,
-                       int32_t *out);
+typedef void tile_code(const np_int8_panel *p, const tile_place *t);
 
-#define TILE(rows, vectors)                                                                      \
-  TARGET static void tile_##rows##_##vectors(const np_int8_panel *p, size_t first,               \
-                                             const uint8_t *weights, size_t apart, int32_t *out) { \
-    tile(p, first, weights, apart, out, rows, vectors);                                          \
+#define TILE(rows, vectors)                                                                 \
+  TARGET static void tile_##rows##_##vectors(const np_int8_panel *p, const tile_place *t) { \
+    tile(p, t, rows, vectors);                                                              \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2)
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
@@ -87,58 +136,52 @@ static tile_code *const narrow_tiles[ROWS][2] = {
 static tile_code *const wide_tiles[ROWS / 2] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
                                                 tile_5_4, tile_6_4, tile_7_4};
 
-/* Sums to integers that are int8 but for their zero point and lower bound; larger ones are cut
- * before they are converted, which makes the least integer of what is too large. */
-INLINE __m512i scaled(__m512i sums, __m512 scales, __m512 most) {
-  return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scales), most));
-}
-
-INLINE __mmask64 mask_of(size_t columns) {
-  return columns >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << columns) - 1;
-}
-
-/* Rows of [vectors] sums of a panel to bytes; two rows are narrowed at a time. */
-INLINE void to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
-                     size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+/* Rows of small sums of a panel to bytes, two at a time. */
+INLINE void small_to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                           size_t stride, const uint8_t *panel, size_t column, size_t columns) {
   const size_t width = np_int8_quad_width(columns), second = width - LANES;
-  const int32_t *bias = (const int32_t *)(const void *)panel;
-  const float *factors = (const float *)(const void *)(bias + width);
-  const int32_t *weight_sums = bias + 2 * width;
-  const __m512i from_zero = _mm512_set1_epi32(p->zero);
-  __m512i added[2];
-  __m512 scales[2];
-  UNROLL for (int v = 0; v < 2; v++) {
-    const size_t at = v == 0 ? 0 : second;
-    const __m512i moved =
-        _mm512_mullo_epi32(_mm512_load_si512(weight_sums + at), from_zero);
-    added[v] = _mm512_sub_epi32(_mm512_load_si512(bias + at), moved);
-    scales[v] = _mm512_load_ps(factors + at);
-  }
-  const __m512 most = _mm512_set1_ps((float)(p->range.high - p->range.zero));
+  const float *scales = (const float *)(const void *)panel + width;
+  const __m512 scale = _mm512_load_ps(scales), other = _mm512_load_ps(scales + second);
   const __m512i zero = _mm512_set1_epi16((int16_t)p->range.zero);
   const __m512i low = _mm512_set1_epi8((int8_t)p->range.low);
+  const __m512i high = _mm512_set1_epi8((int8_t)p->range.high);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __mmask32 mask = (__mmask32)mask_of(columns);
-  int8_t *out = (int8_t *)p->out + first * p->out_stride + column;
-  for (size_t r = 0; r < rows; r += 2) {
-    const size_t other = r + 1 < rows ? stride : 0;
-    __m512i halves[2];
-    UNROLL for (int i = 0; i < 2; i++) {
-      __m512i x[2];
-      UNROLL for (int v = 0; v < 2; v++) {
-        const int32_t *from = sums + (i == 0 ? 0 : other) + (v == 0 ? 0 : second);
-        x[v] = scaled(_mm512_add_epi32(_mm512_load_si512(from), added[v]), scales[v], most);
-      }
-      halves[i] = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), zero);
-    }
-    const __m512i bytes = _mm512_max_epi8(_mm512_packs_epi16(halves[0], halves[1]), low);
-    const __m512i both = _mm512_permutexvar_epi32(order, bytes);
+  const size_t out_stride = p->out_stride;
+  int8_t *out = (int8_t *)p->out + first * out_stride + column;
+  for (size_t r = 0; r < rows; r += 2, sums += 2 * stride, out += 2 * out_stride) {
+    const int32_t *next = sums + (r + 1 < rows ? stride : 0);
+    const __m512i a = halved(_mm512_load_si512(sums), _mm512_load_si512(sums + second), scale,
+                             other, zero);
+    const __m512i b = halved(_mm512_load_si512(next), _mm512_load_si512(next + second), scale,
+                             other, zero);
+    const __m512i cut = _mm512_min_epi8(_mm512_max_epi8(_mm512_packs_epi16(a, b), low), high);
+    const __m512i both = _mm512_permutexvar_epi32(order, cut);
     _mm256_mask_storeu_epi8(out, mask, _mm512_castsi512_si256(both));
-    if (other != 0) {
-      _mm256_mask_storeu_epi8(out + p->out_stride, mask, _mm512_extracti64x4_epi64(both, 1));
+    if (next != sums) {
+      _mm256_mask_storeu_epi8(out + out_stride, mask, _mm512_extracti64x4_epi64(both, 1));
     }
-    sums += 2 * stride;
-    out += 2 * p->out_stride;
+  }
+}
+
+/* Rows of sums of a panel to bytes; larger ones are cut before they are converted, which makes the
+ * least integer of what is too large. */
+INLINE void to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                     size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+  const size_t width = np_int8_quad_width(columns);
+  const float *scales = (const float *)(const void *)panel + width;
+  const __m512 most = _mm512_set1_ps((float)(p->range.high - p->range.zero));
+  const __m512i zero = _mm512_set1_epi32(p->range.zero), low = _mm512_set1_epi32(p->range.low);
+  int8_t *out = (int8_t *)p->out + first * p->out_stride + column;
+  for (size_t r = 0; r < rows; r++, sums += stride, out += p->out_stride) {
+    for (size_t n = 0; n < width; n += LANES) {
+      const __m512i x = scaled(_mm512_load_si512(sums + n), _mm512_load_ps(scales + n), most);
+      /* What is least of all would be added up to something else. */
+      const __m512i cut = _mm512_max_epi32(x, _mm512_set1_epi32(-1024));
+      const __m512i moved = _mm512_max_epi32(_mm512_add_epi32(cut, zero), low);
+      const __mmask16 mask = (__mmask16)(n >= columns ? 0 : mask_of(columns - n));
+      _mm_mask_storeu_epi8(out + n, mask, _mm512_cvtsepi32_epi8(moved));
+    }
   }
 }
 
@@ -164,63 +207,79 @@ INLINE void to_floats(const np_int8_panel *p, size_t first, size_t rows, const i
   }
 }
 
-TARGET static void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
-                          size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                   size_t stride, const uint8_t *panel, size_t column, size_t columns, int small) {
   if (p->kind == NP_INT8_TO_FLOAT) {
     to_floats(p, first, rows, sums, stride, panel, column, columns);
+  } else if (small) {
+    small_to_bytes(p, first, rows, sums, stride, panel, column, columns);
   } else {
     to_bytes(p, first, rows, sums, stride, panel, column, columns);
   }
 }
 
-/* Windows from `first` to `last`, evenly apart, with the panels from `panel` on. */
-TARGET static void multiply_line(const np_int8_panel *p, size_t first, size_t last) {
-  const size_t quads = p->run_count * p->groups;
-  const size_t apart = np_int8_quad_panel_size(NP_INT8_QUAD_COLUMNS, quads);
-  const size_t second = p->columns > NP_INT8_QUAD_COLUMNS ? p->columns - NP_INT8_QUAD_COLUMNS : 0;
-  const int wide = second > LANES && last - first <= ROWS / 2;
+/* Windows from `first` to `last`, evenly apart, with one panel. */
+INLINE void multiply_panel(const np_int8_panel *p, size_t first, size_t last, const uint8_t *panel,
+                           size_t column, size_t columns, const panel_start *s) {
+  const size_t width = np_int8_quad_width(columns);
   int32_t sums[ROWS * NP_INT8_QUAD_COLUMNS] __attribute__((aligned(64)));
-  for (size_t column = 0; column < p->columns; column += NP_INT8_QUAD_COLUMNS) {
-    const uint8_t *panel = p->panel + (column == 0 ? 0 : apart);
-    const size_t left = p->columns - column;
-    const size_t columns = left < NP_INT8_QUAD_COLUMNS ? left : NP_INT8_QUAD_COLUMNS;
-    const uint8_t *weights = panel + np_int8_quad_head(columns);
-    if (wide) {
-      const size_t rows = last - first;
-      wide_tiles[rows - 1](p, first, weights, apart, sums);
-      finish(p, first, rows, sums, WIDE, panel, 0, columns);
-      finish(p, first, rows, sums + NP_INT8_QUAD_COLUMNS, WIDE, panel + apart,
-             NP_INT8_QUAD_COLUMNS, second);
-      return;
-    }
-    const size_t width = np_int8_quad_width(columns);
-    size_t tiles = (last - first + ROWS - 1) / ROWS;
-    for (size_t at = first; at < last; tiles--) {
-      const size_t rows = (last - at + tiles - 1) / tiles;
-      narrow_tiles[rows - 1][width / LANES - 1](p, at, weights, 0, sums);
-      finish(p, at, rows, sums, width, panel, column, columns);
-      at += rows;
-    }
+  tile_place t = {
+      .weights = panel + np_int8_quad_head(columns),
+      .start = s->start,
+      .sums = sums,
+  };
+  size_t tiles = (last - first + ROWS - 1) / ROWS;
+  for (t.first = first; t.first < last; tiles--) {
+    const size_t rows = (last - t.first + tiles - 1) / tiles;
+    narrow_tiles[rows - 1][width / LANES - 1](p, &t);
+    finish(p, t.first, rows, sums, width, panel, column, columns, s->small);
+    t.first += rows;
   }
 }
 
+/* Few windows, with two panels at a time. */
+INLINE void multiply_two(const np_int8_panel *p, size_t first, size_t rows, size_t apart,
+                         const panel_start *s) {
+  const size_t second = p->columns - NP_INT8_QUAD_COLUMNS;
+  int32_t sums[ROWS / 2 * WIDE] __attribute__((aligned(64)));
+  const tile_place t = {
+      .first = first,
+      .weights = p->panel + np_int8_quad_head(NP_INT8_QUAD_COLUMNS),
+      .apart = apart,
+      .start = s->start,
+      .sums = sums,
+  };
+  wide_tiles[rows - 1](p, &t);
+  finish(p, first, rows, sums, WIDE, p->panel, 0, NP_INT8_QUAD_COLUMNS, s->small);
+  finish(p, first, rows, sums + NP_INT8_QUAD_COLUMNS, WIDE, p->panel + apart, NP_INT8_QUAD_COLUMNS,
+         second, s->small);
+}
+
 TARGET static void multiply(const np_int8_panel *p) {
-  if (p->line <= ROWS / 2 || p->line == p->count) {
-    for (size_t first = 0; first < p->count; first += p->line) {
-      multiply_line(p, first, first + p->line);
+  const size_t apart =
+      np_int8_quad_panel_size(NP_INT8_QUAD_COLUMNS, p->run_count * p->groups);
+  const size_t second = p->columns > NP_INT8_QUAD_COLUMNS ? p->columns - NP_INT8_QUAD_COLUMNS : 0;
+  const size_t line = p->line;
+  panel_start s;
+  if (second > LANES && line <= ROWS / 2) {
+    s.small = 1;
+    memset(s.start, 0, sizeof s.start);
+    if (p->kind == NP_INT8_TO_INT8) {
+      start_panel(p, p->panel, NP_INT8_QUAD_COLUMNS, 0, &s);
+      start_panel(p, p->panel + apart, second, NP_INT8_QUAD_COLUMNS, &s);
     }
+    for (size_t first = 0; first < p->count; first += line) multiply_two(p, first, line, apart, &s);
     return;
   }
-  /* A panel at a time for all lines: it stays in the first cache if it can. */
-  np_int8_panel part = *p;
   for (size_t column = 0; column < p->columns; column += NP_INT8_QUAD_COLUMNS) {
-    const size_t left = p->columns - column;
-    part.columns = left < NP_INT8_QUAD_COLUMNS ? left : NP_INT8_QUAD_COLUMNS;
-    part.out = (uint8_t *)p->out + column * (p->kind == NP_INT8_TO_FLOAT ? sizeof(float) : 1);
-    for (size_t first = 0; first < p->count; first += p->line) {
-      multiply_line(&part, first, first + p->line);
+    const uint8_t *panel = p->panel + (column == 0 ? 0 : apart);
+    const size_t columns = column == 0 && second > 0 ? NP_INT8_QUAD_COLUMNS : p->columns - column;
+    s.small = 1;
+    memset(s.start, 0, sizeof s.start);
+    if (p->kind == NP_INT8_TO_INT8) start_panel(p, panel, columns, 0, &s);
+    for (size_t first = 0; first < p->count; first += line) {
+      multiply_panel(p, first, first + line, panel, column, columns, &s);
     }
-    part.panel += np_int8_quad_panel_size(part.columns, p->run_count * p->groups);
   }
 }
 
