@@ -126,6 +126,7 @@ typedef struct {
   size_t width; /* of a window */
   size_t column_stride;
   const uint8_t *head;
+  int lower;    /* the windows are of 3 x 3 and start in the second row of their quad */
   size_t columns;
   int8_t *out;
   size_t out_stride;

@@ -4,7 +4,8 @@
  * For each row of the output the rows of the input that it needs are interleaved by fours, for 64
  * channels at a time: a pixel takes 256 bytes, and each quad of rows a row of such pixels. Halves of
  * 16 channels are interleaved twice, so that a vector has four channels of each 16; narrowing the
- * sums to bytes brings them in order again. */
+ * sums to bytes brings them in order again. A window of three rows leaves one of its quad free: where
+ * such windows move by 1, two rows of the output share a quad. */
 #include "int8_code.h"
 
 #define SMALL_WORK 1e5
@@ -18,16 +19,16 @@ typedef struct {
 } job;
 
 /* The pixels that the windows of one row of the output need; NULL rows are outside. */
-static void interleave_row(const job *task, const int8_t *image, size_t top, size_t columns,
-                           uint8_t *wide) {
+static void interleave_row(const job *task, const int8_t *image, size_t top, size_t height,
+                           size_t columns, uint8_t *wide) {
   const struct np_int8_quad_depthwise_params *p = task->params;
   const int32_t zero = p->in_zero + 128;
   const size_t left = p->pads[1] < p->wide_width ? p->pads[1] : p->wide_width;
   const size_t end = p->width + p->pads[1];
   const size_t right = end < p->wide_width ? end : p->wide_width;
-  for (size_t first = 0; first < p->window[0]; first += 4) {
+  for (size_t first = 0; first < height; first += 4) {
     const int8_t *rows[4] = {NULL, NULL, NULL, NULL};
-    for (size_t i = 0; i < 4 && first + i < p->window[0]; i++) {
+    for (size_t i = 0; i < 4 && first + i < height; i++) {
       const size_t y = top + (first + i) * p->dilations[0];
       if (y < p->pads[0] || y - p->pads[0] >= p->height) continue;
       rows[i] = image + (y - p->pads[0]) * p->width * p->channels;
@@ -67,8 +68,13 @@ static void part(void *context, size_t thread, size_t index) {
       .zero = p->in_zero + 128,
       .range = {p->out_zero, p->low, p->high},
   };
+  const int shared = p->window[0] == 3 && p->window[1] == 3 && p->strides[0] * p->dilations[0] == 1;
   for (size_t row = first; row < last; row++) {
-    interleave_row(task, image, row * p->strides[0], columns, wide);
+    block.lower = shared && (row - first) % 2 == 1;
+    if (!block.lower) {
+      const size_t height = shared ? 4 : p->window[0];
+      interleave_row(task, image, row * p->strides[0], height, columns, wide);
+    }
     const size_t pixel = (number_of_image * p->out_height + row) * p->out_width;
     block.out = task->out + pixel * p->channels + channel;
     task->code->quad_depthwise(&block);

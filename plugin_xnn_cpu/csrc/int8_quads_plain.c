@@ -105,11 +105,12 @@ static void quad_depthwise(const np_int8_quad_block *b) {
       const size_t channel = np_int8_quad_channel(n);
       if (channel >= b->columns) continue;
       const int8_t *w = (const int8_t *)b->head + NP_INT8_QUAD_BLOCK_HEAD + 4 * n;
+      const size_t lower = b->lower ? 1 : 0;
       uint32_t sum = bias[n] - (uint32_t)b->zero * weight_sums[n];
       for (size_t j = 0; j < b->quads; j++) {
         const uint8_t *x = b->image + i * b->step + j * b->quad_stride + 4 * n;
         for (size_t k = 0; k < b->width; k++, x += b->column_stride, w += NP_INT8_QUAD_PIXEL) {
-          sum += (uint32_t)(x[0] * w[0] + x[1] * w[1] + x[2] * w[2] + x[3] * w[3]);
+          for (size_t y = 0; y + lower < 4; y++) sum += (uint32_t)(x[y + lower] * w[y]);
         }
       }
       b->out[i * b->out_stride + channel] = narrow((int32_t)sum, scales[n], b->range);
