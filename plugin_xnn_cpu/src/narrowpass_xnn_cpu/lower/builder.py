@@ -168,6 +168,8 @@ class Builder:
     def derived(self, slot: Slot, what: Hashable, make: Callable[[Slot], Step]) -> Slot:
         """Give what a step makes of a slot; all that ask for the same share it.
 
+        The step stands for no node, as a change of layout does.
+
         Args:
             slot: what it is made of.
             what: tells it from all else that is made of the slot.
@@ -175,7 +177,9 @@ class Builder:
         """
         key = slot, what
         if key not in self._derived:
-            self._derived[key] = self.emit(make(slot))
+            step = make(slot)
+            self._items.append(step)
+            self._derived[key] = step.output
         return self._derived[key]
 
     def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
