@@ -8,6 +8,7 @@ typedef struct {
   const struct np_int8_convolution_params *params;
   const np_int8_code *code;
   const int8_t *in;
+  const int8_t *other;
   int8_t *out;
   uint8_t *scratch;
 } job;
@@ -82,6 +83,10 @@ static void part(void *context, size_t thread, size_t index) {
       panel.panel = packed + column / code->columns * panel_size;
       panel.out = out + group * outputs + column;
       code->multiply(&panel);
+      if (p->adds) {
+        const int8_t *other = task->other + ((int8_t *)panel.out - task->out);
+        code->add(&p->sum, other, panel.out, panel.count, panel.columns, p->outputs);
+      }
     }
   }
 }
@@ -89,7 +94,7 @@ static void part(void *context, size_t thread, size_t index) {
 int np_int8_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
                         pthreadpool_t pool) {
   const struct np_int8_convolution_params *p = params;
-  job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out, workspace};
+  job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], inputs[1], out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
   pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,

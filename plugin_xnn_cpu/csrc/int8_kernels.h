@@ -10,6 +10,18 @@
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_INT8_LAYOUT 1
 
+/* int8 out = clamp(((a · own + b · other + bias) >> shift) + zero, low, high), of bytes a and b: a
+ * sum of two tensors as XNNPACK computes it. */
+struct np_int8_sum {
+  int32_t own;
+  int32_t other;
+  int32_t bias;
+  int32_t shift;
+  int32_t zero;
+  int32_t low;
+  int32_t high;
+};
+
 /* out = clamp(rint(float(sum) · scale) + zero, low, high), where the sum is over the window of
  * (input - its zero) · weight, plus the bias. Images are [N, H, W, C].
  *
@@ -44,6 +56,8 @@ struct np_int8_convolution_params {
   int32_t high;
   int32_t target;     /* NP_TARGET_* */
   int32_t quads;      /* the layout; see int8_code.h */
+  int32_t adds;       /* a second input, of the form of the output, is added to that: only of quads */
+  struct np_int8_sum sum;
   size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
   size_t runs_offset;
   size_t thread_scratch; /* bytes */

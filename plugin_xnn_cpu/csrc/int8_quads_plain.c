@@ -118,6 +118,17 @@ static void quad_depthwise(const np_int8_quad_block *b) {
   }
 }
 
+static void add(const struct np_int8_sum *sum, const int8_t *other, int8_t *out, size_t rows,
+                size_t columns, size_t stride) {
+  for (size_t r = 0; r < rows; r++, out += stride, other += stride) {
+    for (size_t n = 0; n < columns; n++) {
+      const int32_t x = (out[n] * sum->own + other[n] * sum->other + sum->bias) >> sum->shift;
+      const int32_t moved = x + sum->zero;
+      out[n] = (int8_t)(moved < sum->low ? sum->low : moved > sum->high ? sum->high : moved);
+    }
+  }
+}
+
 const np_int8_code np_int8_quads_plain = {
     .element = 1,
     .group = 4,
@@ -130,4 +141,5 @@ const np_int8_code np_int8_quads_plain = {
     .quantize = quantize,
     .interleave = interleave,
     .quad_depthwise = quad_depthwise,
+    .add = add,
 };

@@ -182,6 +182,24 @@ class Builder:
             self._derived[key] = step.output
         return self._derived[key]
 
+    def maker(self, slot: Slot) -> Step | None:
+        """Give the step that makes a slot, where no step of this partition reads it."""
+        steps = [item for item in self._items if isinstance(item, Step)]
+        if any(slot in step.inputs for step in steps):
+            return None
+        return next((step for step in steps if step.output is slot), None)
+
+    def replace(self, old: Step, step: Step, value: ir.Value, perm: Perm) -> None:
+        """Put a step in the place of one whose output nobody needs, and make `value` with it.
+
+        It comes last, since it may read what was made after the other one.
+        """
+        self._items.remove(old)
+        self._places = [place for place in self._places if place.slot is not old.output]
+        nodes = step.nodes
+        self.emit(step, value, perm)
+        step.nodes = tuple(dict.fromkeys((*nodes, *step.nodes)))
+
     def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
         """Say that a slot holds `value`."""
         order = identity(self.rank(value)) if perm is None else perm

@@ -25,6 +25,8 @@ from narrowpass_xnn_cpu.native.operators.fp32_choice import (
     is_product,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
+from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -145,9 +147,24 @@ class Convolve(Step):
         self._operator = operator
         self._outputs = outputs
 
+    def plus(self, other: Slot, output: Slot, added: SumS8) -> Convolve | None:
+        """Give the convolution that adds another tensor of its output's shape to that.
+
+        None where its kernel does not; nobody may need this step afterwards.
+        """
+        operator = self._operator
+        if not isinstance(operator, TiledConvolutionS8) or not operator.takes_sum:
+            return None
+        operator.take_sum(added)
+        name = f"{self.kernel.removeprefix(operator.maker)} and add"
+        step = Convolve(self.inputs[0], output, operator, self._window, self._outputs, name)
+        step.inputs = (*self.inputs, other)
+        step.nodes, step.precision = self.nodes, self.precision
+        return step
+
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        (shape,) = shapes
+        shape, *others = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
         self._window.check(image)
         # An empty batch has an output too, of a size that only a full one tells.
@@ -156,6 +173,8 @@ class Convolve(Step):
             raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
+        if any(other != result for other in others):
+            raise BackendError(f"{list(others[0])} is added to {list(result)}, and differs")
         operator = self._operator
         return Run(result, operator.call if image[0] else "", operator, operator.params)
 

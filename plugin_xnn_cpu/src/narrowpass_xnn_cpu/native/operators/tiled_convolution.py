@@ -9,6 +9,7 @@ from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
+from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, reaches
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
@@ -48,6 +49,7 @@ class TiledConvolutionS8(TiledWindowsS8):
             raise BackendError(f"{outputs} output channels cannot form {groups} groups")
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._layout = (height, width), tiled.layout()
+        self._sum: SumS8 | None = None
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -66,6 +68,15 @@ class TiledConvolutionS8(TiledWindowsS8):
             packed_size(*sizes),
             lambda block, k, b, s: pack(*sizes, k, b, s, block),
         )
+
+    @property
+    def takes_sum(self) -> bool:
+        """Tell whether `take_sum` can be called."""
+        return self._layout is tiled.QUADS and self._sum is None
+
+    def take_sum(self, added: SumS8) -> None:
+        """Add a second input, of the output's shape, to the output."""
+        self._sum = added
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
@@ -125,5 +136,8 @@ class TiledConvolutionS8(TiledWindowsS8):
             "quads": layout is tiled.QUADS,
             **self._requantization(),
         }
+        if self._sum is not None:
+            s = self._sum
+            given |= {"adds": 1, "sum": (s.own, s.other, s.bias, s.shift, s.zero, *s.limits)}
         self.params = self._ffi.new("struct np_int8_convolution_params *", given)
         return out
