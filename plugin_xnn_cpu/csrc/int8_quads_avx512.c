@@ -19,6 +19,7 @@
 #define ROWS NP_INT8_QUAD_ROWS
 #define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */
 #define AHEAD 1024                      /* bytes of weights that are asked for early */
+#define EARLY_TILES 16                  /* at most, in which the next panel is asked for */
 
 INLINE __m512i four_of(const uint8_t *x) {
   int32_t four;
@@ -73,12 +74,15 @@ typedef struct {
   size_t apart;         /* bytes to the next panel, of which vectors after the second are */
   const int32_t *start; /* of the sums */
   int32_t *sums;        /* [rows][LANES · vectors] */
+  const uint8_t *next;  /* what is asked for from memory meanwhile */
+  size_t next_step;     /* bytes for each quad */
 } tile_place;
 
 /* The sums of `rows` windows. */
 INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, const int vectors) {
   const uint8_t *weights = t->weights;
-  const size_t apart = t->apart;
+  const size_t apart = t->apart, next_step = t->next_step;
+  const uint8_t *next = t->next;
   const int in_panel = vectors < 2 ? vectors : 2;
   const size_t step = p->step;
   const uint8_t *image = (const uint8_t *)p->image + p->pixels[t->first];
@@ -100,6 +104,8 @@ INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, co
         _mm_prefetch((const char *)weights + (v < 2 ? 0 : apart) + 64 * (v % 2) + AHEAD,
                      _MM_HINT_T0);
       }
+      _mm_prefetch((const char *)next, _MM_HINT_T1);
+      next += next_step;
       UNROLL for (int r = 0; r < rows; r++) {
         const __m512i four = four_of(x[r / 3] + (size_t)(r % 3) * step);
         UNROLL for (int v = 0; v < vectors; v++) {
@@ -218,9 +224,34 @@ INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int3
   }
 }
 
+/* All panels lie one behind the other. While the last tiles are multiplied with one, the next is
+ * asked for from memory: a part of it in each of them. */
+typedef struct {
+  const uint8_t *next;
+  size_t step;  /* bytes for each quad */
+  size_t part;  /* bytes for each tile */
+  size_t tiles; /* that are left */
+  size_t early; /* of them, those that ask */
+} panel_ahead;
+
+INLINE panel_ahead ahead_of(const np_int8_panel *p, const uint8_t *end, size_t tiles, size_t quad) {
+  const size_t early = tiles < EARLY_TILES ? tiles : EARLY_TILES;
+  const size_t step = (quad + early - 1) / early;
+  return (panel_ahead){end, step, step * p->run_count * p->groups, tiles, early};
+}
+
+INLINE void ask_ahead(panel_ahead *ahead, tile_place *t) {
+  const int asks = ahead->tiles <= ahead->early;
+  t->next = ahead->next;
+  t->next_step = asks ? ahead->step : 0;
+  ahead->next += asks ? ahead->part : 0;
+  ahead->tiles--;
+}
+
 /* Windows from `first` to `last`, evenly apart, with one panel. */
 INLINE void multiply_panel(const np_int8_panel *p, size_t first, size_t last, const uint8_t *panel,
-                           size_t column, size_t columns, const panel_start *s) {
+                           size_t column, size_t columns, const panel_start *s,
+                           panel_ahead *ahead) {
   const size_t width = np_int8_quad_width(columns);
   int32_t sums[ROWS * NP_INT8_QUAD_COLUMNS] __attribute__((aligned(64)));
   tile_place t = {
@@ -231,6 +262,7 @@ INLINE void multiply_panel(const np_int8_panel *p, size_t first, size_t last, co
   size_t tiles = (last - first + ROWS - 1) / ROWS;
   for (t.first = first; t.first < last; tiles--) {
     const size_t rows = (last - t.first + tiles - 1) / tiles;
+    ask_ahead(ahead, &t);
     narrow_tiles[rows - 1][width / LANES - 1](p, &t);
     finish(p, t.first, rows, sums, width, panel, column, columns, s->small);
     t.first += rows;
@@ -239,16 +271,17 @@ INLINE void multiply_panel(const np_int8_panel *p, size_t first, size_t last, co
 
 /* Few windows, with two panels at a time. */
 INLINE void multiply_two(const np_int8_panel *p, size_t first, size_t rows, size_t apart,
-                         const panel_start *s) {
+                         const panel_start *s, panel_ahead *ahead) {
   const size_t second = p->columns - NP_INT8_QUAD_COLUMNS;
   int32_t sums[ROWS / 2 * WIDE] __attribute__((aligned(64)));
-  const tile_place t = {
+  tile_place t = {
       .first = first,
       .weights = p->panel + np_int8_quad_head(NP_INT8_QUAD_COLUMNS),
       .apart = apart,
       .start = s->start,
       .sums = sums,
   };
+  ask_ahead(ahead, &t);
   wide_tiles[rows - 1](p, &t);
   finish(p, first, rows, sums, WIDE, p->panel, 0, NP_INT8_QUAD_COLUMNS, s->small);
   finish(p, first, rows, sums + NP_INT8_QUAD_COLUMNS, WIDE, p->panel + apart, NP_INT8_QUAD_COLUMNS,
@@ -259,7 +292,7 @@ TARGET static void multiply(const np_int8_panel *p) {
   const size_t apart =
       np_int8_quad_panel_size(NP_INT8_QUAD_COLUMNS, p->run_count * p->groups);
   const size_t second = p->columns > NP_INT8_QUAD_COLUMNS ? p->columns - NP_INT8_QUAD_COLUMNS : 0;
-  const size_t line = p->line;
+  const size_t line = p->line, lines = p->count / line;
   panel_start s;
   if (second > LANES && line <= ROWS / 2) {
     s.small = 1;
@@ -268,17 +301,22 @@ TARGET static void multiply(const np_int8_panel *p) {
       start_panel(p, p->panel, NP_INT8_QUAD_COLUMNS, 0, &s);
       start_panel(p, p->panel + apart, second, NP_INT8_QUAD_COLUMNS, &s);
     }
-    for (size_t first = 0; first < p->count; first += line) multiply_two(p, first, line, apart, &s);
+    panel_ahead ahead = ahead_of(p, p->panel + 2 * apart, lines, 4 * WIDE);
+    for (size_t first = 0; first < p->count; first += line) {
+      multiply_two(p, first, line, apart, &s, &ahead);
+    }
     return;
   }
+  const size_t tiles = lines * ((line + ROWS - 1) / ROWS);
   for (size_t column = 0; column < p->columns; column += NP_INT8_QUAD_COLUMNS) {
     const uint8_t *panel = p->panel + (column == 0 ? 0 : apart);
     const size_t columns = column == 0 && second > 0 ? NP_INT8_QUAD_COLUMNS : p->columns - column;
     s.small = 1;
     memset(s.start, 0, sizeof s.start);
     if (p->kind == NP_INT8_TO_INT8) start_panel(p, panel, columns, 0, &s);
+    panel_ahead ahead = ahead_of(p, panel + apart, tiles, 4 * NP_INT8_QUAD_COLUMNS);
     for (size_t first = 0; first < p->count; first += line) {
-      multiply_panel(p, first, first + line, panel, column, columns, &s);
+      multiply_panel(p, first, first + line, panel, column, columns, &s, &ahead);
     }
   }
 }

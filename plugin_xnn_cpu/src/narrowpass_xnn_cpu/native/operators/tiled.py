@@ -60,7 +60,7 @@ class Layout:
 
 PAIRS = Layout("pairs", 2, 2, ROWS, COLUMNS, BAND_BYTES)
 """Of int16, for processors that multiply these and add them by twos."""
-QUADS = Layout("quads", 1, 4, 14, 64, 2 * BAND_BYTES)
+QUADS = Layout("quads", 1, 4, 14, 64, 3 << 16)
 """Of bytes, for processors that multiply these and add them by fours."""
 LAYOUT: Layout | None = None
 """The layout of operators that are made; None for that of this processor."""

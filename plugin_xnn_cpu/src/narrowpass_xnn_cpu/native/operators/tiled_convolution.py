@@ -92,7 +92,8 @@ class TiledConvolutionS8(TiledWindowsS8):
                 batch = width = out_width = 1
         reach = reaches(self._window, movement)
         wide_width = (out_width - 1) * steps[1] + reach[1]
-        row_bytes = layout.element * wide_width * channels
+        # What comes of a band stays in the cache too, since panels write it by pieces.
+        row_bytes = layout.element * wide_width * channels + out_width * self.outputs // steps[0]
         most = (layout.band_bytes // row_bytes - reach[0]) // steps[0] + 1
         # A panel of weights is read for a few tiles at least.
         most = max(most, -(-4 * layout.rows // out_width))
