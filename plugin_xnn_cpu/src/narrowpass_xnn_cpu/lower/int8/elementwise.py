@@ -86,7 +86,7 @@ def _binary(op: Op, builder: Builder) -> None:
 
 
 def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: SumS8) -> bool:
-    """Let the convolution that makes an operand add the other one, if it can and none else reads it.
+    """Let a convolution whose result only this sum reads add the other operand, if it can.
 
     What is computed is the same, in one pass over memory less.
     """

@@ -28,13 +28,13 @@ import functools
 
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Range
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.int8_rows import FullyConnectedS8, FullyConnectedS8F32
 from narrowpass_xnn_cpu.native.operators.int8_windows import ConvolutionS8
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
-from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
 from narrowpass_xnn_cpu.native.operators.tiled_product import (

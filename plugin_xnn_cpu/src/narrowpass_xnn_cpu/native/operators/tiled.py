@@ -170,9 +170,7 @@ def even_bands(rows: int, most: int, whole: int = 1) -> tuple[int, int]:
     return band, -(-rows // band)
 
 
-def column_parts(
-    outputs: int, tasks: int, threads: int, width: int = COLUMNS
-) -> tuple[int, int]:
+def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -> tuple[int, int]:
     """Divide columns so that threads have enough to do; give the columns of a part, and parts.
 
     Args:

@@ -21,6 +21,7 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
+
 class TiledFullyConnectedS8(TiledConvolutionS8):
     """Rows of int8 times a constant matrix of int8, as int8; see `FullyConnectedS8`.
 
@@ -137,6 +138,7 @@ class _ToFloat(tiled.Tiled):
         }
         self.params = self._ffi.new("struct np_int8_product_params *", fields)
         return self.params
+
 
 def row_bytes(channels: int, layout: tiled.Layout) -> int:
     """Give the bytes of a row that is quantized, with its scale and zero point."""
