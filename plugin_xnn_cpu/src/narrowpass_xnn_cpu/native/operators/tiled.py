@@ -181,7 +181,7 @@ def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -
     """
     panels = -(-outputs // width)
     wanted = 1 if threads == 1 or tasks >= 4 * threads else -(-2 * threads // tasks)
-    columns = -(-panels // min(panels, wanted)) * width
+    columns = max(1, panels // wanted) * width
     return columns, -(-outputs // columns)
 
 
