@@ -12,7 +12,7 @@ until a run is long enough for the call not to count. The runtimes have a proces
 are asked in turn; shown are billions of additions and multiplications per second from the median
 over rounds, and how many steps narrowpass's s8s8 is from onnxruntime's at most. Inputs and outputs
 are NCHW, so that where a runtime computes in another layout the change counts. ``--clock cpu`` is
-as in ``int8_runtimes.py``. Needs the dependency group ``peers``.
+as in ``fast_path.py``. Needs the dependency group ``peers``.
 """
 
 from __future__ import annotations

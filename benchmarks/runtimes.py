@@ -128,7 +128,8 @@ def main() -> None:
     parser.add_argument("--json", metavar="OUT.json")
     arguments = parser.parse_args()
     there = installed()
-    arguments.runtimes = arguments.runtimes or there
+    usual = [name for name in there if name != "openvino-default"]
+    arguments.runtimes = arguments.runtimes or usual
     missing = [name for name in arguments.runtimes if name not in there]
     if missing:
         sys.exit(

@@ -11,6 +11,7 @@ of this repository comes from an index; FILE has further constraints.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -42,10 +43,9 @@ def wheel_of(folder: Path, name: str) -> Path:
     return wheels[0].resolve()
 
 
-def pip(*arguments: str | Path) -> None:
-    """Run pip in this Python; exit with its code if it fails."""
-    command = [sys.executable, "-m", "pip", *map(str, arguments)]
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
+def run(*command: str | Path) -> None:
+    """Run a command; exit with its code if it fails."""
+    done = subprocess.run([*map(str, command)], check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
         sys.exit(done.returncode)
 
@@ -54,7 +54,10 @@ def build(folder: Path) -> None:
     """Build every distribution into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *projects().values())
+    if importlib.util.find_spec("pip") is None:  # tox installs nothing for environments that build
+        run(sys.executable, "-m", "ensurepip")
+    pip = sys.executable, "-m", "pip"
+    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *projects().values())
     pins = [f"{name} @ {wheel_of(folder, name).as_uri()}\n" for name in projects()]
     (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
 
@@ -66,13 +69,17 @@ def install(folder: Path, names: list[str], constraints: list[Path]) -> None:
     if unknown:
         sys.exit(f"{unknown[0]} is not a distribution of this repository: {', '.join(ours)}")
     present = [d.name for d in distributions() if d.name in ours and d.name != CORE]
+    from uv import find_uv_bin  # only in environments that wheels are installed into
+
+    pip = find_uv_bin(), "pip"
+    here = "--quiet", "--python", sys.executable
     if present:
-        pip("uninstall", "--quiet", "--yes", *present)
+        run(*pip, "uninstall", *here, *present)
     if not names:
         return
     files = [folder / "constraints.txt", *constraints]
     pins = [part for file in files for part in ("--constraint", file)]
-    pip("install", "--quiet", "--no-compile", *pins, *(wheel_of(folder, name) for name in names))
+    run(*pip, "install", *here, *pins, *(wheel_of(folder, name) for name in names))
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,20 @@ def _onnxruntime(path: str, threads: int) -> Run:
 
 
 def _openvino(path: str, threads: int) -> Run:
+    return _compiled(path, threads, {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+def _openvino_default(path: str, threads: int) -> Run:
+    return _compiled(path, threads, {})
+
+
+def _compiled(path: str, threads: int, settings: Mapping[str, str]) -> Run:
     import openvino
 
     core = openvino.Core()
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": threads,
+        **settings,
+        "INFERENCE_NUM_THREADS": str(threads),
         "PERFORMANCE_HINT": "LATENCY",
     }
     request = core.compile_model(path, "CPU", settings).create_infer_request()
@@ -63,13 +72,22 @@ def _executorch(path: str, threads: int) -> Run:
     return run
 
 
-_LOADERS = {
-    "narrowpass": _narrowpass,
-    "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
-    "executorch": _executorch,
+@dataclass(frozen=True)
+class Runtime:
+    """What runs models: the module that must be installed, and what loads a file with it."""
+
+    module: str
+    load: Callable[[str, int], Run]
+
+
+_RUNTIMES = {
+    "narrowpass": Runtime("narrowpass", _narrowpass),
+    "onnxruntime": Runtime("onnxruntime", _onnxruntime),
+    "openvino": Runtime("openvino", _openvino),
+    "openvino-default": Runtime("openvino", _openvino_default),
+    "executorch": Runtime("executorch", _executorch),
 }
-RUNTIMES = tuple(_LOADERS)
+RUNTIMES = tuple(_RUNTIMES)
 
 
 def load(runtime: str, path: str, threads: int) -> Run:
@@ -77,13 +95,19 @@ def load(runtime: str, path: str, threads: int) -> Run:
 
     Args:
         runtime: one of `RUNTIMES`. narrowpass runs on its native backend, onnxruntime with all its
-            optimizations, OpenVINO without narrowing float32 by itself.
+            optimizations, OpenVINO without narrowing float32 by itself; ``openvino-default``
+            computes in bfloat16 where the processor has instructions for it.
         path: a file that the runtime reads: ONNX, a bundle, OpenVINO's XML, ExecuTorch's ``.pte``.
         threads: how many compute.
     """
-    return _LOADERS[runtime](path, threads)
+    return _RUNTIMES[runtime].load(path, threads)
 
 
 def installed() -> list[str]:
     """Give the runtimes that can be imported."""
-    return [name for name in RUNTIMES if importlib.util.find_spec(name) is not None]
+    return [name for name in RUNTIMES if importlib.util.find_spec(module(name)) is not None]
+
+
+def module(runtime: str) -> str:
+    """Give the name of the module that a runtime is in."""
+    return _RUNTIMES[runtime].module

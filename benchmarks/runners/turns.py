@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from runners.loaders import Array, Feeds, Run, load
+from runners.loaders import Array, Feeds, Run, load, module
 
 PAUSE = 0.05
 # What a run is timed with: what a user waits for, or what all threads compute together. The latter
@@ -190,7 +190,7 @@ def cores(text: str) -> int:
 
 
 def _serve(runtime: str, threads: int, pipe: Connection) -> None:
-    importlib.import_module(runtime)
+    importlib.import_module(module(runtime))
     before = _resident()
     run: Run | None = None
     feeds: Sequence[Feeds] = []

@@ -7,19 +7,9 @@
 #include "fp32_kernels.h"
 #include "run.h"
 
-#define NP_FP32_ROWS 6     /* of the largest tile */
-#define NP_FP32_COLUMNS 16 /* of a panel; the last one has 8 where that will do */
+#define NP_FP32_MOST_COLUMNS 64 /* of a panel */
 
-NP_INLINE size_t np_fp32_panel_width(size_t columns) {
-  return columns > 8 ? NP_FP32_COLUMNS : 8;
-}
-
-/* Floats: the bias, then for each input a weight for each column. */
-NP_INLINE size_t np_fp32_panel_size(size_t columns, size_t inputs) {
-  return np_fp32_panel_width(columns) * (1 + inputs);
-}
-
-/* A panel and the windows that it is multiplied with. */
+/* A part of a panel, some of its inputs, and the windows that it is multiplied with. */
 typedef struct {
   const float *image;
   const int32_t *pixels; /* where windows start in it */
@@ -27,16 +17,25 @@ typedef struct {
   const int32_t *runs;   /* where runs start in a window */
   size_t run_count;
   size_t run_length;
-  const float *panel;
-  size_t columns; /* of the panel: 1 to 16 */
+  const float *weights;
+  const float *bias;     /* NULL where sums continue what is in `out` */
+  const float *residual; /* added to the sums; NULL for none; lies as `out` does */
+  size_t columns;        /* of the panel */
+  size_t lanes;
   float *out;
   size_t out_stride;
   float low;
   float high;
+  np_epilogue_tile *end; /* what is done after that; NULL for nothing */
+  const struct np_epilogue *epilogue;
+  const float *after;    /* its residual; NULL for none */
 } np_fp32_panel;
 
 typedef void np_fp32_multiply(const np_fp32_panel *panel);
 
-np_fp32_multiply np_fp32_multiply_plain, np_fp32_multiply_avx2;
+np_fp32_multiply np_fp32_multiply_plain;
+#ifdef NP_CHOOSES_CPU
+np_fp32_multiply np_fp32_multiply_avx2, np_fp32_multiply_avx512;
+#endif
 
 #endif

@@ -1,4 +1,6 @@
-/* Convolutions of float32; see fp32_kernels.h. */
+/* Products and convolutions of float32; see fp32_kernels.h. */
+#include <math.h>
+
 #include "fp32_code.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
@@ -7,23 +9,32 @@
 typedef struct {
   const struct np_fp32_convolution_params *params;
   np_fp32_multiply *multiply;
+  np_epilogue_tile *end;
+  struct np_epilogue epilogue;
   const float *in;
+  const float *before; /* residuals */
+  const float *after;
   float *out;
   uint8_t *scratch;
 } job;
 
-bool np_fp32_is_fast(void) {
+size_t np_fp32_lanes(void) {
 #ifdef NP_CHOOSES_CPU
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
+  if (__builtin_cpu_supports("x86-64-v4")) return 16;
+  if (__builtin_cpu_supports("x86-64-v3")) return 8;
 #endif
+  return 0;
 }
 
-static np_fp32_multiply *fitting(int32_t target) {
+/* Code for the lanes that weights are packed for. */
+static np_fp32_multiply *fitting(size_t lanes, int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target != NP_TARGET_PLAIN && np_fp32_is_fast()) return np_fp32_multiply_avx2;
+  if (target != NP_TARGET_PLAIN && lanes <= np_fp32_lanes()) {
+    if (lanes == 8) return np_fp32_multiply_avx2;
+    if (lanes == 16 && target != NP_TARGET_AVX2) return np_fp32_multiply_avx512;
+  }
 #else
+  (void)lanes;
   (void)target;
 #endif
   return np_fp32_multiply_plain;
@@ -64,10 +75,52 @@ static void address(const struct np_fp32_convolution_params *p, size_t rows, int
   }
 }
 
+/* Multiply a panel with all windows, a part of the inputs at a time. */
+static void multiply(const job *task, np_fp32_panel *panel, const float *packed) {
+  const struct np_fp32_convolution_params *p = task->params;
+  const struct np_epilogue *e = &p->epilogue;
+  const size_t width = (panel->columns + p->lanes - 1) / p->lanes * p->lanes;
+  const size_t pieces = (p->run_length + p->depth - 1) / p->depth; /* of a run */
+  const size_t piece = ((p->run_length + pieces - 1) / pieces + 7) / 8 * 8;
+  const size_t blocks = (p->runs * p->run_length + p->depth - 1) / p->depth;
+  const size_t together = pieces > 1 ? 1 : (p->runs + blocks - 1) / blocks; /* runs */
+  const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
+  const float *image = panel->image;
+  const int32_t *runs = panel->runs;
+  panel->weights = packed + width;
+  panel->bias = packed;
+  panel->residual = task->before == NULL ? NULL : task->before + (panel->out - task->out);
+  panel->low = -INFINITY;
+  panel->high = INFINITY;
+  panel->end = NULL;
+  for (size_t q = 0; q < p->runs; q += together) {
+    panel->runs = runs + q;
+    panel->run_count = p->runs - q < together ? p->runs - q : together;
+    for (size_t k = 0; k < p->run_length; k += piece) {
+      panel->image = image + k;
+      panel->run_length = p->run_length - k < piece ? p->run_length - k : piece;
+      const int last = q + together >= p->runs && k + piece >= p->run_length;
+      if (last && simple) {
+        panel->low = e->low;
+        panel->high = e->high;
+      } else if (last) {
+        panel->end = task->end;
+        panel->after = task->after == NULL ? NULL : task->after + (panel->out - task->out);
+      }
+      task->multiply(panel);
+      panel->weights += panel->run_count * panel->run_length * width;
+      panel->bias = NULL;
+      panel->residual = NULL;
+    }
+  }
+  panel->image = image;
+  panel->runs = runs;
+}
+
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_fp32_convolution_params *p = task->params;
-  const size_t columns = index % p->parts * p->part_columns;
+  const size_t side = index % p->parts;
   const size_t band = index / p->parts % p->bands;
   const size_t number = index / p->parts / p->bands;
   const size_t first = band * p->band;
@@ -87,29 +140,28 @@ static void part(void *context, size_t thread, size_t index) {
   }
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
-  const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;
-  const size_t depth = p->runs * p->run_length;
-  const size_t group_size = np_fp32_packed_size(1, outputs, depth) / sizeof(float);
-  const size_t skipped = columns / NP_FP32_COLUMNS * np_fp32_panel_size(NP_FP32_COLUMNS, depth);
+  const size_t vectors = (outputs + p->lanes - 1) / p->lanes;
+  const size_t panels = np_fp32_panels(p->lanes, outputs);
+  const size_t first_panel = side * panels / p->parts, end = (side + 1) * panels / p->parts;
+  const size_t vector_size = p->lanes * (1 + p->runs * p->run_length);
   float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
   np_fp32_panel panel = {
       .pixels = pixels,
       .count = rows * p->out_width,
       .runs = runs,
-      .run_count = p->runs,
-      .run_length = p->run_length,
+      .lanes = p->lanes,
       .out_stride = p->outputs,
-      .low = p->low,
-      .high = p->high,
+      .epilogue = &task->epilogue,
   };
   for (size_t group = 0; group < p->groups; group++) {
+    const float *packed = (const float *)p->packed + group * vectors * vector_size;
     panel.image = image + group * inputs;
-    panel.panel = (const float *)p->packed + group * group_size + skipped;
-    for (size_t column = columns; column < last; column += panel.columns) {
-      panel.columns = last - column < NP_FP32_COLUMNS ? last - column : NP_FP32_COLUMNS;
+    for (size_t n = first_panel; n < end; n++) {
+      const size_t vector = n * vectors / panels, column = vector * p->lanes;
+      const size_t after = (n + 1) * vectors / panels * p->lanes;
+      panel.columns = (after < outputs ? after : outputs) - column;
       panel.out = out + group * outputs + column;
-      task->multiply(&panel);
-      panel.panel += np_fp32_panel_size(panel.columns, depth);
+      multiply(task, &panel, packed + vector * vector_size);
     }
   }
 }
@@ -117,7 +169,19 @@ static void part(void *context, size_t thread, size_t index) {
 int np_fp32_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
                         pthreadpool_t pool) {
   const struct np_fp32_convolution_params *p = params;
-  job task = {p, fitting(p->target), inputs[0], out, workspace};
+  job task = {
+      .params = p,
+      .multiply = fitting(p->lanes, p->target),
+      .end = np_epilogue_for(p->target),
+      .epilogue = p->epilogue,
+      .in = inputs[0],
+      .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
+      .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
+      .out = out,
+      .scratch = workspace,
+  };
+  /* What is added before is part of the sums already when the epilogue begins. */
+  if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
   pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,

@@ -92,26 +92,31 @@ static int take(np_workers *workers, np_task *task) {
   return found;
 }
 
-#define LOOKS 64 /* at the counter, between two looks at the clock */
+#define LOOKS 64            /* at the counter, between two looks at the clock */
+#define PATIENCE 100000     /* nanoseconds between the tasks of a run for which a worker stays awake */
+#define FOREIGN 20000       /* nanoseconds after which a yield has let somebody else compute */
 
-/* Wait awake: 1 once a task may be there, 0 when it is time to sleep. */
+/* Wait awake: 1 once a task may be there, 0 when it is time to sleep.
+ *
+ * Who waits awake pays for it with the time that the scheduler grants him. Where others want the
+ * processor, a worker that sleeps is woken at once when there is work, and one that has spent its
+ * time waiting stands in line. */
 static int await(np_workers *workers) {
-  uint64_t end = 0;
-  for (;;) {
+  const uint64_t begin = now();
+  for (uint64_t time = begin;;) {
     for (int look = 0; look < LOOKS; look++) {
       if (atomic_load_explicit(&workers->waiting, memory_order_acquire) > 0) return 1;
       if (atomic_load_explicit(&workers->stopped, memory_order_relaxed)) return 0;
       relax();
     }
+    const int running = atomic_load_explicit(&workers->runs, memory_order_relaxed) > 0;
+    const uint64_t patience = running && workers->linger < PATIENCE ? PATIENCE : workers->linger;
+    if (time - begin >= patience) return 0;
     /* Whom this worker waits for may have been put on the same processor. */
+    const uint64_t before = now();
     sched_yield();
-    if (atomic_load_explicit(&workers->runs, memory_order_relaxed) > 0) {
-      end = 0;
-    } else {
-      const uint64_t time = workers->linger == 0 ? 0 : now();
-      if (end == 0) end = time + workers->linger;
-      if (time >= end) return 0;
-    }
+    time = now();
+    if (time - before >= FOREIGN) return 0;
   }
 }
 

@@ -4,46 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fp32_kit import code, compare, ended, run  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xnn_kit import TOLERANCE, check, compile_model, feeds_for, one_node
+from xnn_kit import check, compile_model, feeds_for, one_node
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, fp32_choice
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = pytest.mark.once
 
-GUARD = 64
 STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
-
-
-@pytest.fixture(autouse=True, params=["plain", "avx2"])
-def code(request, monkeypatch):
-    """Run a test with each of the codes that this processor has, whatever it would choose."""
-    monkeypatch.setattr(kernels, "TARGET", request.param)
-    monkeypatch.setattr(fp32_choice, "ours", lambda: True)
-    return request.param
-
-
-def run(operator, x, shape, threads):
-    """Run an operator on x; numbers around the result must stay as they are."""
-    tape = Tape([Entry(operator.call, (0,), 1, operator, operator.params, True, "fp32")], 2)
-    size = int(np.prod(shape))
-    memory = np.full(size + 2 * GUARD, 85, np.float32)
-    scratch = aligned(operator.workspace)
-    scratch[...] = 255  # NaN: nothing may depend on what was there
-    tape.bind_workspace(scratch, 0)
-    tape.bind(0, np.ascontiguousarray(x))
-    tape.bind(1, memory, 4 * GUARD)
-    tape.run(shared(threads))
-    assert (memory[:GUARD] == 85).all()
-    assert (memory[-GUARD:] == 85).all()
-    return memory[GUARD:-GUARD].reshape(shape)
+LIMITS = st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)])
+RESIDUALS = st.sampled_from(["", "", "before", "after"])
+EPILOGUES = st.one_of(
+    st.builds(Epilogue, st.just("clamp"), LIMITS, RESIDUALS),
+    st.builds(Epilogue, st.sampled_from(FUNCTIONS[1:]), residual=RESIDUALS),
+)
 
 
 def convolve(x, kernel, bias, movement):
@@ -63,10 +44,14 @@ def convolve(x, kernel, bias, movement):
     return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
 
 
-def compare(got, sums, limits=UNBOUNDED):
-    """Assert that clamped sums differ by little, as against the largest of them."""
-    allowed = TOLERANCE * np.abs(sums).max()
-    np.testing.assert_allclose(got, np.clip(sums, *limits), rtol=0, atol=allowed)
+def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
+    """Compare what an operator gives with sums of float64."""
+    sums = convolve(x, kernel, bias, movement)
+    magnitudes = convolve(abs(x), abs(kernel), None if bias is None else abs(bias), movement)
+    if residual is not None:
+        magnitudes = magnitudes + abs(residual)
+    got = run(operator, x, sums.shape, threads, residual)
+    compare(got, ended(sums, epilogue, residual), magnitudes, kernel[0].size + 2)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -79,18 +64,18 @@ def compare(got, sums, limits=UNBOUNDED):
     dilations=STEPS,
     pads=st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
     inputs=st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33]),
-    outputs=st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 31, 33, 48]),
+    outputs=st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 48, 50, 64, 65, 80, 96, 111, 130]),
     groups=st.sampled_from([1, 1, 1, 2, 3]),
-    limits=st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)]),
+    epilogue=EPILOGUES,
     has_bias=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
 def test_convolutions(
-    seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, limits, has_bias,
-    threads,
+    seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, epilogue,
+    has_bias, threads,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
-    movement = Movement(pads, strides, dilations, groups, limits)
+    movement = Movement(pads, strides, dilations, groups)
     reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
     size = [
         max(s, r - pads[i] - pads[i + 2], 1)
@@ -99,12 +84,29 @@ def test_convolutions(
     x = rng.standard_normal((batch, *size, inputs * groups)).astype(np.float32)
     kernel = rng.standard_normal((outputs * groups, *window, inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs * groups).astype(np.float32) if has_bias else None
-    operator = TiledConvolution(
-        Weight.of(kernel), None if bias is None else Weight.of(bias), movement
-    )
-    expected = convolve(x, kernel, bias, movement)
-    assert operator.reshape(x.shape, shared(threads)) == expected.shape[1:3]
-    compare(run(operator, x, expected.shape, threads), expected, limits)
+    stored = None if bias is None else Weight.of(bias)
+    operator = TiledConvolution(Weight.of(kernel), stored, movement, epilogue)
+    out = operator.reshape(x.shape, shared(threads))
+    residual = None
+    if epilogue.residual:
+        residual = rng.standard_normal((batch, *out, outputs * groups)).astype(np.float32)
+    check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual)
+
+
+def test_long_sums_are_made_in_parts():
+    """Of whole runs, and of parts of runs; the residual lies where the result does."""
+    rng = np.random.default_rng(4)
+    for window, inputs in [((3, 3), 100), ((2, 1), 801), ((1, 1), 1200)]:
+        kernel = rng.standard_normal((70, *window, inputs)).astype(np.float32)
+        x = rng.standard_normal((1, 5, 6, inputs)).astype(np.float32)
+        epilogue = Epilogue("silu", residual="before")
+        operator = TiledConvolution(Weight.of(kernel), None, Movement(), epilogue)
+        out = operator.reshape(x.shape, shared(1))
+        assert operator.params.depth < kernel[0].size
+        residual = rng.standard_normal((1, *out, 70)).astype(np.float32)
+        check_operator(operator, x, kernel, None, Movement(), epilogue, 1, residual)
+        got = run(operator, x, residual.shape, 1, residual, in_place=True)
+        np.testing.assert_array_equal(got, run(operator, x, residual.shape, 1, residual))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -112,15 +114,14 @@ def test_convolutions(
 def test_bands_and_parts(threads, pads):
     rng = np.random.default_rng(3)
     kernel = rng.standard_normal((40, 3, 3, 64)).astype(np.float32)
-    x = rng.standard_normal((2, 40, 30, 64)).astype(np.float32)
+    x = rng.standard_normal((2, 80, 30, 64)).astype(np.float32)
     operator = TiledConvolution(Weight.of(kernel), None, Movement(pads))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
     assert params.bands > 1
     assert params.copies == any(pads)
     assert params.batch * params.bands * params.parts > threads
-    expected = convolve(x, kernel, None, Movement(pads))
-    compare(run(operator, x, expected.shape, threads), expected)
+    check_operator(operator, x, kernel, None, Movement(pads), Epilogue(), threads)
 
 
 @pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
@@ -163,7 +164,7 @@ def test_models(name):
     program = compile_model(model)
     (plan,) = program.explain()
     product = name in ("pixels", "points of lines")
-    assert plan.kernel == ("xnn fully connected" if product else "convolution")
+    assert plan.kernel == ("fully connected" if product else "convolution")
     for n, h, w in [(1, 7, 9), (3, 12, 5), (0, 7, 9), (2, 7, 9)]:
         feeds = feeds_for(model, sizes={"n": n, "h": h, "w": w})
         if n:
@@ -181,7 +182,7 @@ def test_depthwise_stays():
 
 def test_the_choice_follows_the_processor(monkeypatch):
     model = one_node("Conv", [[1, 8, 5, 5], np.ones((8, 8, 1, 1), np.float32)])
-    monkeypatch.setattr(fp32_choice, "ours", lambda: False)
+    monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: False)
     (plan,) = check(model).explain()
     assert plan.kernel == "xnn convolution"
 

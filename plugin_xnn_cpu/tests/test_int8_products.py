@@ -16,7 +16,7 @@ from cache_kit import INPUT, compiled, load_in_child, result, saved, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from xnn_kit import check, compile_model
+from xnn_kit import check, compile_model, fully_connected
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_computed_in_float32(constants, reason, cached):
         model.graph.node[0].attribute[0].i = 0
     program = compile_model(model, cache=cached)
     kernel = kernel_of(program)
-    assert kernel.startswith(f"xnn fully connected in float32: {reason}")
+    assert kernel.startswith(f"{fully_connected()} in float32: {reason}")
     feeds = {"x": rows(3, inputs)}
     with np.errstate(all="ignore"):
         check(model, feeds, program=program)
@@ -229,7 +229,7 @@ def test_zero_points_of_0_are_none():
 def test_unsigned_weights_are_widened():
     array = RNG.integers(0, 256, (37, 19)).astype(np.uint8)
     program = check(product(w=array), {"x": rows(2)})
-    assert kernel_of(program) == "xnn fully connected"
+    assert kernel_of(program) == fully_connected()
 
 
 def test_infinities_and_nan_in_rows():
@@ -388,12 +388,12 @@ def test_sums_at_the_limit_of_32_bits():
 
 def test_rows_with_what_does_not_fit():
     unfit = compile_model(product(w=with_one(-128), dynamic=True))
-    assert kernel_of(unfit) == "xnn fully connected in float32: a weight is -128"
+    assert kernel_of(unfit) == f"{fully_connected()} in float32: a weight is -128"
     floats = product(w=np.ones((37, 19), np.float32), dynamic=True)
     del floats.graph.node[0]
     floats.graph.node[0].input[1] = "w"
     kernel = kernel_of(check(floats, {"x": rows(2)}))
-    assert kernel == "xnn fully connected in float32: its matrix is not int8"
+    assert kernel == f"{fully_connected()} in float32: its matrix is not int8"
 
 
 # The operator alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from xnn_kit import check, compile_model, feeds_for
+from xnn_kit import check, compile_model, feeds_for, fully_connected
 
 RNG = np.random.default_rng(3)
 
@@ -151,7 +151,7 @@ def test_attention_moves_nothing():
     model = parse(text, **weights, **shapes, b=floats(12))
     check(model)
     # The last product has its bias.
-    product = "xnn fully connected"
+    product = fully_connected()
     assert profile(model) == [product, product, product, "attention", product]
 
 

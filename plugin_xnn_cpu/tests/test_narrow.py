@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
-from xnn_kit import compile_model
+from xnn_kit import compile_model, fully_connected
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
@@ -175,10 +175,11 @@ def test_products_in_the_type_that_is_faster(name, rows, size):
     kernel = kernel_of_product(program)
     if name == "float16":
         fast = rows <= 8 and size[0] * size[1] >= 1 << 19
-        assert kernel == f"xnn fully connected in {'float16' if fast else 'float32'}"
+        narrow, wide = "xnn fully connected in float16", f"{fully_connected()} in float32"
+        assert kernel == (narrow if fast else wide)
     else:
         # In float32 only where the processor cannot multiply bfloat16.
-        assert kernel in ("xnn fully connected in bfloat16", "xnn fully connected in float32")
+        assert kernel in ("xnn fully connected in bfloat16", f"{fully_connected()} in float32")
     x = RNG.standard_normal((rows, size[0])).astype(NARROW[name])
     got = program.run({"x": x})["y"].astype(np.float64)
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}

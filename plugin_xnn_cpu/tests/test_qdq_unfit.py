@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from qdq_graph import QdqGraph
 from qdq_kit import off_by
-from xnn_kit import compile_model
+from xnn_kit import compile_model, fully_connected
 
 
 def kernel_of(graph: QdqGraph, op_type: str, **feeds: np.ndarray) -> str:
@@ -58,7 +58,7 @@ def test_weight_of_minus_128():
     weight = WEIGHT.copy()
     weight[3, 2] = -128
     kernel = kernel_of(product(weight, SCALES), "MatMul", x=normal(7, 12))
-    assert kernel == "xnn fully connected in float32: a weight is -128"
+    assert kernel == f"{fully_connected()} in float32: a weight is -128"
 
 
 def test_zero_point_of_weights():
@@ -73,7 +73,7 @@ def test_unsigned_weights():
     weight = (WEIGHT.astype(np.int16) + 128).astype(np.uint8)
     zero = np.full(5, 128, np.uint8)
     kernel = kernel_of(product(weight, SCALES, zero=zero), "MatMul", x=normal(7, 12))
-    assert kernel == "xnn fully connected"
+    assert kernel == fully_connected()
 
 
 @pytest.mark.parametrize(("scale", "fits"), [(255.0, True), (257.0, False)])

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from xnn_kit import check, compile_model
+from xnn_kit import check, compile_model, fully_connected
 
 RNG = np.random.default_rng(13)
 
@@ -98,4 +98,4 @@ def test_weights_that_are_cast():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     program = check(model, {"x": RNG.standard_normal((3, 6)).astype(np.float32)})
     kernels = [plan.kernel for plan in program.explain()]
-    assert kernels == ["xnn fully connected", "packed with the weights"]
+    assert kernels == [fully_connected(), "packed with the weights"]

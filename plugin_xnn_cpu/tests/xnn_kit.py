@@ -14,11 +14,18 @@ from onnx import TensorProto, helper, numpy_helper
 from narrowpass import Bundle, CompileOptions, Program
 from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.native.operators import fp32_choice
 
 Array = np.ndarray[Any, Any]
 
 TOLERANCE = 1e-5
 """Relative to the largest element: a sum of some hundred fp32 products in another order."""
+
+
+def fully_connected() -> str:
+    """Give what explain calls a product with a constant matrix of float32 on this processor."""
+    ours = fp32_choice.products_are_ours()
+    return "fully connected" if ours else "xnn fully connected"
 
 
 def compile_model(model: onnx.ModelProto | ir.Model, **options: Any) -> Program:

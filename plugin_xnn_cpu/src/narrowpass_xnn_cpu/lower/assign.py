@@ -197,7 +197,7 @@ def _inline(tensor: ir.TensorProtocol) -> Weight:
 
 def reads(op: Op) -> list[ir.Value]:
     """Give the values that an operation reads, those read in its subgraphs included."""
-    found = [value for value in op.inputs if value is not None]
+    found = [value for value in (*op.inputs, op.residual) if value is not None]
     for node in op.nodes:
         for graph in subgraphs(node):
             found += captured(graph)

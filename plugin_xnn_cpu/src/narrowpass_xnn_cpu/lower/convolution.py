@@ -10,24 +10,24 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     Deconvolution,
     DeconvolutionS8,
     Movement,
+    fp32_choice,
 )
-from narrowpass_xnn_cpu.native.operators.fp32_choice import (
-    AnyConvolution,
-    convolution,
-    is_product,
-)
+from narrowpass_xnn_cpu.native.operators.fp32_choice import AnyConvolution
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
@@ -129,7 +129,7 @@ def _same_pads(
     return before + after
 
 
-class Convolve(Step):
+class Convolve(Ended):
     """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
     def __init__(
@@ -140,8 +140,11 @@ class Convolve(Step):
         window: Window,
         outputs: int,
         name: str,
+        epilogue: Epilogue | None = None,
+        residual: Slot | None = None,
+        fits: bool = True,
     ) -> None:
-        super().__init__([given], output)
+        super().__init__(given, output, epilogue or Epilogue(), residual, fits)
         self.kernel = f"{operator.maker}{name}"
         self._window = window
         self._operator = operator
@@ -157,25 +160,26 @@ class Convolve(Step):
             return None
         operator.take_sum(added)
         name = f"{self.kernel.removeprefix(operator.maker)} and add"
-        step = Convolve(self.inputs[0], output, operator, self._window, self._outputs, name)
-        step.inputs = (*self.inputs, other)
+        given, window, outputs = self.inputs[0], self._window, self._outputs
+        step = Convolve(given, output, operator, window, outputs, name, residual=other)
         step.nodes, step.precision = self.nodes, self.precision
         return step
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        shape, *others = shapes
+        shape = shapes[0]
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
         self._window.check(image)
         # An empty batch has an output too, of a size that only a full one tells.
-        height, width = self._operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+        operator = self._operator
+        height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
         if height < 1 or width < 1:
             raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
-        if any(other != result for other in others):
-            raise BackendError(f"{list(others[0])} is added to {list(result)}, and differs")
-        operator = self._operator
+        epilogue = self.fitting(shapes, result)
+        if isinstance(operator, TiledConvolution):
+            operator.end_with(epilogue)
         return Run(result, operator.call if image[0] else "", operator, operator.params)
 
 
@@ -239,7 +243,21 @@ def _movement(op: Op, window: Window) -> Movement:
     return Movement(window.pads, window.strides, window.dilations, op.get("group", 1), op.limits)
 
 
-@lowers("Conv", check=_check_conv, clamps=True)
+def _is_depthwise(op: Op, per_group: int) -> bool:
+    return per_group == 1 and bool(op.get("group", 1) > 1)
+
+
+def _conv_ends(op: Op, facts: Facts) -> bool:
+    sizes = _kernel_dims(op, facts)
+    if isinstance(sizes, str):
+        return False
+    window = _window(op, facts, sizes)
+    return fp32_choice.is_ours(
+        window.size, _movement(op, window), depthwise=_is_depthwise(op, sizes[1])
+    )
+
+
+@lowers("Conv", check=_check_conv, clamps=True, ends=_conv_ends)
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given = op.required(0)
@@ -248,39 +266,50 @@ def _conv(op: Op, builder: Builder) -> None:
     outputs, per_group = kernel.shape[:2]
     perm = CHANNELS_LAST[len(kernel.shape)]
     movement = _movement(op, window)
-    if is_product(window.size, movement):
+    if fp32_choice.is_product(window.size, movement):
         # As floats: bytes of a matrix would be widened in each run.
         floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
         product = Product(
             floats.transpose(1, 0),
             _bias(facts, op.input(2)),
-            op.limits,
+            op.epilogue,
             rows=None,
             accumulate="",
             activations="",
             session=builder.session,
         )
-        rows = Linear(builder.at(given, perm), builder.new(op.output), product)
-        builder.emit(rows, op.output, perm)
+        slot = builder.at(given, perm)
+        residual = residual_of(op, builder, perm)
+        fits = op.residual_fits
+        emit(op, builder, Linear(slot, builder.new(op.output), product, residual, fits), perm)
         return
     image = kernel.reshape(outputs, per_group, *window.size)
-    depthwise = per_group == 1 and op.get("group", 1) > 1
+    depthwise = _is_depthwise(op, per_group)
     if depthwise:
         packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
     else:
         packed = image.transpose(0, 2, 3, 1)
-    operator = convolution(
+    operator = fp32_choice.convolution(
         packed,
         _bias(facts, op.input(2)),
         movement,
+        op.epilogue,
         depthwise=depthwise,
         session=builder.session,
     )
     name = "depthwise convolution" if depthwise else "convolution"
     step = Convolve(
-        builder.at(given, perm), builder.new(op.output), operator, window, outputs, name
+        builder.at(given, perm),
+        builder.new(op.output),
+        operator,
+        window,
+        outputs,
+        name,
+        op.epilogue,
+        residual_of(op, builder, perm),
+        op.residual_fits,
     )
-    builder.emit(step, op.output, perm)
+    emit(op, builder, step, perm)
 
 
 def _check_conv_transpose(op: Op, facts: Facts) -> str | None:

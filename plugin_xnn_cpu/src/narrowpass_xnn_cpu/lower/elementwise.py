@@ -262,7 +262,8 @@ def _binary(op: Op, builder: Builder) -> None:
     for index, value in enumerate(values[1:], start=2):
         last = index == len(values)
         other = operand(builder, value, perm)
-        if last and op.clamped and kind == "add" and len(values) == 2 and _alike(op, builder.facts):
+        pair = kind == "add" and len(values) == 2
+        if last and op.clamped and pair and same_shape(builder.facts, *values):
             builder.emit(AddClamp(slot, other, builder.new(output), op.limits), output, perm)
             return
         target = builder.new(output) if last and not op.clamped else builder.scratch(output)
@@ -273,9 +274,9 @@ def _binary(op: Op, builder: Builder) -> None:
         builder.alias(output, slot, perm)
 
 
-def _alike(op: Op, facts: Facts) -> bool:
-    """Tell whether both operands surely have one shape: of numbers, or of names of inputs."""
-    first, second = (facts.dims(value) for value in op.inputs[:2])
+def same_shape(facts: Facts, one: ir.Value, other: ir.Value) -> bool:
+    """Tell whether two values surely have one shape: of numbers, or of names of inputs."""
+    first, second = facts.dims(one), facts.dims(other)
     if first is None or first != second:
         return False
     return all(isinstance(dim, int) or dim in facts.names for dim in first)

@@ -1,14 +1,14 @@
-"""Biases and activations that the operation before them takes in."""
+"""Biases, residuals and functions that the operation before them takes in."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.elementwise import clip_limits
+from narrowpass_xnn_cpu.lower.elementwise import clip_limits, same_shape
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import RULES, Op
 
@@ -68,6 +68,8 @@ def take_limits(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None
     """Take a Relu or Clip after the operation into it."""
     if not RULES[op.kind].clamps or len(op.outputs) != 1:
         return
+    if op.clamped or op.function != "clamp" or op.residual_last:
+        return
     user = facts.only_user(op.output)
     if user is None or user.domain or user.inputs[0] is not op.output:
         return
@@ -82,3 +84,101 @@ def take_limits(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None
     op.limits = limits
     op.outputs = list(user.outputs)
     op.nodes.append(user)
+
+
+_FUNCTIONS = {
+    "gelu": "gelu",
+    "tanh-gelu": "tanh-gelu",
+    "silu": "silu",
+    "HardSwish": "hard-swish",
+}
+"""By the kind of an operation, what a kernel of ours ends with."""
+
+
+def take_ending(
+    op: Op,
+    facts: Facts,
+    version: Callable[[ir.Node], int],
+    found: Mapping[ir.Node, Op],
+    replaced: Container[ir.Node],
+) -> None:
+    """Take a sum with another tensor, and a function, into an operation whose kernel is ours.
+
+    In either order: ``function(x + other)`` or ``function(x) + other``. The operation then stands
+    where the last of its nodes does, after all that makes the other tensor.
+
+    Args:
+        op: the operation, its bias taken.
+        facts: of the graph.
+        version: gives the operator set of a node.
+        found: operations that there are already, those of several nodes among them, by node.
+        replaced: nodes that are computed with bytes.
+    """
+    rule = RULES[op.kind]
+    if len(op.outputs) != 1 or rule.ends is None or not rule.ends(op, facts):
+        return
+
+    def free(node: ir.Node) -> bool:
+        return node not in found and node not in replaced
+
+    _take_residual(op, facts, free)
+    _take_function(op, facts, version, found, free)
+    if op.function == "clamp":
+        take_limits(op, facts, version)
+    if op.residual is None:
+        _take_residual(op, facts, free)
+        op.residual_last = op.residual is not None
+
+
+def _take_residual(op: Op, facts: Facts, free: Callable[[ir.Node], bool]) -> None:
+    """Take a sum with a tensor that has the shape of the output, or may have."""
+    add = facts.only_user(op.output)
+    if add is None or add.op_type != "Add" or add.domain or not free(add):
+        return
+    others = [value for value in add.inputs if value is not None and value is not op.output]
+    if len(others) != 1 or not facts.is_float(others[0]):
+        return
+    rank = facts.rank(op.output)
+    if rank is None or facts.rank(others[0]) != rank or not _may_be_equal(op, others[0], facts):
+        return
+    op.residual_fits = same_shape(facts, op.output, others[0])
+    op.residual = others[0]
+    op.outputs = list(add.outputs)
+    op.nodes.append(add)
+
+
+def _may_be_equal(op: Op, other: ir.Value, facts: Facts) -> bool:
+    """Tell whether another value may have the shape of the output."""
+    pairs = zip(facts.dims(op.output) or (), facts.dims(other) or (), strict=True)
+    return all(a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in pairs)
+
+
+def _take_function(
+    op: Op,
+    facts: Facts,
+    version: Callable[[ir.Node], int],
+    found: Mapping[ir.Node, Op],
+    free: Callable[[ir.Node], bool],
+) -> None:
+    """Take a function of the output alone: a node, or nodes that are one operation."""
+    readers = {use.node for use in op.output.uses()}
+    if op.output.name in facts.needed or not readers:
+        return
+    user = found.get(next(iter(readers)))
+    if user is None:
+        node = facts.only_user(op.output)
+        if node is None or node.domain or not free(node):
+            return
+        user = Op.of(node, version(node))
+        kind = user.kind
+        if kind == "Gelu":
+            kind = "tanh-gelu" if user.get("approximate", "none") == "tanh" else "gelu"
+    elif all(found.get(node) is user for node in readers):
+        kind = user.kind
+    else:
+        return
+    if kind not in _FUNCTIONS or list(user.inputs) != [op.output]:
+        return
+    op.function = _FUNCTIONS[kind]
+    op.outputs = list(user.outputs)
+    op.nodes += user.nodes

@@ -11,44 +11,59 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import clamp
+from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.product import Product
+from narrowpass_xnn_cpu.lower.product import Product, is_ours
 from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, BatchMatMul, Range
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import BatchMatMul
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 
-class Linear(Step):
+class Linear(Ended):
     """Rows of any number of leading axes times a constant matrix.
 
     Args:
         given: the rows; those that `QuantizedRows` made, where the product takes such.
         output: the products.
         product: makes them.
+        residual: what is added, where the product's epilogue has that.
+        fits: whether it surely has the shape of the result.
     """
 
-    kernel = "xnn fully connected"
-
-    def __init__(self, given: Slot, output: Slot, product: Product) -> None:
-        super().__init__([given], output)
+    def __init__(
+        self,
+        given: Slot,
+        output: Slot,
+        product: Product,
+        residual: Slot | None = None,
+        fits: bool = True,
+    ) -> None:
+        super().__init__(given, output, product.epilogue, residual, fits)
+        self.kernel = f"{product.maker}fully connected"
         self._product = product
         self.precision = product.precision
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        (shape,) = shapes
+        shape = shapes[0]
         product = self._product
         if not product.quantized_rows and shape[-1] != product.channels:
             raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {product.channels}")
         result = (*shape[:-1], product.outputs)
+        epilogue = self.fitting(shapes, result)
         rows = elements(shape[:-1])
         if not rows:
             return Run(result)
         operator = product.operator(rows)
-        return Run(result, operator.call, operator, operator.reshape(rows, sizing.pool))
+        params = operator.reshape(rows, sizing.pool)
+        if isinstance(operator, TiledFullyConnected):
+            operator.end_with(epilogue)
+        return Run(result, operator.call, operator, params)
 
 
 class QuantizedRows(Step):
@@ -133,7 +148,17 @@ def _check_gemm(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("Gemm", check=_check_gemm, clamps=True)
+def _gemm_ends(op: Op, facts: Facts) -> bool:
+    if not _matrix(facts, op.input(1)):
+        return False
+    kernel = facts.stored(op.required(1))
+    outputs = kernel.shape[0 if op.get("transB", 0) else 1]
+    added = op.input(2)
+    complete = added is None or as_bias(facts, added, outputs, np.float32(1)) is not None
+    return complete and is_ours(kernel)
+
+
+@lowers("Gemm", check=_check_gemm, clamps=True, ends=_gemm_ends)
 def _gemm(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given, matrix, added = op.required(0), op.required(1), op.input(2)
@@ -143,8 +168,8 @@ def _gemm(op: Op, builder: Builder) -> None:
     if not _matrix(facts, matrix):
         # Stored as [N, K] where transB, which is how a product with its transpose is asked for.
         slot = builder.at(matrix)
-        step = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
-        _add(op, builder, builder.emit(step), added, beta)
+        both = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
+        _add(op, builder, builder.emit(both), added, beta)
         return
     kernel = facts.stored(matrix)
     if transposed:
@@ -156,12 +181,16 @@ def _gemm(op: Op, builder: Builder) -> None:
     complete = added is None or bias is not None
     dims = facts.dims(given) or ()
     leading = dims[1:] if op.get("transA", 0) else dims[:1]
-    limits = op.limits if complete else UNBOUNDED
-    product = _product(op, builder, kernel, bias, limits, leading)
+    product = _product(op, builder, kernel, bias, op.epilogue if complete else Epilogue(), leading)
     if complete:
-        builder.emit(_linear(builder, rows, builder.new(op.output), product), op.output)
+        perm = identity(2)
+        residual = residual_of(op, builder, perm)
+        given_rows = _rows(builder, rows, product)
+        step = Linear(given_rows, builder.new(op.output), product, residual, op.residual_fits)
+        emit(op, builder, step, perm)
         return
-    slot = builder.emit(_linear(builder, rows, builder.scratch(op.output), product))
+    rows = _rows(builder, rows, product)
+    slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
     _add(op, builder, slot, added, beta)
 
 
@@ -170,19 +199,19 @@ def _product(
     builder: Builder,
     kernel: Weight,
     bias: Weight | None,
-    limits: Range,
+    epilogue: Epilogue,
     leading: Sequence[int | str | None],
 ) -> Product:
     """Make a product of rows with these leading dimensions."""
     rows, session = _count(leading), builder.session
-    return Product(kernel, bias, limits, rows, op.accumulate, op.activations, session)
+    return Product(kernel, bias, epilogue, rows, op.accumulate, op.activations, session)
 
 
-def _linear(builder: Builder, rows: Slot, output: Slot, product: Product) -> Linear:
-    """Make the step of a product; what quantizes its rows comes before it, if nothing has yet."""
-    if product.quantized_rows:
-        rows = builder.derived(rows, ("int8", product.channels), _quantized(product.channels))
-    return Linear(rows, output, product)
+def _rows(builder: Builder, rows: Slot, product: Product) -> Slot:
+    """Give rows as a product takes them; what quantizes them is emitted, if nothing has yet."""
+    if not product.quantized_rows:
+        return rows
+    return builder.derived(rows, ("int8", product.channels), _quantized(product.channels))
 
 
 def _quantized(channels: int) -> Callable[[Slot], Step]:
@@ -235,7 +264,12 @@ def _check_matmul(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("MatMul", "linear", check=_check_matmul, clamps=True)
+def _matmul_ends(op: Op, facts: Facts) -> bool:
+    matrix = op.required(1)
+    return _matrix(facts, matrix) and is_ours(facts.stored(matrix))
+
+
+@lowers("MatMul", "linear", check=_check_matmul, clamps=True, ends=_matmul_ends)
 def _matmul(op: Op, builder: Builder) -> None:
     """Lower a product; `linear` has a bias as its third input."""
     facts = builder.facts
@@ -245,12 +279,16 @@ def _matmul(op: Op, builder: Builder) -> None:
         kernel = facts.stored(b)
         bias = as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         leading = (facts.dims(a) or ())[:-1]
-        product = _product(op, builder, kernel, bias, op.limits, leading)
+        product = _product(op, builder, kernel, bias, op.epilogue, leading)
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
-        step = _linear(builder, builder.at(a, perm), builder.new(op.output), product)
-        builder.emit(step, op.output, perm)
+        slot, residual = (
+            _rows(builder, builder.at(a, perm), product),
+            residual_of(op, builder, perm),
+        )
+        step = Linear(slot, builder.new(op.output), product, residual, op.residual_fits)
+        emit(op, builder, step, perm)
         return
     left = builder.at(a)
     if rank_a == 1:

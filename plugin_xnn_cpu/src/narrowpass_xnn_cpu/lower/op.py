@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from narrowpass.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ class Op:
         version: of the operator set.
         nodes: the nodes that it stands for.
         limits: what the output is clamped to.
+        function: what is applied to the output; one of `epilogue.FUNCTIONS`.
+        residual: what is added to the output; None for nothing.
+        residual_fits: whether that surely has the shape of the output.
+        residual_last: whether it is added after the function, or the limits.
         superseded: nodes before it whose results nobody needs, since it does without.
         otherwise: what is done instead, one after the other, where constants turn out not to fit.
         unfit: why it is not computed with bytes; empty where nobody meant it to be.
@@ -41,6 +46,10 @@ class Op:
     version: int
     nodes: list[ir.Node] = field(default_factory=list)
     limits: Range = UNBOUNDED
+    function: str = "clamp"
+    residual: ir.Value | None = None
+    residual_fits: bool = True
+    residual_last: bool = False
     superseded: list[ir.Node] = field(default_factory=list)
     otherwise: Sequence[Op] = ()
     unfit: str = ""
@@ -97,6 +106,12 @@ class Op:
         """Whether the output has bounds."""
         return self.limits != (-math.inf, math.inf)
 
+    @property
+    def epilogue(self) -> Epilogue:
+        """What becomes of sums."""
+        order = "after" if self.residual_last else "before"
+        return Epilogue(self.function, self.limits, "" if self.residual is None else order)
+
 
 Check = Callable[[Op, Facts], str | None]
 """Gives the reason why an operation cannot be lowered; None where it can."""
@@ -112,6 +127,8 @@ class Rule:
         check: whether it can be.
         lower: adds the steps to a builder.
         clamps: whether `Op.limits` are taken.
+        ends: tells of an operation that can be lowered whether its kernel is one of ours, which
+            takes `Op.function` and `Op.residual`; None where none does.
     """
 
     kind: str
@@ -119,20 +136,24 @@ class Rule:
     check: Check
     lower: Callable[[Op, Builder], None]
     clamps: bool = False
+    ends: Callable[[Op, Facts], bool] | None = None
 
 
 RULES: dict[str, Rule] = {}
 
 
 def lowers(
-    *kinds: str, check: Check, clamps: bool = False
+    *kinds: str,
+    check: Check,
+    clamps: bool = False,
+    ends: Callable[[Op, Facts], bool] | None = None,
 ) -> Callable[[Callable[[Op, Builder], None]], Callable[[Op, Builder], None]]:
     """Register a function as what lowers operators of these kinds."""
 
     def register(function: Callable[[Op, Builder], None]) -> Callable[[Op, Builder], None]:
         family = function.__module__.rpartition(".")[2]
         for kind in kinds:
-            RULES[kind] = Rule(kind, family, check, function, clamps)
+            RULES[kind] = Rule(kind, family, check, function, clamps, ends)
         return function
 
     return register

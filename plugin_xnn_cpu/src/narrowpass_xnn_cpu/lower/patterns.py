@@ -10,7 +10,7 @@ import onnx_ir as ir
 from narrowpass_xnn_cpu.lower import attention
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
+from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_ending, take_limits
 from narrowpass_xnn_cpu.lower.int8.matching import Bytes
 from narrowpass_xnn_cpu.lower.liveness import without_superseded
 from narrowpass_xnn_cpu.lower.matching import (
@@ -268,6 +268,7 @@ def _fused(
             if rule is not None and not rule.check(op, facts):
                 take_bias(op, facts)
                 take_channel_bias(op, facts)
+                take_ending(op, facts, version, found, whole.replaced)
                 take_limits(op, facts, version)
             found.update(dict.fromkeys(op.nodes, op))
         # A group stands where its last node does.

@@ -9,10 +9,15 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
-    Range,
+)
+from narrowpass_xnn_cpu.native.operators.fp32_choice import (
+    AnyFullyConnected,
+    fully_connected,
+    products_are_ours,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
@@ -37,6 +42,13 @@ HALF_SIZE = 1 << 19
 _WIDE = np.dtype(np.float32)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
+_Made = AnyFullyConnected | AnyFullyConnectedInt8
+
+
+def is_ours(kernel: Weight) -> bool:
+    """Tell whether a product with a matrix [C, O] is one of ours, which ends with any epilogue."""
+    return kernel.dtype == _WIDE and kernel.quantized is None and products_are_ours()
+
 
 class Product:
     """Rows times a constant matrix, plus a bias, in a type that follows from the rows.
@@ -44,7 +56,7 @@ class Product:
     Args:
         kernel: [C, O], of the type that it is stored in.
         bias: float32 [O], or None.
-        limits: what the output is clamped to.
+        epilogue: what becomes of sums; nothing but a clamp where `is_ours` says no.
         rows: how many there are, where that is known.
         accumulate: what sums are to be kept in; empty where nobody says.
         activations: ``dynamic`` where rows are to be quantized too; empty where nobody says.
@@ -53,6 +65,7 @@ class Product:
     Attributes:
         channels: C.
         outputs: O.
+        epilogue: what becomes of sums.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
         quantized_rows: whether it takes rows that `QuantizedRows` has made.
     """
@@ -61,7 +74,7 @@ class Product:
         self,
         kernel: Weight,
         bias: Weight | None,
-        limits: Range,
+        epilogue: Epilogue,
         rows: int | None,
         accumulate: str,
         activations: str,
@@ -70,11 +83,11 @@ class Product:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
         self.quantized_rows = False
-        self._bias, self._limits = bias, limits
+        self._bias, self.epilogue = bias, epilogue
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
         source = kernel if self._transposed else kernel.transpose(1, 0)
-        self._operators: dict[np.dtype[np.generic], FullyConnected | AnyFullyConnectedInt8] = {}
+        self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
         if self._makes_int8(kernel, activations, session):
             return
@@ -103,6 +116,7 @@ class Product:
             if activations == "dynamic":
                 self.precision = "float32: its matrix is not int8"
             return False
+        limits = self.epilogue.limits
         transposed = matrix.integers.moved is None
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
@@ -110,9 +124,7 @@ class Product:
                 make: Callable[..., AnyFullyConnectedInt8] = (
                     fully_connected_int8_rows if rows_too else FullyConnectedInt8
                 )
-                made = make(
-                    matrix, self._bias, self._limits, transposed=transposed, session=session
-                )
+                made = make(matrix, self._bias, limits, transposed=transposed, session=session)
             except BackendError as error:  # unfit constants, or a processor without the kernel
                 reason = f": {error}"
                 continue
@@ -130,17 +142,27 @@ class Product:
 
     def _make(
         self, source: Weight, dtype: np.dtype[np.generic], session: Session | None
-    ) -> FullyConnected:
-        made = self._operators[dtype] = FullyConnected(
-            source.cast(dtype),
-            self._bias,
-            self._limits,
-            transposed=self._transposed,
-            session=session,
-        )
+    ) -> AnyFullyConnected:
+        kernel, transposed = source.cast(dtype), self._transposed
+        made: AnyFullyConnected
+        if dtype == _WIDE:
+            made = fully_connected(
+                kernel, self._bias, self.epilogue, transposed=transposed, session=session
+            )
+        else:
+            limits = self.epilogue.limits
+            made = FullyConnected(
+                kernel, self._bias, limits, transposed=transposed, session=session
+            )
+        self._operators[dtype] = made
         return made
 
-    def operator(self, rows: int) -> FullyConnected | AnyFullyConnectedInt8:
+    @property
+    def maker(self) -> str:
+        """Of the kernel; see `Operator.maker`."""
+        return next(iter(self._operators.values())).maker
+
+    def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         if self._source is None:
             (only,) = self._operators.values()

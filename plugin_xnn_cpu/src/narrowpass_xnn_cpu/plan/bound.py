@@ -123,9 +123,15 @@ class Bound:
                 continue
             step = active[index]
             takes: Hashable | None = None
+            others = {
+                self._storage[slot][0]
+                for number, slot in enumerate(step.inputs)
+                if number not in step.in_place
+            }
             for number in step.in_place:
                 given = self._storage[step.inputs[number]][0]
                 inner = given in first and given not in moving and last[given] == index
+                inner = inner and given not in others
                 alike = self._shapes[step.inputs[number]] == self._shapes[step.output]
                 if inner and alike and self._bytes(given) == self._bytes(root):
                     takes = given

@@ -25,37 +25,87 @@ from __future__ import annotations
 
 import functools
 
-from narrowpass_xnn_cpu.native import cpu
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Movement
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
+from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 AnyConvolution = Convolution | TiledConvolution
+AnyFullyConnected = FullyConnected | TiledFullyConnected
 
 
 @functools.cache
-def ours() -> bool:
+def _lanes() -> int:
+    return int(extension().lib.np_fp32_lanes())
+
+
+def convolutions_are_ours() -> bool:
     """Tell whether XNNPACK's convolutions are the slower ones on this processor."""
-    return bool(extension().lib.np_fp32_is_fast()) and "avx512f" not in cpu.flags()
+    return _lanes() > 0
+
+
+def products_are_ours() -> bool:
+    """Tell whether XNNPACK's products with a matrix are the slower ones on this processor."""
+    return _lanes() >= 16
 
 
 def is_product(window: tuple[int, int], movement: Movement) -> bool:
     """Tell whether a convolution is better a product of its pixels with a matrix."""
     moved = any(movement.pads) or max(movement.strides) > 1
-    return window == (1, 1) and movement.groups == 1 and not moved and ours()
+    return window == (1, 1) and movement.groups == 1 and not moved and convolutions_are_ours()
+
+
+def is_ours(window: tuple[int, int], movement: Movement, *, depthwise: bool) -> bool:
+    """Tell whether a convolution runs by a kernel of ours, which ends with any epilogue."""
+    if is_product(window, movement):
+        return products_are_ours()
+    return convolutions_are_ours() and not depthwise
 
 
 def convolution(
     kernel: Weight,
     bias: Weight | None,
     movement: Movement,
+    epilogue: Epilogue,
     *,
     depthwise: bool = False,
     session: Session | None = None,
 ) -> AnyConvolution:
-    """Make a convolution; see `Convolution`."""
-    if ours() and not depthwise:
-        return TiledConvolution(kernel, bias, movement, session=session)
+    """Make a convolution; see `Convolution`.
+
+    Raises:
+        BackendError: what is not valid; an epilogue where the kernel has none.
+    """
+    if convolutions_are_ours() and not depthwise:
+        return TiledConvolution(kernel, bias, movement, epilogue, session=session)
+    _check(epilogue)
     return Convolution(kernel, bias, movement, depthwise=depthwise, session=session)
+
+
+def fully_connected(
+    kernel: Weight,
+    bias: Weight | None,
+    epilogue: Epilogue,
+    *,
+    transposed: bool = False,
+    session: Session | None = None,
+) -> AnyFullyConnected:
+    """Make a product with a constant matrix of float32; see `FullyConnected`.
+
+    Raises:
+        BackendError: what is not valid; an epilogue where the kernel has none.
+    """
+    if products_are_ours():
+        return TiledFullyConnected(kernel, bias, epilogue, transposed=transposed, session=session)
+    _check(epilogue)
+    limits = epilogue.limits
+    return FullyConnected(kernel, bias, limits, transposed=transposed, session=session)
+
+
+def _check(epilogue: Epilogue) -> None:
+    if not epilogue.is_clamp:
+        raise BackendError(f"XNNPACK's operators do not end with {epilogue}")

@@ -1,50 +1,165 @@
-"""Convolutions of float32 by our own kernels."""
+"""Products and convolutions of float32 by our own kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import (
-    checked_range,
-    checked_shape,
-    checked_weights,
-)
+from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_windows import check_movement, output_size
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-_BAND_BYTES = 3 << 16
-"""Of an image that a thread reads for all columns; beside a panel of weights it stays in the second
-cache."""
-_PIXELS = 4 * tiled.ROWS
-"""Windows for which a panel of weights is read, at least."""
+_BAND_BYTES = {8: 3 << 16, 16: 3 << 17}
+"""Of an image that a thread reads for all columns, by lanes: what stays in the second cache beside
+weights and results; that of processors with AVX-512 has a megabyte or more."""
+_PIXELS = 24
+"""Windows for which a panel of weights is read, at least: two tiles of the highest ones."""
+_DEPTH = 384
+"""Inputs that are multiplied at a time: a panel's weights for these stay in the first caches."""
 
 
-class TiledConvolution(tiled.Tiled):
+def lanes() -> int:
+    """Give the lanes that weights are packed for here: 16 for AVX-512, otherwise 8."""
+    if kernels.TARGET != "best":
+        return 8
+    return max(8, int(extension().lib.np_fp32_lanes()))
+
+
+class _TiledFp32(tiled.Tiled):
+    """What products and convolutions share: how they are packed, and the parameters of C."""
+
+    call = "NP_FP32_CONVOLUTION"
+    layout = "NP_FP32_LAYOUT"
+
+    def _pack(
+        self,
+        kernel: Weight,
+        bias: Weight | None,
+        sizes: tuple[int, int, int],
+        inputs_first: bool,
+        session: Session | None,
+    ) -> None:
+        """Pack a kernel of `sizes` groups, outputs of a group, and inputs of an output."""
+        groups, outputs, _ = sizes
+        checked_weights(kernel, bias, groups * outputs, "float32", "float32")
+        self._lanes = lanes()
+        layout = self._lanes, *sizes
+        lib = self._lib
+        self._panels = int(lib.np_fp32_panels(self._lanes, outputs))
+        self._pack_own(
+            session,
+            (*layout, inputs_first),
+            kernel,
+            bias,
+            None,
+            lib.np_fp32_packed_size(*layout),
+            lambda block, k, b, _: lib.np_fp32_pack(*layout, inputs_first, k, b, block),
+        )
+
+    def _reshape(
+        self,
+        shape: tuple[int, int, int, int],
+        out: tuple[int, int],
+        outputs: int,
+        window: tuple[int, int],
+        runs: tuple[int, int],
+        movement: Movement,
+        epilogue: Epilogue,
+        pool: ThreadPool,
+    ) -> None:
+        """Make the parameters for an input of `shape` and an output of `out` pixels."""
+        batch, height, width, channels = shape
+        out_height, out_width = out
+        steps, dilations = tuple(movement.strides), tuple(movement.dilations)
+        reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+        copies = any(movement.pads)
+        wide_width = (out_width - 1) * steps[1] + reach[1] if copies else width
+        room = _BAND_BYTES[self._lanes] // (4 * wide_width * channels)
+        most = max((room - reach[0]) // steps[0] + 1, -(-_PIXELS // out_width))
+        band, bands = tiled.even_bands(out_height, most)
+        parts = _parts(self._panels, batch * bands, pool.threads)
+        if batch * bands * parts < pool.threads:
+            # Few columns: rows are divided further, down to a tile each.
+            wanted = -(-pool.threads // (batch * parts))
+            least = -(-_PIXELS // 2 // out_width)
+            band, bands = tiled.even_bands(out_height, max(least, -(-out_height // wanted)))
+        rows = (band - 1) * steps[0] + reach[0]
+        elements = tiled.checked_elements(rows * wide_width * channels)
+        pixels = tiled.line(4 * elements) if copies else 0
+        starts = pixels + tiled.line(4 * band * out_width)
+        scratch = starts + tiled.line(4 * runs[0])
+        self.workspace = pool.threads * scratch
+        given = {
+            "packed": self._packed_weights,
+            "lanes": self._lanes,
+            "batch": batch,
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "out_height": out_height,
+            "out_width": out_width,
+            "outputs": outputs,
+            "groups": movement.groups,
+            "window": window,
+            "steps": steps,
+            "dilations": dilations,
+            "pads": tuple(movement.pads[:2]),
+            "copies": copies,
+            "wide_width": wide_width,
+            "runs": runs[0],
+            "run_length": runs[1],
+            "depth": _DEPTH,
+            "band": band,
+            "bands": bands,
+            "parts": parts,
+            "epilogue": epilogue.params(),
+            "target": tiled.target(),
+            "pixels_offset": pixels,
+            "runs_offset": starts,
+            "thread_scratch": scratch,
+        }
+        self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
+
+    def end_with(self, epilogue: Epilogue) -> None:
+        """Let this become of sums, until the next `reshape`."""
+        self.params.epilogue = epilogue.params()
+
+
+def _parts(panels: int, tasks: int, threads: int) -> int:
+    """Divide panels so that threads have enough to do beside the tasks that there are."""
+    if threads == 1 or tasks >= 4 * threads:
+        return 1
+    return min(panels, -(-2 * threads // tasks))
+
+
+class TiledConvolution(_TiledFp32):
     """A 2-D convolution over [N, H, W, C]; see `Convolution`.
 
     Args:
         kernel: float32 [O, KH, KW, C / groups].
         bias: float32 [O], or None.
         movement: of the window.
+        epilogue: what becomes of sums; None to clamp them to the limits of `movement`.
         session: of the weights cache; None to pack for this operator alone.
 
     Raises:
         BackendError: what is not valid.
     """
 
-    call = "NP_FP32_CONVOLUTION"
-    layout = "NP_FP32_LAYOUT"
-
     def __init__(
         self,
         kernel: Weight,
         bias: Weight | None,
         movement: Movement,
+        epilogue: Epilogue | None = None,
         *,
         session: Session | None = None,
     ) -> None:
@@ -54,80 +169,66 @@ class TiledConvolution(tiled.Tiled):
         if groups < 1 or outputs % groups:
             raise BackendError(f"{outputs} output channels cannot form {groups} groups")
         check_movement(movement)
-        checked_weights(kernel, bias, outputs, "float32", "float32")
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._movement = (height, width), movement
-        self._limits = checked_range(movement.limits)
+        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
         else:
             self._runs = height * width, per_group
-        layout = groups, outputs // groups, height * width * per_group
-        lib = self._lib
-        self._pack_own(
-            session,
-            layout,
-            kernel,
-            bias,
-            None,
-            lib.np_fp32_packed_size(*layout),
-            lambda block, k, b, _: lib.np_fp32_pack(*layout, k, b, block),
-        )
+        sizes = groups, outputs // groups, height * width * per_group
+        self._pack(kernel, bias, sizes, False, session)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
         batch, height, width, channels = checked_shape(shape, 4)
         if channels != self.channels:
             raise BackendError(f"a convolution of {self.channels} channels got {channels}")
-        movement = self._movement
-        out = output_size((batch, height, width, channels), self._window, movement)
+        sizes = batch, height, width, channels
+        out = output_size(sizes, self._window, self._movement)
         checked_shape((batch, *out, self.outputs))
-        out_height, out_width = out
-        steps, dilations = tuple(movement.strides), tuple(movement.dilations)
-        reach = [(k - 1) * d + 1 for k, d in zip(self._window, dilations, strict=True)]
-        copies = any(movement.pads)
-        wide_width = (out_width - 1) * steps[1] + reach[1] if copies else width
-        most = (_BAND_BYTES // (4 * wide_width * channels) - reach[0]) // steps[0] + 1
-        band, bands = tiled.even_bands(out_height, max(most, -(-_PIXELS // out_width)))
-        columns, parts = tiled.column_parts(
-            self.outputs // movement.groups, batch * bands, pool.threads
+        self._reshape(
+            sizes, out, self.outputs, self._window, self._runs, self._movement, self._epilogue, pool
         )
-        rows = (band - 1) * steps[0] + reach[0]
-        elements = tiled.checked_elements(rows * wide_width * channels)
-        pixels = tiled.line(4 * elements) if copies else 0
-        runs = pixels + tiled.line(4 * band * out_width)
-        scratch = runs + tiled.line(4 * self._runs[0])
-        self.workspace = pool.threads * scratch
-        low, high = self._limits
-        given = {
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out_height,
-            "out_width": out_width,
-            "outputs": self.outputs,
-            "groups": movement.groups,
-            "window": self._window,
-            "steps": steps,
-            "dilations": dilations,
-            "pads": tuple(movement.pads[:2]),
-            "copies": copies,
-            "wide_width": wide_width,
-            "runs": self._runs[0],
-            "run_length": self._runs[1],
-            "band": band,
-            "bands": bands,
-            "parts": parts,
-            "part_columns": columns,
-            "low": tiled.float32(low),
-            "high": tiled.float32(high),
-            "target": tiled.target(),
-            "pixels_offset": pixels,
-            "runs_offset": runs,
-            "thread_scratch": scratch,
-            "packed": self._packed_weights,
-        }
-        self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
         return out
+
+
+class TiledFullyConnected(_TiledFp32):
+    """Rows of float32 times a constant matrix, plus a bias; see `FullyConnected`.
+
+    Args:
+        kernel: float32 [O, C], or [C, O] where `transposed`.
+        bias: float32 [O], or None.
+        epilogue: what becomes of sums.
+        transposed: whether the kernel has its input channels first.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        BackendError: what is not valid.
+    """
+
+    def __init__(
+        self,
+        kernel: Weight,
+        bias: Weight | None,
+        epilogue: Epilogue,
+        *,
+        transposed: bool = False,
+        session: Session | None = None,
+    ) -> None:
+        super().__init__()
+        outputs, inputs = checked_shape(kernel.shape, 2)
+        if transposed:
+            outputs, inputs = inputs, outputs
+        self.channels, self.outputs = inputs, outputs
+        self._epilogue = epilogue
+        self._pack(kernel, bias, (1, outputs, inputs), transposed, session)
+
+    def reshape(self, rows: int, pool: ThreadPool) -> Any:
+        """Take `rows` rows; give the parameters of the product."""
+        checked_shape((rows, max(self.channels, self.outputs)))
+        sizes, out = (1, rows, 1, self.channels), (rows, 1)
+        runs = 1, self.channels
+        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self._epilogue, pool)
+        return self.params

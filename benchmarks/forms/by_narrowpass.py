@@ -1,10 +1,10 @@
-"""Quantizes with this project."""
+"""Narrows with this project."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from quantizers.source import Source
+from forms.source import Source
 
 
 def build(source: Source, target: Path, pipeline: str) -> None:
@@ -23,6 +23,11 @@ def build(source: Source, target: Path, pipeline: str) -> None:
 def plain(source: Source, target: Path) -> None:
     """Leave the model in float32."""
     build(source, target, "fold")
+
+
+def bfloat16(source: Source, target: Path) -> None:
+    """Compute in bfloat16; inputs and outputs keep their types."""
+    build(source, target, "fold,fp16{dtype=bfloat16}")
 
 
 def static(source: Source, target: Path) -> None:

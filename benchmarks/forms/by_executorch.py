@@ -1,4 +1,4 @@
-"""Quantizes torch's form of a model for ExecuTorch's XNNPACK backend."""
+"""Lowers torch's form of a model to ExecuTorch's XNNPACK backend, as it is or quantized."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import export_executorch
 import zoo
 
-from quantizers.source import Source
+from forms.source import Source
+
+
+def plain(source: Source, target: Path) -> None:
+    """Leave the model in float32."""
+    export_executorch.export(source.name, target, source.sequence)
 
 
 def static(source: Source, target: Path) -> None:

@@ -1,18 +1,18 @@
-"""Makes int8 models with this project and with its peers, for ``int8_runtimes.py``.
+"""Makes the forms of models that ``fast_path.py`` compares: float32, bfloat16 and int8.
 
-    python benchmarks/int8_models.py FOLDER [--model resnet50 ...] [--variant "openvino nncf" ...]
+    python benchmarks/make_forms.py FOLDER [--model resnet50 ...] [--variant "openvino nncf" ...]
         [--samples 16] [--sequence 128]
 
 Exports the models, fixes their dimensions (one image, or one sequence), writes random samples to
 calibrate with, and gives both to each tool in a process of its own: narrowpass as
 ``narrowpass build MODEL.onnx -p "fold,int8-sym{mode=static}" --calibration SAMPLES`` (also
-``mode=dynamic`` and plain ``fold``); onnxruntime's ``quantize_static`` (QDQ, for each channel, u8s8
-and s8s8, after ``quant_pre_process``), and for transformers ``quantize_dynamic``, after fusing
-attention; NNCF on OpenVINO's form of the model; ExecuTorch with ``XNNPACKQuantizer``, static for
-convolutional networks and dynamic for transformers. Shown are the seconds that each tool takes, the
-most memory of its process, and the bytes of its weights file, or why there is none. A file that is
-there already is not made again. Needs the dependency group ``int8``; without ExecuTorch or NNCF the
-rows of these say so.
+``mode=dynamic``, ``fp16{dtype=bfloat16}`` and plain ``fold``); onnxruntime's ``quantize_static``
+(QDQ, for each channel, u8s8 and s8s8, after ``quant_pre_process``), and for transformers
+``quantize_dynamic``, after fusing attention; NNCF on OpenVINO's form of the model; ExecuTorch with
+``XNNPACKQuantizer``, static for convolutional networks and dynamic for transformers. Shown are the
+seconds that each tool takes, the most memory of its process, and the bytes of its weights file, or
+why there is none. A file that is there already is not made again. Needs the dependency group
+``int8``; without ExecuTorch or NNCF the rows of these say so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from quantizers import MODELS, VARIANTS, Source, Variant, bytes_of_weights, prepare
+from forms import MODELS, VARIANTS, Source, Variant, bytes_of_weights, prepare
 
 
 def work(variant: Variant, source: Source, pipe: Connection) -> None:

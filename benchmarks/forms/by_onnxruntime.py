@@ -18,7 +18,7 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from runners import Feeds
 
-from quantizers.source import Source
+from forms.source import Source
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
@@ -61,7 +61,8 @@ def dynamic(source: Source, target: Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.onnx"
-        optimize_model(str(source.model), model_type="bert").save_model_to_file(str(ready))
+        kind = "vit" if "vit" in source.name else "bert"
+        optimize_model(str(source.model), model_type=kind).save_model_to_file(str(ready))
         quantize_dynamic(
             str(ready),
             str(target),

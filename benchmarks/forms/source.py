@@ -32,8 +32,12 @@ class Source:
 
     @property
     def convolutional(self) -> bool:
-        """Tell whether it is a model of images, not of tokens."""
-        return "x" in zoo.MODELS[self.name].kind.inputs
+        """Tell whether it is a convolutional network, and not a transformer."""
+        return zoo.MODELS[self.name].module == "convolutional"
+
+    def feeds(self, seed: int) -> Feeds:
+        """Make random feeds: an image of unit variance, or tokens without padding."""
+        return zoo.feeds(self.name, seed, 1, self.sequence)
 
     def samples(self) -> Iterator[Feeds]:
         """Give the samples of the folder, one after the other."""
@@ -51,11 +55,12 @@ def prepare(name: str, folder: Path, sequence: int, count: int) -> Source:
         onnx.save(exported, model)
     calibration = folder / f"{name}-calibration"
     calibration.mkdir(exist_ok=True)
+    source = Source(name, model, calibration, sequence)
     for seed in range(_SEED, _SEED + count):
         path = calibration / f"{seed:04}.npz"
         if not path.exists():
-            np.savez(path, **zoo.feeds(name, seed, 1, sequence))
-    return Source(name, model, calibration, sequence)
+            np.savez(path, **source.feeds(seed))
+    return source
 
 
 def _fix(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:

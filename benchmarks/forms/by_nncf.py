@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quantizers.source import Source
+from forms.source import Source
 
 
 def static(source: Source, target: Path) -> None:

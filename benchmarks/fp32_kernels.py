@@ -1,0 +1,168 @@
+"""Times products and convolutions of float32 by the kernels of this package.
+
+Usage: ``python benchmarks/fp32_kernels.py [--threads 1] [--rounds 30] [--only ResNet-50]``
+
+Shapes are those of ResNet-50, MobileNetV2, MiniLM, BERT, ViT and GPT-2, and products of few rows,
+for which reading the matrix takes longest. Ours and XNNPACK's are run in turns. Shown are billions of
+operations a second, a multiplication and an addition being two, by processor time where there is
+one thread; the median of all rounds, and the best of them in brackets, since other programs only
+make one slower; and, of the medians, how many times faster ours is. Results must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected, Movement
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+Shape = tuple[str, tuple[int, ...], int, int, int, int]
+
+# Name, height and width or rows, inputs, outputs, window, stride.
+SHAPES: tuple[Shape, ...] = (
+    ("ResNet-50", (224, 224), 3, 64, 7, 2),
+    ("ResNet-50", (56, 56), 64, 64, 1, 1),
+    ("ResNet-50", (56, 56), 64, 64, 3, 1),
+    ("ResNet-50", (56, 56), 64, 256, 1, 1),
+    ("ResNet-50", (56, 56), 256, 64, 1, 1),
+    ("ResNet-50", (56, 56), 128, 128, 3, 2),
+    ("ResNet-50", (56, 56), 256, 512, 1, 2),
+    ("ResNet-50", (28, 28), 128, 128, 3, 1),
+    ("ResNet-50", (28, 28), 128, 512, 1, 1),
+    ("ResNet-50", (28, 28), 512, 128, 1, 1),
+    ("ResNet-50", (14, 14), 256, 256, 3, 1),
+    ("ResNet-50", (14, 14), 1024, 256, 1, 1),
+    ("ResNet-50", (14, 14), 256, 1024, 1, 1),
+    ("ResNet-50", (7, 7), 512, 512, 3, 1),
+    ("ResNet-50", (7, 7), 512, 2048, 1, 1),
+    ("ResNet-50", (7, 7), 2048, 512, 1, 1),
+    ("MobileNetV2", (224, 224), 3, 32, 3, 2),
+    ("MobileNetV2", (112, 112), 16, 96, 1, 1),
+    ("MobileNetV2", (56, 56), 96, 24, 1, 1),
+    ("MobileNetV2", (28, 28), 192, 32, 1, 1),
+    ("MobileNetV2", (14, 14), 64, 384, 1, 1),
+    ("MobileNetV2", (7, 7), 960, 160, 1, 1),
+    ("MobileNetV2", (7, 7), 320, 1280, 1, 1),
+    ("MiniLM", (128,), 384, 384, 1, 1),
+    ("MiniLM", (128,), 384, 1536, 1, 1),
+    ("MiniLM", (128,), 1536, 384, 1, 1),
+    ("BERT", (128,), 768, 768, 1, 1),
+    ("BERT", (128,), 768, 3072, 1, 1),
+    ("BERT", (128,), 3072, 768, 1, 1),
+    ("ViT", (197,), 768, 768, 1, 1),
+    ("ViT", (197,), 768, 3072, 1, 1),
+    ("ViT", (197,), 3072, 768, 1, 1),
+    ("GPT-2", (128,), 768, 2304, 1, 1),
+    ("GPT-2", (128,), 768, 50257, 1, 1),
+    ("few rows", (1,), 768, 768, 1, 1),
+    ("few rows", (1,), 768, 3072, 1, 1),
+    ("few rows", (2,), 768, 3072, 1, 1),
+    ("few rows", (4,), 768, 3072, 1, 1),
+    ("few rows", (7,), 768, 3072, 1, 1),
+    ("few rows", (8,), 768, 3072, 1, 1),
+    ("few rows", (1,), 2048, 1000, 1, 1),
+    ("few rows", (1,), 2048, 8192, 1, 1),
+)
+
+
+def operators(shape: Shape, rng: np.random.Generator) -> dict[str, Any]:
+    """Give two operators."""
+    _, size, inputs, outputs, window, stride = shape
+    bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
+    if len(size) == 1:
+        matrix = rng.standard_normal((outputs, inputs), np.float32) / np.float32(math.sqrt(inputs))
+        kernel = Weight.of(matrix)
+        return {
+            "ours": TiledFullyConnected(kernel, bias, Epilogue()),
+            "XNNPACK": FullyConnected(kernel, bias),
+        }
+    pad = window // 2
+    movement = Movement(pads=(pad,) * 4, strides=(stride, stride))
+    depth = np.float32(math.sqrt(window * window * inputs))
+    kernel = Weight.of(rng.standard_normal((outputs, window, window, inputs), np.float32) / depth)
+    return {
+        "ours": TiledConvolution(kernel, bias, movement),
+        "XNNPACK": Convolution(kernel, bias, movement),
+    }
+
+
+def measure(
+    shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int
+) -> tuple[float, dict[str, list[float]]]:
+    """Give the operations of a run, and the seconds of each round of each operator."""
+    _, size, inputs, outputs, window, _ = shape
+    made = operators(shape, rng)
+    image = (1, *size, inputs) if len(size) == 2 else (*size, inputs)
+    x = rng.standard_normal(image).astype(np.float32)
+    tapes, kept, results = {}, [], {}
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    pixels = size[0]
+    for name, operator in made.items():
+        if len(size) == 2:
+            out = operator.reshape(image, pool)
+            pixels = out[0] * out[1]
+        else:
+            operator.reshape(size[0], pool)
+        tape = Tape([Entry(operator.call, (0,), 1, operator, operator.params, False, name)], 2)
+        given = aligned(x.nbytes)
+        given[: x.nbytes].view(np.float32)[...] = x.reshape(-1)
+        results[name] = np.empty(pixels * outputs, np.float32)
+        scratch = aligned(operator.workspace)
+        tape.bind_workspace(scratch, 0)
+        tape.bind(0, given)
+        tape.bind(1, results[name])
+        tape.run(pool)
+        kept += [given, scratch]
+        tapes[name] = tape
+    if not np.allclose(results["ours"], results["XNNPACK"], rtol=0, atol=1e-4):
+        raise SystemExit(f"{shape}: ours and XNNPACK's results differ")
+    work = 2.0 * pixels * outputs * window * window * inputs
+    repeats = max(1, round(1e8 / work))
+    clock = time.process_time if pool.threads == 1 else time.perf_counter
+    for _ in range(rounds):
+        for name, tape in tapes.items():
+            start = clock()
+            for _ in range(repeats):
+                tape.run(pool)
+            seconds[name].append((clock() - start) / repeats)
+    return work, seconds
+
+
+def main() -> None:
+    """Print a row for each shape."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    pool, rng = shared(arguments.threads), np.random.default_rng(0)
+    print(f"{'':40}{'ours':>18}{'XNNPACK':>18}   faster   GB/s")
+    for shape in SHAPES:
+        if arguments.only not in shape[0]:
+            continue
+        work, seconds = measure(shape, rng, pool, arguments.rounds)
+        name, size, inputs, outputs, window, stride = shape
+        sizes = "x".join(map(str, size))
+        text = f"{name:11} {sizes:8} {window}x{window}/{stride} {inputs} to {outputs}"
+        medians = {key: statistics.median(times) for key, times in seconds.items()}
+        rates = [
+            f"{work / medians[key] / 1e9:9.1f} ({work / min(times) / 1e9:6.1f})"
+            for key, times in seconds.items()
+        ]
+        matrix = 4 * window * window * inputs * outputs / min(seconds["ours"]) / 1e9
+        ratio = medians["XNNPACK"] / medians["ours"]
+        print(f"{text:40}{rates[0]}{rates[1]} {ratio:8.2f} {matrix:6.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
