@@ -9,8 +9,8 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
-HEADERS = ("xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "fp32_kernels.h", "workers.h")
-HEADERS += ("weights.h", "tape.h")
+HEADERS = ("xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "fp32_kernels.h")
+HEADERS += ("bf16_kernels.h", "workers.h", "weights.h", "tape.h")
 
 _CONSTANT = re.compile(r"#define \w+ (?:0x)?[0-9a-fA-F]+u?$")
 

@@ -116,7 +116,7 @@ EPILOGUE_INLINE void end_rows(const struct np_epilogue *e, const int function, f
                         size_t out_stride, const float *residual, size_t residual_stride,
                         size_t rows, size_t columns) {
   for (size_t row = 0; row < rows; row++, out += out_stride) {
-    const float *added = residual + (residual == NULL ? 0 : row * residual_stride);
+    const float *added = residual == NULL ? NULL : residual + row * residual_stride;
     size_t n = 0;
     for (; n + LANES <= columns; n += LANES) {
       const vec second = added == NULL ? (vec){0} : *(const vec *)(added + n);

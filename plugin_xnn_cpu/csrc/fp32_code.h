@@ -18,6 +18,7 @@ typedef struct {
   size_t run_count;
   size_t run_length;
   const float *weights;
+  const float *ahead;    /* weights that are needed next */
   const float *bias;     /* NULL where sums continue what is in `out` */
   const float *residual; /* added to the sums; NULL for none; lies as `out` does */
   size_t columns;        /* of the panel */

@@ -75,46 +75,110 @@ static void address(const struct np_fp32_convolution_params *p, size_t rows, int
   }
 }
 
-/* Multiply a panel with all windows, a part of the inputs at a time. */
-static void multiply(const job *task, np_fp32_panel *panel, const float *packed) {
-  const struct np_fp32_convolution_params *p = task->params;
-  const struct np_epilogue *e = &p->epilogue;
-  const size_t width = (panel->columns + p->lanes - 1) / p->lanes * p->lanes;
+/* A part of the inputs: some whole runs, or a piece of one. */
+typedef struct {
+  size_t run;
+  size_t runs;
+  size_t start; /* in the run */
+  size_t length;
+} inputs_part;
+
+/* The part that follows another one; the first one follows one of no runs. 0 after the last. */
+static int next_part(const struct np_fp32_convolution_params *p, inputs_part *part) {
   const size_t pieces = (p->run_length + p->depth - 1) / p->depth; /* of a run */
-  const size_t piece = ((p->run_length + pieces - 1) / pieces + 7) / 8 * 8;
-  const size_t blocks = (p->runs * p->run_length + p->depth - 1) / p->depth;
-  const size_t together = pieces > 1 ? 1 : (p->runs + blocks - 1) / blocks; /* runs */
+  if (pieces > 1) {
+    const size_t piece = ((p->run_length + pieces - 1) / pieces + 7) / 8 * 8;
+    part->start += part->length;
+    part->run += part->start == p->run_length;
+    part->start %= p->run_length;
+    part->runs = 1;
+    part->length = p->run_length - part->start < piece ? p->run_length - part->start : piece;
+    return part->run < p->runs;
+  }
+  const size_t parts = (p->runs * p->run_length + p->depth - 1) / p->depth;
+  const size_t together = (p->runs + parts - 1) / parts;
+  part->run += part->runs;
+  part->length = p->run_length;
+  part->runs = p->runs - part->run < together ? p->runs - part->run : together;
+  return part->run < p->runs;
+}
+
+/* The columns of a panel of a group. */
+typedef struct {
+  size_t first;
+  size_t columns;
+  size_t width;  /* with those that fill the last vector */
+  size_t offset; /* floats, in the group's packed weights */
+} panel_place;
+
+static panel_place place(const struct np_fp32_convolution_params *p, size_t number) {
+  const size_t outputs = p->outputs / p->groups;
+  const size_t vectors = (outputs + p->lanes - 1) / p->lanes;
+  const size_t panels = np_fp32_panels(p->lanes, outputs);
+  const size_t first = number * vectors / panels * p->lanes;
+  const size_t end = (number + 1) * vectors / panels * p->lanes;
+  const size_t columns = (end < outputs ? end : outputs) - first;
+  return (panel_place){first, columns, end - first, first * (1 + p->runs * p->run_length)};
+}
+
+static const float *weights_of(const struct np_fp32_convolution_params *p, const float *packed,
+                               panel_place panel, inputs_part part) {
+  const size_t before = part.run * p->run_length + part.start;
+  return packed + panel.offset + panel.width * (1 + before);
+}
+
+/* Multiply a part of the inputs of all windows with a panel; `panel` knows the windows. */
+static void multiply(const job *task, np_fp32_panel panel, const float *packed, panel_place at,
+                     inputs_part part, int last) {
+  const struct np_fp32_convolution_params *p = task->params;
+  const struct np_epilogue *e = &task->epilogue;
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
-  const float *image = panel->image;
-  const int32_t *runs = panel->runs;
-  panel->weights = packed + width;
-  panel->bias = packed;
-  panel->residual = task->before == NULL ? NULL : task->before + (panel->out - task->out);
-  panel->low = -INFINITY;
-  panel->high = INFINITY;
-  panel->end = NULL;
-  for (size_t q = 0; q < p->runs; q += together) {
-    panel->runs = runs + q;
-    panel->run_count = p->runs - q < together ? p->runs - q : together;
-    for (size_t k = 0; k < p->run_length; k += piece) {
-      panel->image = image + k;
-      panel->run_length = p->run_length - k < piece ? p->run_length - k : piece;
-      const int last = q + together >= p->runs && k + piece >= p->run_length;
-      if (last && simple) {
-        panel->low = e->low;
-        panel->high = e->high;
-      } else if (last) {
-        panel->end = task->end;
-        panel->after = task->after == NULL ? NULL : task->after + (panel->out - task->out);
+  const int first = part.run == 0 && part.start == 0;
+  panel.image += part.start;
+  panel.runs += part.run;
+  panel.run_count = part.runs;
+  panel.run_length = part.length;
+  panel.weights = weights_of(p, packed, at, part);
+  panel.bias = first ? packed + at.offset : NULL;
+  panel.columns = at.columns;
+  panel.out += at.first;
+  const ptrdiff_t offset = panel.out - task->out;
+  panel.residual = first && task->before != NULL ? task->before + offset : NULL;
+  panel.low = last && simple ? e->low : -INFINITY;
+  panel.high = last && simple ? e->high : INFINITY;
+  panel.end = last && !simple ? task->end : NULL;
+  panel.after = task->after == NULL ? NULL : task->after + offset;
+  task->multiply(&panel);
+}
+
+/* Multiply all windows with the panels of a group from `first` to `end`. */
+static void multiply_group(const job *task, np_fp32_panel panel, const float *packed, size_t first,
+                           size_t end) {
+  const struct np_fp32_convolution_params *p = task->params;
+  if (!p->panels_within) {
+    for (size_t n = first; n < end; n++) {
+      const panel_place at = place(p, n);
+      inputs_part part = {0}, next = {0};
+      for (int more = next_part(p, &part); more; part = next) {
+        next = part;
+        more = next_part(p, &next);
+        panel.ahead = weights_of(p, packed, at, part) + part.runs * part.length * at.width;
+        multiply(task, panel, packed, at, part, !more);
       }
-      task->multiply(panel);
-      panel->weights += panel->run_count * panel->run_length * width;
-      panel->bias = NULL;
-      panel->residual = NULL;
+    }
+    return;
+  }
+  inputs_part part = {0}, next = {0};
+  for (int more = next_part(p, &part); more; part = next) {
+    next = part;
+    more = next_part(p, &next);
+    for (size_t n = first; n < end; n++) {
+      const int within = n + 1 < end;
+      const panel_place after = place(p, within ? n + 1 : first);
+      panel.ahead = weights_of(p, packed, after, within || !more ? part : next);
+      multiply(task, panel, packed, place(p, n), part, !more);
     }
   }
-  panel->image = image;
-  panel->runs = runs;
 }
 
 static void part(void *context, size_t thread, size_t index) {
@@ -140,11 +204,8 @@ static void part(void *context, size_t thread, size_t index) {
   }
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
-  const size_t vectors = (outputs + p->lanes - 1) / p->lanes;
   const size_t panels = np_fp32_panels(p->lanes, outputs);
-  const size_t first_panel = side * panels / p->parts, end = (side + 1) * panels / p->parts;
-  const size_t vector_size = p->lanes * (1 + p->runs * p->run_length);
-  float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
+  const size_t group_size = np_fp32_packed_size(p->lanes, 1, outputs, p->runs * p->run_length);
   np_fp32_panel panel = {
       .pixels = pixels,
       .count = rows * p->out_width,
@@ -153,16 +214,13 @@ static void part(void *context, size_t thread, size_t index) {
       .out_stride = p->outputs,
       .epilogue = &task->epilogue,
   };
+  float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
   for (size_t group = 0; group < p->groups; group++) {
-    const float *packed = (const float *)p->packed + group * vectors * vector_size;
     panel.image = image + group * inputs;
-    for (size_t n = first_panel; n < end; n++) {
-      const size_t vector = n * vectors / panels, column = vector * p->lanes;
-      const size_t after = (n + 1) * vectors / panels * p->lanes;
-      panel.columns = (after < outputs ? after : outputs) - column;
-      panel.out = out + group * outputs + column;
-      multiply(task, &panel, packed + vector * vector_size);
-    }
+    panel.out = out + group * outputs;
+    const float *packed = (const float *)p->packed + group * (group_size / sizeof(float));
+    multiply_group(task, panel, packed, side * panels / p->parts,
+                   (side + 1) * panels / p->parts);
   }
 }
 

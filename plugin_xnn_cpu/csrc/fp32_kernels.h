@@ -38,6 +38,7 @@ struct np_fp32_convolution_params {
   size_t runs;
   size_t run_length;
   size_t depth;
+  int32_t panels_within; /* all panels for a part of the inputs, rather than the other way round */
   size_t band;           /* output rows */
   size_t bands;          /* of an image */
   size_t parts;          /* that the panels of a group are divided into, for threads */

@@ -10,6 +10,7 @@
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define ROWS 12 /* of the largest tile, one vector wide */
+#define NEAR 4096 /* bytes */
 #define STEP 8 /* elements of a run that are multiplied between two looks at what is ahead */
 
 /* Sums of a tile start as the bias, or as what is in `out` from an earlier part of the inputs. */
@@ -100,9 +101,9 @@ INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *ahead,
 INLINE void tiles(const np_fp32_panel *p, const int vectors) {
   const int most = SUMS / vectors < ROWS ? SUMS / vectors : ROWS;
   size_t left = (p->count + (size_t)most - 1) / (size_t)most;
-  /* What follows this part of the panel is fetched while this one is multiplied. */
-  const size_t depth = p->run_count * p->run_length;
-  const char *ahead = (const char *)(p->weights + LANES * (size_t)vectors * depth);
+  /* The weights that are needed next are fetched while these are multiplied; where each is needed
+   * once, those a bit ahead. */
+  const char *ahead = left > 1 ? (const char *)p->ahead : (const char *)p->weights + NEAR;
   const size_t wanted = LANES * 4 * (size_t)vectors * STEP / 64;
   const size_t lines = (wanted + left - 1) / left;
   for (size_t first = 0; first < p->count; left--) {

@@ -159,6 +159,8 @@ struct np_table_params {
 #define NP_TARGET_BEST 0
 #define NP_TARGET_PLAIN 1
 #define NP_TARGET_AVX2 2
+#define NP_TARGET_AVX512 3
+#define NP_TARGET_AVX512_BF16 4
 
 /* A block of query rows in attention; their sums are kept aside. */
 #define NP_ATTENTION_MOST_ROWS 48

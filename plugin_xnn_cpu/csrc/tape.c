@@ -150,6 +150,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_int8_winograd(step->params, inputs, out, workspace, pool);
     case NP_FP32_CONVOLUTION:
       return np_fp32_convolution(step->params, inputs, out, workspace, pool);
+    case NP_BF16_CONVOLUTION:
+      return np_bf16_convolution(step->params, inputs, out, workspace, pool);
     default:
       return NP_STATUS_CALL;
   }

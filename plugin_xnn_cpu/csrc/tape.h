@@ -62,8 +62,9 @@ enum np_call {
   NP_INT8_PRODUCT = 72,
   NP_INT8_WINOGRAD = 73,
   NP_FP32_CONVOLUTION = 74,
-  NP_INT8_ROWS = 75,
-  NP_INT8_QUAD_DEPTHWISE = 76
+  NP_BF16_CONVOLUTION = 75,
+  NP_INT8_ROWS = 76,
+  NP_INT8_QUAD_DEPTHWISE = 77
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

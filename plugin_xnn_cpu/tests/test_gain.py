@@ -13,6 +13,7 @@ from narrowpass import Color, OpDtypes
 from narrowpass.classify import ACCUMULATE, choose_classifiers
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.operators import bf16_choice
 
 BACKEND = XnnCpuBackend()
 HALF = OpDtypes("float32", "float16")
@@ -43,12 +44,39 @@ def test_a_large_float16_matrix_gains_the_reading_of_half_its_bytes(flags):
     assert BACKEND.gain(product(1, inner=64), HALF) == 0
 
 
-def test_bfloat16_gains_where_the_processor_has_it(flags):
-    flags("avx512_bf16")
+def convolution(inputs=64, group=1, batch=1):
+    weights = np.zeros((64, inputs // group, 3, 3), np.float32)
+    made = one_node("Conv", [[batch, inputs, 30, 30], weights], group=group)
+    return ir.from_proto(made).graph[0]
+
+
+def test_bfloat16_gains_arithmetic_where_the_processor_has_it(monkeypatch):
+    monkeypatch.setattr(bf16_choice, "code", lambda: "avx512bf16")
     few, many = BACKEND.gain(product(1), BRAIN), BACKEND.gain(product(512), BRAIN)
-    assert 0 < few < many
-    flags("avx2")
-    assert BACKEND.gain(product(512), BRAIN) == 0
+    assert few == pytest.approx(1024 * 1024 * 2 / 30e9)
+    assert many == pytest.approx(512 * 1024 * 1024 / 250e9)
+    assert BACKEND.gain(convolution(), BRAIN) == pytest.approx(28**2 * 64 * 64 * 9 / 250e9)
+    assert BACKEND.gain(convolution(), HALF) == 0
+    assert BACKEND.gain(convolution(group=64), BRAIN) == 0, "depthwise"
+    assert BACKEND.gain(convolution(group=2), BRAIN) > 0
+    batch = convolution(batch="n"), convolution(batch=3)
+    one, three = (BACKEND.gain(node, BRAIN) for node in batch)
+    assert three == pytest.approx(3 * one)
+
+
+@pytest.mark.parametrize("code", ["avx512", "avx2"])
+def test_bfloat16_gains_the_reading_of_half_the_bytes_elsewhere(monkeypatch, code):
+    monkeypatch.setattr(bf16_choice, "code", lambda: code)
+    few = BACKEND.gain(product(1), BRAIN)
+    assert few == pytest.approx(1024 * 1024 * 2 / 30e9)
+    assert 0 < BACKEND.gain(product(12), BRAIN) < few, "the arithmetic takes longer than that"
+    assert BACKEND.gain(product(bf16_choice.FEW_ROWS + 1), BRAIN) == 0
+    assert BACKEND.gain(convolution(), BRAIN) == 0
+
+
+def test_bfloat16_gains_nothing_without_fast_code(monkeypatch):
+    monkeypatch.setattr(bf16_choice, "code", lambda: "plain")
+    assert BACKEND.gain(product(1), BRAIN) == 0
 
 
 def test_what_is_computed_in_float32_anyway_gains_nothing():

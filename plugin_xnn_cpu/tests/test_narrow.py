@@ -12,6 +12,7 @@ from xnn_kit import compile_model, fully_connected
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
+from narrowpass_xnn_cpu.native.operators import bf16_choice
 
 RNG = np.random.default_rng(9)
 NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -116,7 +117,9 @@ def test_a_narrow_network(name):
     assert {p.partition for p in program.explain()} == {0}
     convolution = program.explain()[0]
     assert convolution.dtype == name
-    assert convolution.kernel.removeprefix("xnn ") == "convolution in float32"
+    narrow = name == "bfloat16" and bf16_choice.convolution_is_ours(depthwise=False)
+    expected = f"convolution in {name if narrow else 'float32'}"
+    assert convolution.kernel.removeprefix("xnn ") == expected
     reference = ReferenceBackend().compile(Bundle({"main": model}), CompileOptions())
     for batch in (1, 3):
         x = RNG.standard_normal((batch, 3, 8, 8)).astype(NARROW[name])
@@ -177,6 +180,8 @@ def test_products_in_the_type_that_is_faster(name, rows, size):
         fast = rows <= 8 and size[0] * size[1] >= 1 << 19
         narrow, wide = "xnn fully connected in float16", f"{fully_connected()} in float32"
         assert kernel == (narrow if fast else wide)
+    elif bf16_choice.product_is_ours(rows):
+        assert kernel == "fully connected in bfloat16"
     else:
         # In float32 only where the processor cannot multiply bfloat16.
         assert kernel in ("xnn fully connected in bfloat16", f"{fully_connected()} in float32")

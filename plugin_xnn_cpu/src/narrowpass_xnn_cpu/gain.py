@@ -13,6 +13,7 @@ from narrowpass_xnn_cpu.lower.families import reason
 from narrowpass_xnn_cpu.lower.patterns import operations
 from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.operators import bf16_choice
 
 if TYPE_CHECKING:
     from narrowpass import Backend, OpDtypes
@@ -24,27 +25,48 @@ which decides whether a product waits for its matrix or for the arithmetic."""
 
 
 def seconds_saved(node: ir.Node, dtypes: OpDtypes) -> float:
-    """Estimate what a product with a constant matrix saves in a narrow type; see `Backend.gain`.
+    """Estimate what constant weights save in a narrow type; see `Backend.gain`.
 
-    Other operators compute in float32 from narrow operands, and gain nothing. Rows that are not
-    known count as one.
+    Other operators compute in float32 from narrow operands, and gain nothing. Rows and pixels that
+    are not known count as one.
     """
-    matrix = node.inputs[1] if len(node.inputs) > 1 else None
-    if node.domain or node.op_type not in ("MatMul", "Gemm") or matrix is None:
+    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    if node.domain or weights is None or weights.const_value is None:
         return 0.0
-    tensor = matrix.const_value
-    if tensor is None or len(tensor.shape) != 2:
-        return 0.0
-    size = int(tensor.size)
-    result = node.outputs[0].shape
-    rows = math.prod(dim for dim in (result or ())[:-1] if isinstance(dim, int))
+    shape = tuple(weights.const_value.shape.numpy())
+    result = node.outputs[0].shape or ()
+    if node.op_type in ("MatMul", "Gemm") and len(shape) == 2:
+        rows = math.prod(dim for dim in result[:-1] if isinstance(dim, int))
+        return _of_product(rows, math.prod(shape), dtypes)
+    if node.op_type == "Conv" and len(shape) in (3, 4) and dtypes.output == "bfloat16":
+        depthwise = shape[1] == 1 and node.attributes.get_int("group", 1) > 1
+        if bf16_choice.convolution_is_ours(depthwise=depthwise):
+            pixels = math.prod(dim for dim in (*result[:1], *result[2:]) if isinstance(dim, int))
+            wide, narrow = _seconds(pixels, math.prod(shape), pairs=True)
+            return wide - narrow
+    return 0.0
+
+
+def _seconds(rows: int, size: int, *, pairs: bool) -> tuple[float, float]:
+    """Give the time of a product with weights of float32, and with those of half as many bytes.
+
+    Args:
+        rows: that are multiplied.
+        size: of the matrix, in elements.
+        pairs: whether the arithmetic takes half as long, too.
+    """
     reading = size * 4 / _BYTES_PER_SECOND
-    wide = max(reading, 2 * rows * size / _OPERATIONS_PER_SECOND)
-    if dtypes.output == "bfloat16":
-        return wide / 2 if "avx512_bf16" in cpu.flags() else 0.0
+    computing = 2 * rows * size / _OPERATIONS_PER_SECOND
+    return max(reading, computing), max(reading / 2, computing / 2 if pairs else computing)
+
+
+def _of_product(rows: int, size: int, dtypes: OpDtypes) -> float:
+    if dtypes.output == "bfloat16" and bf16_choice.product_is_ours(rows):
+        wide, narrow = _seconds(rows, size, pairs=bf16_choice.multiplies_pairs())
+        return wide - narrow
     sums = dtypes.accumulate != "float32" or cpu.sums_halves_in_float32()
     if dtypes.output == "float16" and rows <= HALF_ROWS and size >= HALF_SIZE and sums:
-        return reading / 2
+        return size * 2 / _BYTES_PER_SECOND
     return 0.0
 
 

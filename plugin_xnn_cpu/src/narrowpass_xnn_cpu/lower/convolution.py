@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
@@ -14,7 +15,7 @@ from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.product import Product
+from narrowpass_xnn_cpu.lower.product import BFLOAT16, Product
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     Deconvolution,
@@ -22,9 +23,11 @@ from narrowpass_xnn_cpu.native.operators import (
     Movement,
     fp32_choice,
 )
+from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
 from narrowpass_xnn_cpu.native.operators.fp32_choice import AnyConvolution
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
+from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
@@ -129,6 +132,11 @@ def _same_pads(
     return before + after
 
 
+_Operator = (
+    AnyConvolution | TiledConvolutionBf16 | Deconvolution | DeconvolutionS8 | AnyConvolutionS8
+)
+
+
 class Convolve(Ended):
     """A convolution, plain or transposed, over images, or over lines as images of height 1."""
 
@@ -136,7 +144,7 @@ class Convolve(Ended):
         self,
         given: Slot,
         output: Slot,
-        operator: AnyConvolution | Deconvolution | DeconvolutionS8 | AnyConvolutionS8,
+        operator: _Operator,
         window: Window,
         outputs: int,
         name: str,
@@ -178,7 +186,7 @@ class Convolve(Ended):
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
         epilogue = self.fitting(shapes, result)
-        if isinstance(operator, TiledConvolution):
+        if isinstance(operator, TiledConvolution | TiledConvolutionBf16):
             operator.end_with(epilogue)
         return Run(result, operator.call if image[0] else "", operator, operator.params)
 
@@ -251,21 +259,41 @@ def _conv_ends(op: Op, facts: Facts) -> bool:
     sizes = _kernel_dims(op, facts)
     if isinstance(sizes, str):
         return False
-    window = _window(op, facts, sizes)
-    return fp32_choice.is_ours(
-        window.size, _movement(op, window), depthwise=_is_depthwise(op, sizes[1])
-    )
+    window, depthwise = _window(op, facts, sizes), _is_depthwise(op, sizes[1])
+    if facts.stored(op.required(1)).dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
+        return True
+    return fp32_choice.is_ours(window.size, _movement(op, window), depthwise=depthwise)
 
 
 @lowers("Conv", check=_check_conv, clamps=True, ends=_conv_ends)
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given = op.required(0)
-    kernel = facts.weight(op.required(1))
+    kernel = facts.stored(op.required(1))
     window = _window(op, facts, kernel.shape)
     outputs, per_group = kernel.shape[:2]
     perm = CHANNELS_LAST[len(kernel.shape)]
     movement = _movement(op, window)
+    depthwise = _is_depthwise(op, per_group)
+    if kernel.dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
+        packed = kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1)
+        bias, session = _bias(facts, op.input(2)), builder.session
+        narrow = TiledConvolutionBf16(packed, bias, movement, op.epilogue, session=session)
+        step = Convolve(
+            builder.at(given, perm),
+            builder.new(op.output),
+            narrow,
+            window,
+            outputs,
+            "convolution",
+            op.epilogue,
+            residual_of(op, builder, perm),
+            op.residual_fits,
+        )
+        step.precision = kernel.dtype.name
+        emit(op, builder, step, perm)
+        return
+    kernel = kernel.cast(np.dtype(np.float32))
     if fp32_choice.is_product(window.size, movement):
         # As floats: bytes of a matrix would be widened in each run.
         floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
@@ -284,7 +312,6 @@ def _conv(op: Op, builder: Builder) -> None:
         emit(op, builder, Linear(slot, builder.new(op.output), product, residual, fits), perm)
         return
     image = kernel.reshape(outputs, per_group, *window.size)
-    depthwise = _is_depthwise(op, per_group)
     if depthwise:
         packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
     else:

@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.lower.product import Product, is_ours
 from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import BatchMatMul
+from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
@@ -61,7 +62,7 @@ class Linear(Ended):
             return Run(result)
         operator = product.operator(rows)
         params = operator.reshape(rows, sizing.pool)
-        if isinstance(operator, TiledFullyConnected):
+        if isinstance(operator, TiledFullyConnected | TiledFullyConnectedBf16):
             operator.end_with(epilogue)
         return Run(result, operator.call, operator, params)
 
@@ -155,7 +156,15 @@ def _gemm_ends(op: Op, facts: Facts) -> bool:
     outputs = kernel.shape[0 if op.get("transB", 0) else 1]
     added = op.input(2)
     complete = added is None or as_bias(facts, added, outputs, np.float32(1)) is not None
-    return complete and is_ours(kernel)
+    if op.get("alpha", 1.0) != 1.0:
+        kernel = kernel.cast(np.dtype(np.float32))
+    return complete and is_ours(kernel, _count(_leading(op, facts)))
+
+
+def _leading(op: Op, facts: Facts) -> Sequence[int | str | None]:
+    """Give the dimension of the rows of a Gemm, if it is known that there is one."""
+    dims = facts.dims(op.input(0)) or ()
+    return dims[1:] if op.get("transA", 0) else dims[:1]
 
 
 @lowers("Gemm", check=_check_gemm, clamps=True, ends=_gemm_ends)
@@ -179,8 +188,7 @@ def _gemm(op: Op, builder: Builder) -> None:
         kernel = kernel.cast(np.dtype(np.float32)).times(alpha)
     bias = as_bias(facts, added, kernel.shape[1], beta)
     complete = added is None or bias is not None
-    dims = facts.dims(given) or ()
-    leading = dims[1:] if op.get("transA", 0) else dims[:1]
+    leading = _leading(op, facts)
     product = _product(op, builder, kernel, bias, op.epilogue if complete else Epilogue(), leading)
     if complete:
         perm = identity(2)
@@ -266,7 +274,8 @@ def _check_matmul(op: Op, facts: Facts) -> str | None:
 
 def _matmul_ends(op: Op, facts: Facts) -> bool:
     matrix = op.required(1)
-    return _matrix(facts, matrix) and is_ours(facts.stored(matrix))
+    rows = _count((facts.dims(op.input(0)) or ())[:-1])
+    return _matrix(facts, matrix) and is_ours(facts.stored(matrix), rows)
 
 
 @lowers("MatMul", "linear", check=_check_matmul, clamps=True, ends=_matmul_ends)

@@ -13,6 +13,7 @@ from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
+    bf16_choice,
 )
 from narrowpass_xnn_cpu.native.operators.fp32_choice import (
     AnyFullyConnected,
@@ -23,6 +24,7 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
+from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -32,21 +34,28 @@ HALF_ROWS = 8
 
 Reading the matrix takes longest there, and half as many bytes are read: 1.2 to 2.9 times faster
 than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_products.py`). With more rows
-the conversions in the kernel cost more than that. A bfloat16 matrix is multiplied as such where the
-processor has instructions for it, with 1.1 to 3.9 times the speed for any number of rows.
+the conversions in the kernel cost more than that. For bfloat16 matrices see `bf16_choice`.
 """
 
 HALF_SIZE = 1 << 19
 """Elements of a float16 matrix from which computing in float16 pays at all."""
 
 _WIDE = np.dtype(np.float32)
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-_Made = AnyFullyConnected | AnyFullyConnectedInt8
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def is_ours(kernel: Weight) -> bool:
-    """Tell whether a product with a matrix [C, O] is one of ours, which ends with any epilogue."""
+_Made = AnyFullyConnected | AnyFullyConnectedInt8 | TiledFullyConnectedBf16
+
+
+def is_ours(kernel: Weight, rows: int | None) -> bool:
+    """Tell whether a product is one of ours, which ends with any epilogue.
+
+    Args:
+        kernel: [C, O], of the type that it is stored in.
+        rows: how many there are, where that is known.
+    """
+    if kernel.dtype == BFLOAT16 and bf16_choice.is_fast():
+        return bf16_choice.product_is_ours(rows) or products_are_ours()
     return kernel.dtype == _WIDE and kernel.quantized is None and products_are_ours()
 
 
@@ -93,11 +102,8 @@ class Product:
             return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
         self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
-        if kernel.dtype == _BFLOAT16:
-            try:
-                self._make(source, _BFLOAT16, session)
-            except BackendError:
-                self._make(source, _WIDE, session)  # a processor without the instructions
+        if kernel.dtype == BFLOAT16:
+            self._make_bfloat16(source, rows, session)
         else:
             self._make(source, self._fitting(rows), session)
         if kernel.dtype != _WIDE:
@@ -135,6 +141,21 @@ class Product:
             return True
         self.precision = f"float32{reason}"
         return False
+
+    def _make_bfloat16(self, source: Weight, rows: int | None, session: Session | None) -> None:
+        """Make the operator of a matrix that is stored as bfloat16."""
+        if bf16_choice.product_is_ours(rows):
+            self._operators[BFLOAT16] = TiledFullyConnectedBf16(
+                source, self._bias, self.epilogue, transposed=self._transposed, session=session
+            )
+            return
+        if bf16_choice.is_fast():
+            self._make(source, _WIDE, session)
+            return
+        try:
+            self._make(source, BFLOAT16, session)
+        except BackendError:
+            self._make(source, _WIDE, session)  # XNNPACK has no kernel for it here either
 
     def _fitting(self, rows: int | None) -> np.dtype[np.generic]:
         half = self._half and rows is not None and rows <= HALF_ROWS

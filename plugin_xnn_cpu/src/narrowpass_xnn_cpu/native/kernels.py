@@ -14,8 +14,11 @@ _TILE = 12
 """Rows of the largest tile in attention.c."""
 MOST_ROWS = 48
 """NP_ATTENTION_MOST_ROWS."""
+TARGETS = ("best", "plain", "avx2", "avx512", "avx512bf16")
+"""Which code of ours there is, in the order of ``NP_TARGET_*``."""
 TARGET = "best"
-"""Which code of ours runs: the best that the CPU has, ``plain``, or at most ``avx2``."""
+"""Which code of ours runs: the best that the CPU has, or at most what is named. ``avx512bf16`` runs
+on any processor: only those that execute its instructions, or have them emulated, survive it."""
 _BLOCK_FLOATS = 1 << 15
 """Scores that lie in cache beside packed keys and values."""
 _LINE = 16
@@ -193,7 +196,7 @@ def attention(
     _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 4)
     params.scale = scale
     params.block, params.parts, params.part_rows = block, parts, part_rows
-    params.target = ("best", "plain", "avx2").index(TARGET)
+    params.target = TARGETS.index(TARGET)
     params.thread_scratch = -(-scratch // _LINE) * _LINE
     return params, threads * params.thread_scratch * 4
 

@@ -1,10 +1,9 @@
-"""Which kernels compute convolutions of float32: XNNPACK's, or ours.
+"""Which kernels compute products and convolutions of float32: XNNPACK's, or ours.
 
-XNNPACK computes all of them, windows of 1 x 1 too, with a tile of 5 x 16. In the build that is
-bundled, the one for AVX2 keeps one of its ten sums in memory: each step waits for a store and a
-load. The tile of its products of matrices has all sums in registers, and so has ours, of 6 x 16.
-What runs on AVX-512 or Neon are other tiles, near the limit of the processor. Billions of
-operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
+On AVX2, XNNPACK computes all convolutions, windows of 1 x 1 too, with a tile of 5 x 16. In the
+build that is bundled, it keeps one of its ten sums in memory: each step waits for a store and a
+load. The tile of its products of matrices has all sums in registers, and so has ours, of
+6 x 16. Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
 
 ===========================================  =======  ====
 convolution                                  XNNPACK  here
@@ -18,7 +17,29 @@ convolution                                  XNNPACK  here
 1 x 1 of 14 x 14, 1024 to 256 channels, prod.     33    87
 ===========================================  =======  ====
 
-Depthwise convolutions have another kernel, which is XNNPACK's everywhere.
+On AVX-512 its tiles are 7 x 16 and load 8 registers for 7 that they multiply; ours are 8 x 48 and
+6 x 64 and load 11 or 10 for 24. The same on one core of an Ice Lake server at 2.8 GHz, of about 167
+(`benchmarks/fp32_kernels.py`; medians by processor time, on a machine with other work to do):
+
+===========================================  =======  ====
+product or convolution                       XNNPACK  here
+===========================================  =======  ====
+128 rows, 768 to 768                              88   135
+128 rows, 768 to 3072                             80   138
+128 rows, 3072 to 768                             80   133
+197 rows, 768 to 768                              94   142
+8 rows, 768 to 3072                               20    40
+1 row, 768 to 3072 (18 GB/s)                       9     9
+3 x 3 of 56 x 56, 64 to 64 channels              111   120
+3 x 3 of 14 x 14, 256 to 256 channels            105   130
+3 x 3 of 7 x 7, 512 to 512 channels               75   128
+1 x 1 of 56 x 56, 256 to 64 channels              87   121
+7 x 7 by 2 of 224 x 224, 3 to 64 channels         78   115
+3 x 3 by 2 of 224 x 224, 3 to 32 channels         69    59
+===========================================  =======  ====
+
+Depthwise convolutions have another kernel, which is XNNPACK's everywhere. What runs on Neon is
+near the limit of the processor.
 """
 
 from __future__ import annotations

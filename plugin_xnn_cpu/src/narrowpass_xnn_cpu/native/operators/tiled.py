@@ -187,7 +187,7 @@ def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -
 
 def target() -> int:
     """Give the code that runs, as ``NP_TARGET_*``."""
-    return ("best", "plain", "avx2").index(kernels.TARGET)
+    return kernels.TARGETS.index(kernels.TARGET)
 
 
 def float32(value: float) -> float:

@@ -17,13 +17,16 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-_BAND_BYTES = {8: 3 << 16, 16: 3 << 17}
+_BAND_BYTES = {8: 3 << 16, 16: 1 << 19}
 """Of an image that a thread reads for all columns, by lanes: what stays in the second cache beside
 weights and results; that of processors with AVX-512 has a megabyte or more."""
 _PIXELS = 24
 """Windows for which a panel of weights is read, at least: two tiles of the highest ones."""
 _DEPTH = 384
 """Inputs that are multiplied at a time: a panel's weights for these stay in the first caches."""
+
+_FEW = 6
+"""Windows that are one tile of any panel."""
 
 
 def lanes() -> int:
@@ -82,8 +85,14 @@ class _TiledFp32(tiled.Tiled):
         reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
         copies = any(movement.pads)
         wide_width = (out_width - 1) * steps[1] + reach[1] if copies else width
-        room = _BAND_BYTES[self._lanes] // (4 * wide_width * channels)
-        most = max((room - reach[0]) // steps[0] + 1, -(-_PIXELS // out_width))
+        # A product goes over all panels with some of the inputs before it goes on to others.
+        few = batch * out_height * out_width <= _FEW  # each weight is needed once: as it lies
+        depth = runs[0] * runs[1] if few else _DEPTH
+        within = window == (1, 1) and runs[1] > depth
+        row = min(wide_width, out_width * window[1]) * (depth if within else channels)
+        room = _BAND_BYTES[self._lanes] // (4 * row)  # rows of the image that are read
+        most = (room - window[0]) // min(steps[0], window[0]) + 1
+        most = max(most, -(-_PIXELS // out_width))
         band, bands = tiled.even_bands(out_height, most)
         parts = _parts(self._panels, batch * bands, pool.threads)
         if batch * bands * parts < pool.threads:
@@ -116,7 +125,8 @@ class _TiledFp32(tiled.Tiled):
             "wide_width": wide_width,
             "runs": runs[0],
             "run_length": runs[1],
-            "depth": _DEPTH,
+            "depth": depth,
+            "panels_within": within,
             "band": band,
             "bands": bands,
             "parts": parts,

@@ -1,0 +1,172 @@
+"""Times products and convolutions with weights of bfloat16 by the kernels of this package.
+
+Usage: ``python benchmarks/bf16_kernels.py [--threads 1] [--rounds 15] [--only ResNet-50]
+[--openvino]``
+
+Ours are run with each code that the processor has: AVX512-BF16, or AVX-512 and AVX2, which split
+pairs and multiply them as float32. They are compared with float32 (ours where `fp32_choice` takes
+ours, otherwise XNNPACK's), with XNNPACK's products of bfloat16 where it has any for the processor,
+and with a model of that one operator in OpenVINO that is told to compute in bf16. All are run in
+turns. Shown are billions of operations a second, a multiplication and an addition being two, by
+processor time where there is one thread: medians of all rounds. The last column has the bytes of
+the matrix of bfloat16 over the best time, in GB/s: what few rows wait for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from fp32_kernels import SHAPES, Shape
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import cpu, kernels
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import FullyConnected, Movement, fp32_choice
+from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
+    TiledConvolutionBf16,
+    TiledFullyConnectedBf16,
+)
+from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+Array = np.ndarray[Any, Any]
+CODES = {"avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
+"""Codes of ours, and the flag of a processor that runs them."""
+
+
+def contenders(
+    shape: Shape, kernel: Array, bias: Array, pool: ThreadPool
+) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    """Give operators, told their sizes, with the shape of what comes out."""
+    _, size, inputs, outputs, window, stride = shape
+    found: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    narrow, added = Weight.of(kernel.astype(ml_dtypes.bfloat16)), Weight.of(bias)
+    names = [name for name, flag in CODES.items() if flag in cpu.flags()]
+    for name in ("float32", "XNNPACK", *names):
+        kernels.TARGET = name if name in names else "best"
+        operator: Any
+        if len(size) == 2:
+            pad = window // 2
+            movement = Movement(pads=(pad,) * 4, strides=(stride, stride))
+            if name == "XNNPACK":
+                continue
+            if name in names:
+                operator = TiledConvolutionBf16(narrow, added, movement)
+            else:
+                operator = fp32_choice.convolution(Weight.of(kernel), added, movement, Epilogue())
+            found[name] = operator, (1, *operator.reshape((1, *size, inputs), pool), outputs)
+            continue
+        try:
+            if name == "XNNPACK":
+                operator = FullyConnected(narrow, added)
+            elif name in names:
+                operator = TiledFullyConnectedBf16(narrow, added, Epilogue())
+            else:
+                operator = fp32_choice.fully_connected(Weight.of(kernel), added, Epilogue())
+        except BackendError:
+            continue  # XNNPACK has products of bfloat16 for few processors
+        operator.params = operator.reshape(size[0], pool)
+        found[name] = operator, (size[0], outputs)
+    return found
+
+
+def openvino(shape: Shape, kernel: Array, bias: Array, x: Array, threads: int) -> Callable[[], Any]:
+    """Give what runs the operator in OpenVINO."""
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    _, size, _, outputs, window, stride = shape
+    given = ops.parameter(x.shape if len(size) == 1 else (1, x.shape[3], *size), np.float32)
+    if len(size) == 1:
+        made = ops.matmul(given, ops.constant(kernel), False, True)
+        added = bias
+    else:
+        pads = [window // 2] * 2
+        weights = ops.constant(np.ascontiguousarray(kernel.transpose(0, 3, 1, 2)))
+        made = ops.convolution(given, weights, [stride, stride], pads, pads, [1, 1])
+        added = bias.reshape(1, outputs, 1, 1)
+    model = ov.Model([ops.add(made, ops.constant(added))], [given])
+    hints = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": threads}
+    request = ov.Core().compile_model(model, "CPU", hints).create_infer_request()
+    fed = x if len(size) == 1 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    request.set_input_tensor(ov.Tensor(fed, shared_memory=True))
+    run: Callable[[], Any] = request.infer
+    return run
+
+
+def measure(
+    shape: Shape, pool: ThreadPool, rounds: int, peer: bool
+) -> tuple[float, int, dict[str, list[float]]]:
+    """Give operations, bytes of the matrix, and the seconds of each round of each contender."""
+    rng = np.random.default_rng(0)
+    _, size, inputs, outputs, window, _ = shape
+    image = (1, *size, inputs) if len(size) == 2 else (*size, inputs)
+    dims = (outputs, window, window, inputs) if len(size) == 2 else (outputs, inputs)
+    scale = np.float32(math.sqrt(window * window * inputs))
+    kernel, bias = rng.standard_normal(dims, np.float32) / scale, rng.standard_normal(outputs)
+    bias, x = bias.astype(np.float32), rng.standard_normal(image).astype(np.float32)
+    given = aligned(x.nbytes)
+    given[: x.nbytes].view(np.float32)[...] = x.reshape(-1)
+    runs: dict[str, Callable[[], Any]] = {}
+    kept, results, pixels = [], {}, 0
+    for name, (operator, made) in contenders(shape, kernel, bias, pool).items():
+        tape = Tape([Entry(operator.call, (0,), 1, operator, operator.params, True, name)], 2)
+        scratch, results[name] = aligned(max(1, operator.workspace)), np.empty(made, np.float32)
+        tape.bind_workspace(scratch, 0)
+        tape.bind(0, given)
+        tape.bind(1, results[name])
+        kept.append((tape, scratch))
+        runs[name] = functools.partial(tape.run, pool)
+        runs[name]()
+        error = np.abs(results[name] - results["float32"]).max()
+        if error > 0.05 * np.abs(results["float32"]).max():
+            raise SystemExit(f"{shape}: the results of {name} are off by {error}")
+        pixels = math.prod(made[:-1])
+    if peer:
+        runs["OpenVINO"] = openvino(shape, kernel, bias, x, pool.threads)
+    work = 2.0 * pixels * kernel.size
+    repeats = max(1, round(1e8 / work))
+    clock = time.process_time if pool.threads == 1 else time.perf_counter
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = clock()
+            for _ in range(repeats):
+                run()
+            seconds[name].append((clock() - start) / repeats)
+    return work, 2 * kernel.size, seconds
+
+
+def main() -> None:
+    """Print a row for each shape."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--openvino", action="store_true")
+    arguments = parser.parse_args()
+    pool = shared(arguments.threads)
+    for shape in SHAPES:
+        if arguments.only not in shape[0]:
+            continue
+        work, size, seconds = measure(shape, pool, arguments.rounds, arguments.openvino)
+        name, sizes, inputs, outputs, window, stride = shape
+        text = f"{name:11} {'x'.join(map(str, sizes)):8} {window}x{window}/{stride}"
+        medians = {key: statistics.median(times) for key, times in seconds.items()}
+        rates = "  ".join(f"{key} {work / t / 1e9:6.1f}" for key, t in medians.items())
+        ours = min(min(times) for key, times in seconds.items() if key in CODES)
+        line = f"{text} {f'{inputs} to {outputs}':14} {rates}  {size / ours / 1e9:5.1f} GB/s"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

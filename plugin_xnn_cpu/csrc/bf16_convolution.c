@@ -1,0 +1,178 @@
+/* Products and convolutions with weights of bfloat16; see bf16_kernels.h. */
+#include <math.h>
+#include <string.h>
+
+#include "bf16_panel.h"
+
+/* Multiplications below which waking the workers costs more than it saves. */
+#define SMALL_WORK 4e5
+
+typedef struct {
+  const struct np_bf16_convolution_params *params;
+  const np_bf16_code *code;
+  np_epilogue_tile *end;
+  struct np_epilogue epilogue;
+  const float *in;
+  const float *before; /* residuals */
+  const float *after;
+  float *out;
+  uint8_t *scratch;
+} job;
+
+/* The instruction for pairs is taken without asking where it is named: who names it is a test that
+ * executes it by other means. */
+int32_t np_bf16_code_target(int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  if (target == NP_TARGET_PLAIN || target == NP_TARGET_AVX512_BF16) return target;
+  if (target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) {
+    const bool pairs = target == NP_TARGET_BEST && __builtin_cpu_supports("avx512bf16");
+    return pairs ? NP_TARGET_AVX512_BF16 : NP_TARGET_AVX512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return NP_TARGET_AVX2;
+#else
+  (void)target;
+#endif
+  return NP_TARGET_PLAIN;
+}
+
+static const np_bf16_code *fitting(int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  switch (np_bf16_code_target(target)) {
+    case NP_TARGET_AVX512_BF16:
+      return &np_bf16_avx512bf16;
+    case NP_TARGET_AVX512:
+      return &np_bf16_avx512;
+    case NP_TARGET_AVX2:
+      return &np_bf16_avx2;
+  }
+#else
+  (void)target;
+#endif
+  return &np_bf16_plain;
+}
+
+size_t np_bf16_element_size(int32_t target) { return fitting(target)->element; }
+
+/* Round `rows` rows of the image from `first` on, which are counted in what is copied of the padded
+ * image, with zeros around. */
+static void copy_rows(const job *task, const float *image, size_t first, size_t rows,
+                      uint8_t *wide) {
+  const struct np_bf16_convolution_params *p = task->params;
+  const size_t size = task->code->element, step = p->image_steps[1];
+  const size_t before = p->pads[1] < p->wide_width ? p->pads[1] : p->wide_width;
+  const size_t room = p->wide_width - before;
+  const size_t there = (p->width + step - 1) / step, width = there < room ? there : room;
+  const size_t left = before * p->channels * size, inside = width * p->channels;
+  const size_t row_size = p->wide_width * p->channels * size;
+  for (size_t row = 0; row < rows; row++, wide += row_size) {
+    const size_t y = (first + row) * p->image_steps[0];
+    if (y < p->pads[0] || y - p->pads[0] >= p->height) {
+      memset(wide, 0, row_size);
+      continue;
+    }
+    const float *from = image + (y - p->pads[0]) * p->width * p->channels;
+    memset(wide, 0, left);
+    if (step == 1) {
+      task->code->round(from, inside, wide + left);
+    } else {
+      for (size_t x = 0; x < width; x++) {
+        task->code->round(from + x * step * p->channels, p->channels,
+                          wide + left + x * p->channels * size);
+      }
+    }
+    memset(wide + left + inside * size, 0, row_size - left - inside * size);
+  }
+}
+
+/* Where windows start in a band, and where runs start in a window. */
+static void address(const struct np_bf16_convolution_params *p, size_t rows, int32_t *pixels,
+                    int32_t *runs) {
+  for (size_t y = 0; y < rows; y++) {
+    for (size_t x = 0; x < p->out_width; x++) {
+      *pixels++ = (int32_t)((y * p->steps[0] * p->wide_width + x * p->steps[1]) * p->channels);
+    }
+  }
+  const size_t in_row = p->runs / p->window[0];
+  for (size_t q = 0; q < p->runs; q++) {
+    const size_t row = q / in_row * p->dilations[0], column = q % in_row * p->dilations[1];
+    runs[q] = (int32_t)((row * p->wide_width + column) * p->channels);
+  }
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  const job *task = context;
+  const struct np_bf16_convolution_params *p = task->params;
+  const size_t columns = index % p->parts * p->part_columns;
+  const size_t band = index / p->parts % p->bands;
+  const size_t number = index / p->parts / p->bands;
+  const size_t first = band * p->band;
+  const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
+  uint8_t *scratch = task->scratch + thread * p->thread_scratch;
+  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
+  int32_t *runs = (int32_t *)(scratch + p->runs_offset);
+  address(p, rows, pixels, runs);
+  const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
+  copy_rows(task, task->in + number * p->height * p->width * p->channels, first * p->steps[0],
+            (rows - 1) * p->steps[0] + reach, scratch);
+
+  const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
+  const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;
+  const size_t pairs = p->runs * ((p->run_length + 1) / 2);
+  const size_t group_size =
+      np_bf16_packed_size(1, outputs, p->runs, p->run_length) / sizeof(uint32_t);
+  const size_t skipped = columns / NP_BF16_COLUMNS * np_bf16_panel_size(NP_BF16_COLUMNS, pairs);
+  const size_t place = (number * p->out_height + first) * p->out_width * p->outputs;
+  const size_t count = rows * p->out_width;
+  np_bf16_panel panel = {
+      .runs = runs,
+      .run_count = p->runs,
+      .run_length = p->run_length,
+      .out_stride = p->outputs,
+      .low = task->end == NULL ? task->epilogue.low : -INFINITY,
+      .high = task->end == NULL ? task->epilogue.high : INFINITY,
+      .end = task->end,
+      .epilogue = &task->epilogue,
+  };
+  for (size_t window = 0; window < count; window += panel.count) {
+    panel.pixels = pixels + window;
+    panel.count = count - window < p->chunk ? count - window : p->chunk;
+    for (size_t group = 0; group < p->groups; group++) {
+      panel.image = scratch + group * inputs * task->code->element;
+      panel.panel = (const uint32_t *)p->packed + group * group_size + skipped;
+      for (size_t column = columns; column < last; column += panel.columns) {
+        const size_t here = place + window * p->outputs + group * outputs + column;
+        panel.columns = last - column < NP_BF16_COLUMNS ? last - column : NP_BF16_COLUMNS;
+        panel.out = task->out + here;
+        panel.residual = task->before == NULL ? NULL : task->before + here;
+        panel.after = task->after == NULL ? NULL : task->after + here;
+        task->code->multiply(&panel);
+        panel.panel += np_bf16_panel_size(panel.columns, pairs);
+      }
+    }
+  }
+}
+
+int np_bf16_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
+                        pthreadpool_t pool) {
+  const struct np_bf16_convolution_params *p = params;
+  const int32_t residual = p->epilogue.residual;
+  /* Bounds alone, and what is added before, are done in registers. */
+  const bool ends = residual == NP_RESIDUAL_AFTER || p->epilogue.function != NP_EPILOGUE_CLAMP;
+  job task = {
+      .params = p,
+      .code = fitting(p->target),
+      .end = ends ? np_epilogue_for(p->target) : NULL,
+      .epilogue = p->epilogue,
+      .in = inputs[0],
+      .before = residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
+      .after = residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
+      .out = out,
+      .scratch = workspace,
+  };
+  if (residual == NP_RESIDUAL_BEFORE) task.epilogue.residual = NP_RESIDUAL_NONE;
+  const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
+  const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
+  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+                                         p->batch * p->bands * p->parts, NP_DISABLE_DENORMALS);
+  return 0;
+}

@@ -1,0 +1,185 @@
+"""Products and convolutions with weights of bfloat16 by our own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import tiled
+from narrowpass_xnn_cpu.native.operators.base import (
+    checked_shape,
+    checked_weights,
+)
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.tiled_windows import check_movement, output_size
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+COLUMNS = 32
+"""Of a panel: NP_BF16_COLUMNS."""
+_BAND_BYTES = 3 << 17
+"""Of rounded inputs that a thread reads for all columns; with a panel of weights they stay in the
+second cache, or are read from the third as fast as they are needed."""
+_NEAR_BYTES = 1 << 19
+"""Of packed weights that stay in the second cache: a few tiles are multiplied with all of them, so
+that results are written as they lie."""
+_PIXELS = 48
+"""Windows for which a panel of weights is read, at least."""
+
+
+class TiledConvolutionBf16(tiled.Tiled):
+    """A 2-D convolution over [N, H, W, C]; inputs and results are float32, sums too.
+
+    Args:
+        kernel: bfloat16 [O, KH, KW, C / groups].
+        bias: float32 [O], or None.
+        movement: of the window.
+        epilogue: what becomes of sums; None to clamp them to the limits of `movement`.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        BackendError: what is not valid.
+    """
+
+    call = "NP_BF16_CONVOLUTION"
+    layout = "NP_BF16_LAYOUT"
+
+    def __init__(
+        self,
+        kernel: Weight,
+        bias: Weight | None,
+        movement: Movement,
+        epilogue: Epilogue | None = None,
+        *,
+        session: Session | None = None,
+    ) -> None:
+        super().__init__()
+        outputs, height, width, per_group = checked_shape(kernel.shape, 4)
+        groups = movement.groups
+        if groups < 1 or outputs % groups:
+            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
+        check_movement(movement)
+        checked_weights(kernel, bias, outputs, "bfloat16", "float32")
+        self.channels, self.outputs = per_group * groups, outputs
+        self._window, self._movement = (height, width), movement
+        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
+        # A row of the window lies dense where its pixels are whole, and side by side.
+        if groups == 1 and (movement.dilations[1] == 1 or width == 1):
+            self._runs = height, width * per_group
+        else:
+            self._runs = height * width, per_group
+        layout = groups, outputs // groups, *self._runs
+        lib = self._lib
+        self._packed_size = lib.np_bf16_packed_size(*layout)
+        self._pack_own(
+            session,
+            layout,
+            kernel,
+            bias,
+            None,
+            self._packed_size,
+            lambda block, k, b, _: lib.np_bf16_pack(*layout, k, b, block),
+        )
+
+    def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
+        """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
+        batch, height, width, channels = checked_shape(shape, 4)
+        if channels != self.channels:
+            raise BackendError(f"a convolution of {self.channels} channels got {channels}")
+        movement = self._movement
+        out = output_size((batch, height, width, channels), self._window, movement)
+        checked_shape((batch, *out, self.outputs))
+        out_height, out_width = out
+        steps, dilations = tuple(movement.strides), tuple(movement.dilations)
+        image_steps = (1, 1)
+        if self._window == (1, 1) and not any(movement.pads):
+            steps, image_steps = image_steps, steps  # what is never read is not copied
+        reach = [(k - 1) * d + 1 for k, d in zip(self._window, dilations, strict=True)]
+        wide_width = (out_width - 1) * steps[1] + reach[1]
+        target = tiled.target()
+        size = self._lib.np_bf16_element_size(target)
+        most = (_BAND_BYTES // (size * wide_width * channels) - reach[0]) // steps[0] + 1
+        band, bands = tiled.even_bands(out_height, max(most, -(-_PIXELS // out_width)))
+        columns, parts = tiled.column_parts(
+            self.outputs // movement.groups, batch * bands, pool.threads, COLUMNS
+        )
+        chunk = _PIXELS if self._packed_size <= _NEAR_BYTES else band * out_width
+        rows = (band - 1) * steps[0] + reach[0]
+        elements = tiled.checked_elements(rows * wide_width * channels)
+        pixels = tiled.line(size * elements)
+        runs = pixels + tiled.line(4 * band * out_width)
+        scratch = runs + tiled.line(4 * self._runs[0])
+        self.workspace = pool.threads * scratch
+        given = {
+            "batch": batch,
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "out_height": out_height,
+            "out_width": out_width,
+            "outputs": self.outputs,
+            "groups": movement.groups,
+            "window": self._window,
+            "image_steps": image_steps,
+            "steps": steps,
+            "dilations": dilations,
+            "pads": tuple(movement.pads[:2]),
+            "wide_width": wide_width,
+            "runs": self._runs[0],
+            "run_length": self._runs[1],
+            "band": band,
+            "bands": bands,
+            "chunk": chunk,
+            "parts": parts,
+            "part_columns": columns,
+            "epilogue": self._epilogue.params(),
+            "target": target,
+            "pixels_offset": pixels,
+            "runs_offset": runs,
+            "thread_scratch": scratch,
+            "packed": self._packed_weights,
+        }
+        self.params = self._ffi.new("struct np_bf16_convolution_params *", given)
+        return out
+
+    def end_with(self, epilogue: Epilogue) -> None:
+        """Let this become of sums, until the next `reshape`."""
+        self.params.epilogue = epilogue.params()
+
+
+class TiledFullyConnectedBf16(TiledConvolutionBf16):
+    """Rows of float32 times a constant matrix of bfloat16, plus a bias; see `FullyConnected`.
+
+    Args:
+        kernel: bfloat16 [O, C], or [C, O] where `transposed`.
+        bias: float32 [O], or None.
+        epilogue: what becomes of sums.
+        transposed: whether the kernel has its input channels first.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        BackendError: what is not valid.
+    """
+
+    def __init__(
+        self,
+        kernel: Weight,
+        bias: Weight | None,
+        epilogue: Epilogue,
+        *,
+        transposed: bool = False,
+        session: Session | None = None,
+    ) -> None:
+        checked_shape(kernel.shape, 2)
+        upright = kernel.transpose(1, 0) if transposed else kernel
+        outputs, inputs = upright.shape
+        image = upright.reshape(outputs, 1, 1, inputs)
+        super().__init__(image, bias, Movement(), epilogue, session=session)
+
+    def reshape(self, rows: Any, pool: ThreadPool) -> Any:
+        """Take `rows` rows; give the parameters of the product."""
+        super().reshape((1, rows, 1, self.channels), pool)
+        return self.params

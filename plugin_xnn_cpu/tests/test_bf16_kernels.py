@@ -1,0 +1,298 @@
+"""Products and convolutions with weights of bfloat16 by kernels of ours, against sums of float64.
+
+Inputs are rounded to bfloat16, which moves each product by `EPSILON` of itself at most. What is
+rounded after that is float32: the oracle rounds inputs by itself, and what is left is a sum of n
+products, each addition off by `UNIT` of what it makes.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from bf16_kit import EPSILON, UNIT, bfloat16, code, emulated, executing  # noqa: F401
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, RESIDUALS, Epilogue
+from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, tiled_bf16
+from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
+    TiledConvolutionBf16,
+    TiledFullyConnectedBf16,
+)
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("code")]
+
+GUARD = 64
+STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
+QUICK = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def run(operator, inputs, shape, threads, *, in_place=False):
+    """Run an operator, with the result in place of the last input or not.
+
+    Numbers around the result must stay as they are.
+    """
+    places = tuple(range(len(inputs)))
+    entry = Entry(operator.call, places, len(inputs), operator, operator.params, True, "bf16")
+    tape = Tape([entry], len(inputs) + 1)
+    size = int(np.prod(shape))
+    memory = np.full(size + 2 * GUARD, 85, np.float32)
+    scratch = aligned(operator.workspace)
+    scratch[...] = 255  # NaN: nothing may depend on what was there
+    tape.bind_workspace(scratch, 0)
+    kept = [np.ascontiguousarray(x) for x in inputs]
+    for place, x in zip(places, kept, strict=True):
+        tape.bind(place, x)
+    if in_place:
+        memory[GUARD:-GUARD] = kept[-1].reshape(-1)
+        tape.bind(places[-1], memory, 4 * GUARD)
+    tape.bind(len(inputs), memory, 4 * GUARD)
+    with executing():
+        tape.run(shared(threads))
+    assert (memory[:GUARD] == 85).all()
+    assert (memory[-GUARD:] == 85).all()
+    return memory[GUARD:-GUARD].reshape(shape)
+
+
+def windows(x, kernel, movement):
+    """Give all windows of images, and weights, by groups: their sums are of [n, h, w, g, o]."""
+    outputs, height, width, per_group = kernel.shape
+    top, left, bottom, right = movement.pads
+    wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    down, along = movement.dilations
+    reach = (height - 1) * down + 1, (width - 1) * along + 1
+    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
+    seen = seen[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
+    n, h, w = seen.shape[:3]
+    groups = movement.groups
+    seen = seen.reshape(n, h, w, groups, per_group, height, width)
+    weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
+    return seen, weights
+
+
+def sums_of(x, kernel, bias, movement):
+    """Give the sums of a convolution in float64, and those of the magnitudes of all products."""
+    seen, weights = windows(x, kernel, movement)
+    added = np.zeros(len(kernel)) if bias is None else bias.astype(np.float64)
+    results = []
+    for a, b, c in ((seen, weights, added), (abs(seen), abs(weights), abs(added))):
+        sums = np.einsum("nhwgcab,goabc->nhwgo", a, b, optimize=True)
+        results.append(sums.reshape(*sums.shape[:3], -1) + c)
+    return results
+
+
+def compare(got, x, kernel, bias, movement):
+    """Assert what rounding explains, and no more."""
+    rounded, magnitudes = sums_of(bfloat16(x), kernel, bias, movement)
+    count = np.prod(kernel.shape[1:]) + 1
+    clipped = np.clip(rounded, *movement.limits)
+    np.testing.assert_array_less(abs(got - clipped), count * UNIT * magnitudes + 1e-30)
+    # The sum of what was given: inputs are off by a half of bfloat16's last place, or by less.
+    exact, magnitudes = sums_of(x, kernel, bias, movement)
+    allowed = (EPSILON + count * UNIT) * magnitudes + 1e-30
+    np.testing.assert_array_less(abs(got - np.clip(exact, *movement.limits)), allowed)
+
+
+def numbers(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def weight_of(array):
+    return None if array is None else Weight.of(array)
+
+
+@QUICK
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 3),
+    size=st.tuples(st.integers(1, 14), st.integers(1, 14)),
+    window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    strides=STEPS,
+    dilations=STEPS,
+    pads=st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
+    inputs=st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33]),
+    outputs=st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 49]),
+    groups=st.sampled_from([1, 1, 1, 2, 3]),
+    limits=st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)]),
+    has_bias=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_convolutions(
+    seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, limits, has_bias,
+    threads,
+):  # fmt: skip
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads, strides, dilations, groups, limits)
+    reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    size = [
+        max(s, r - pads[i] - pads[i + 2], 1)
+        for i, (s, r) in enumerate(zip(size, reach, strict=True))
+    ]
+    x = numbers(rng, batch, *size, inputs * groups)
+    kernel = numbers(rng, outputs * groups, *window, inputs).astype(ml_dtypes.bfloat16)
+    bias = numbers(rng, outputs * groups) if has_bias else None
+    operator = TiledConvolutionBf16(Weight.of(kernel), weight_of(bias), movement)
+    height, width = operator.reshape(x.shape, shared(threads))
+    got = run(operator, [x], (batch, height, width, outputs * groups), threads)
+    compare(got, x, kernel, bias, movement)
+
+
+@QUICK
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 30),
+    inputs=st.integers(1, 70),
+    outputs=st.integers(1, 70),
+    limits=st.sampled_from([UNBOUNDED, (0.0, np.inf), (-0.1, 0.3)]),
+    has_bias=st.booleans(),
+    transposed=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_products(seed, rows, inputs, outputs, limits, has_bias, transposed, threads):
+    rng = np.random.default_rng(seed)
+    x = numbers(rng, rows, inputs)
+    kernel = numbers(rng, outputs, inputs).astype(ml_dtypes.bfloat16)
+    bias = numbers(rng, outputs) if has_bias else None
+    given = np.ascontiguousarray(kernel.T) if transposed else kernel
+    operator = TiledFullyConnectedBf16(
+        Weight.of(given), weight_of(bias), Epilogue(limits=limits), transposed=transposed
+    )
+    operator.reshape(rows, shared(threads))
+    got = run(operator, [x], (rows, outputs), threads)
+    image, window = x[None, :, None], kernel[:, None, None]
+    compare(got[None, :, None], image, window, bias, Movement(limits=limits))
+
+
+@pytest.mark.parametrize("near", [0, 1 << 30])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bands_chunks_and_parts(threads, near, monkeypatch):
+    """Small ones, so that there are many."""
+    monkeypatch.setattr(tiled_bf16, "_NEAR_BYTES", near)
+    monkeypatch.setattr(tiled_bf16, "_BAND_BYTES", 1 << 12)
+    rng = np.random.default_rng(3)
+    kernel = numbers(rng, 70, 3, 3, 6).astype(ml_dtypes.bfloat16)
+    x = numbers(rng, 2, 23, 30, 6)
+    operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement((1, 1, 1, 1)))
+    operator.reshape(x.shape, shared(threads))
+    params = operator.params
+    assert params.bands > 1
+    assert (params.chunk < params.band * 30) is (near > 0)
+    assert params.batch * params.bands * params.parts > threads
+    compare(run(operator, [x], (2, 23, 30, 70), threads), x, kernel, None, Movement((1, 1, 1, 1)))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("residual", RESIDUALS)
+def test_epilogues(function, residual):
+    """What ends a convolution is what ends its sums alone, in float64."""
+    from scipy.special import erf, expit
+
+    rng = np.random.default_rng(5)
+    x, other = numbers(rng, 1, 9, 7, 10), numbers(rng, 1, 9, 7, 45)
+    kernel = (numbers(rng, 45, 1, 1, 10) / 3).astype(ml_dtypes.bfloat16)
+    limits = (-0.5, 1.5) if function == "clamp" else UNBOUNDED
+    epilogue = Epilogue(function, limits, residual)
+    operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement(), epilogue)
+    operator.reshape(x.shape, shared(1))
+    inputs = [x, other][: 1 + bool(residual)]
+    got = run(operator, inputs, other.shape, 1)
+    if residual == "before":
+        # The result may lie where the residual did.
+        np.testing.assert_array_equal(run(operator, inputs, other.shape, 1, in_place=True), got)
+    sums, magnitudes = sums_of(bfloat16(x), kernel, None, Movement())
+    if residual == "before":
+        sums = sums + other
+    functions = {
+        "clamp": lambda s: np.clip(s, *limits),
+        "gelu": lambda s: s * (1 + erf(s / np.sqrt(2))) / 2,
+        "tanh-gelu": lambda s: s * (1 + np.tanh(np.sqrt(2 / np.pi) * (s + 0.044715 * s**3))) / 2,
+        "silu": lambda s: s * expit(s),
+        "hard-swish": lambda s: s * np.clip(s / 6 + 0.5, 0, 1),
+    }
+    expected = functions[function](sums) + (other if residual == "after" else 0)
+    # The functions' slopes are at most 1.2, their own errors a few units of what goes in.
+    limit = 30 * UNIT * (magnitudes + abs(other) + abs(sums))
+    np.testing.assert_array_less(abs(got - expected), limit)
+
+
+@pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
+@pytest.mark.parametrize("width", [4, 5])
+def test_what_is_not_finite_stays(limits, width):
+    """NaN is not clamped; infinities are; each comes where its window is, and nowhere else."""
+    x = np.ones((1, 9, 9, width), np.float32)
+    x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 0] = np.nan, np.inf, -np.inf
+    kernel = np.full((40, 3, 3, width), 0.125, ml_dtypes.bfloat16)
+    movement = Movement((1, 1, 1, 1), limits=limits)
+    operator = TiledConvolutionBf16(Weight.of(kernel), None, movement)
+    operator.reshape(x.shape, shared(1))
+    got = run(operator, [x], (1, 9, 9, 40), 1)
+    with np.errstate(invalid="ignore"):
+        seen, weights = windows(x, kernel, movement)
+        sums = np.einsum("nhwgcab,goabc->nhwgo", seen, weights).reshape(1, 9, 9, 40)
+    np.testing.assert_array_equal(got, np.clip(sums, *limits))
+    assert np.isnan(got).sum() == 9 * 40
+
+
+def test_rounding_of_inputs():
+    """All numbers there are between two of bfloat16, in both halves of a pair, and odd ones."""
+    rng = np.random.default_rng(2)
+    bits = rng.integers(0, 1 << 32, 4096, np.uint64).astype(np.uint32)
+    middles = (bits[:1024] & 0xFFFF0000) | 0x8000
+    x = np.concatenate([bits, middles, middles + 1, middles - 1]).view(np.float32)
+    x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, 1e-40, 7])])
+    for width in (1, 2, 41):
+        rows = x[: len(x) // width * width].reshape(-1, width)
+        operator = TiledFullyConnectedBf16(
+            Weight.of(np.eye(width, dtype=ml_dtypes.bfloat16)), None, Epilogue()
+        )
+        operator.reshape(len(rows), shared(1))
+        got = run(operator, [rows], rows.shape, 1)
+        finite = np.isfinite(bfloat16(rows)).all(1)
+        assert finite.any()
+        np.testing.assert_array_equal(got[finite], bfloat16(rows)[finite])
+        assert np.isnan(got[np.isnan(rows).any(1)]).all()
+
+
+def test_all_codes_give_the_same_bits(code, monkeypatch):  # noqa: F811
+    """A product of two bfloat16 numbers is exact: fusing it with the sum changes nothing."""
+    rng = np.random.default_rng(4)
+    x = numbers(rng, 1, 11, 10, 19) * np.float32(2.0) ** rng.integers(-60, 60, (1, 11, 10, 19))
+    kernel = numbers(rng, 50, 3, 2, 19).astype(ml_dtypes.bfloat16)
+    bias = numbers(rng, 50)
+    movement = Movement((1, 0, 1, 1), (2, 1), (1, 2))
+    results = []
+    for target in (code, "plain"):
+        monkeypatch.setattr(kernels, "TARGET", target)
+        operator = TiledConvolutionBf16(Weight.of(kernel), Weight.of(bias), movement)
+        height, width = operator.reshape(x.shape, shared(1))
+        results.append(run(operator, [x], (1, height, width, 50), 1))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("movement", "shape", "message"),
+    [
+        (Movement(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
+        (Movement((-1, 0, 0, 0)), (1, 4, 4, 4), "padding"),
+        (Movement(strides=(0, 1)), (1, 4, 4, 4), "stride"),
+        (Movement(limits=(1.0, 0.0)), (1, 4, 4, 4), "clamped"),
+        (Movement(), (1, 4, 4, 5), "4 channels got 5"),
+        (Movement(), (1, 2, 4, 4), "window of 3 is larger"),
+        (Movement(), (1, 4, 1 << 30, 4), "too many"),
+    ],
+)
+def test_refusals(movement, shape, message):
+    kernel = Weight.of(np.ones((16, 3, 3, 4), ml_dtypes.bfloat16))
+    with pytest.raises(BackendError, match=message):
+        TiledConvolutionBf16(kernel, None, movement).reshape(shape, shared(1))
