@@ -23,14 +23,7 @@ from narrowpass_xnn_cpu.native.operators import (
     Quantization,
     Requantized,
 )
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
-    TiledConvolutionS8,
-    TiledDepthwiseS8,
-)
-from narrowpass_xnn_cpu.native.operators.tiled_winograd import (
-    WinogradConvolutionS8,
-    fits_winograd,
-)
+from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -92,12 +85,9 @@ def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], n
     wide = Weight.of(integers * (scales if depthwise else scales[:, None, None, None]))
     bias = Weight.of(rng.integers(-999, 999, outputs).astype(np.int32))
     float_bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
-    kind = TiledDepthwiseS8 if depthwise else TiledConvolutionS8
-    if not depthwise and fits_winograd(stored, movement):
-        kind = WinogradConvolutionS8
     made = {
         "float32": Convolution(wide, float_bias, movement, depthwise=depthwise),
-        "ours": kind(stored, bias, movement, REQUANTIZED),
+        "ours": convolution_s8(stored, bias, movement, REQUANTIZED, depthwise=depthwise),
         "int8": ConvolutionS8(stored, bias, movement, REQUANTIZED, depthwise=depthwise),
     }
     x = rng.integers(-128, 128, (1, *size, inputs)).astype(np.int8)

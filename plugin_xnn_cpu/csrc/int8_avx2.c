@@ -100,8 +100,10 @@ INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const int
   }
   for (size_t q = 0; q < p->run_count; q++) {
     const int16_t *x[NP_INT8_ROWS];
-    UNROLL for (int r = 0; r < rows; r++) x[r] = p->image + p->pixels[first + (size_t)r] + p->runs[q];
-    for (size_t k = 0; k < p->pairs; k++, weights += (wide + 1) * vectors) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      x[r] = (const int16_t *)p->image + p->pixels[first + (size_t)r] + p->runs[q];
+    }
+    for (size_t k = 0; k < p->groups; k++, weights += (wide + 1) * vectors) {
       __m256i w[2];
       UNROLL for (int v = 0; v < vectors; v++) {
         w[v] = wide ? _mm256_load_si256((const __m256i *)weights + v)
@@ -226,7 +228,8 @@ TARGET static void depthwise(const np_int8_block *b) {
   }
 }
 
-TARGET static void widen(const int8_t *in, size_t count, int32_t zero, int16_t *out) {
+TARGET static void widen(const int8_t *in, size_t count, int32_t zero, void *wide) {
+  int16_t *out = wide;
   const __m256i away = _mm256_set1_epi16((int16_t)zero);
   size_t i = 0;
   for (; i + 16 <= count; i += 16) {
@@ -325,11 +328,25 @@ TARGET static void finish(const np_int8_tile *t) {
   }
 }
 
-TARGET static float quantize(const float *row, size_t count, int16_t *out) {
+TARGET static float quantize(const float *row, size_t count, void *out, int32_t *zero) {
+  *zero = 0;
   return np_int8_quantize_loop(row, count, out);
 }
 
-const np_int8_code np_int8_avx2 = {multiply,    depthwise, widen, widen_pairs,
-                                   transform, finish,    quantize};
+const np_int8_code np_int8_avx2 = {
+    .element = sizeof(int16_t),
+    .group = 2,
+    .columns = NP_INT8_COLUMNS,
+    .most = NP_INT8_COLUMNS,
+    .panel_size = np_int8_pair_panel_size,
+    .packed_size = np_int8_packed_size,
+    .multiply = multiply,
+    .widen = widen,
+    .quantize = quantize,
+    .depthwise = depthwise,
+    .widen_pairs = widen_pairs,
+    .transform = transform,
+    .finish = finish,
+};
 
 #endif

@@ -8,6 +8,7 @@ typedef struct {
   const struct np_int8_convolution_params *params;
   const np_int8_code *code;
   const int8_t *in;
+  const int8_t *other;
   int8_t *out;
   uint8_t *scratch;
 } job;
@@ -36,7 +37,7 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t first = band * p->band;
   const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
-  int16_t *wide = (int16_t *)scratch;
+  uint8_t *wide = scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
   const np_int8_image source = {
@@ -56,28 +57,36 @@ static void part(void *context, size_t thread, size_t index) {
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
   const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;
-  const size_t pairs = (p->run_length + 1) / 2;
-  const size_t group_size = np_int8_packed_size(1, outputs, p->runs, p->run_length);
+  const np_int8_code *code = task->code;
+  const size_t steps = (p->run_length + code->group - 1) / code->group;
+  const size_t panel_size = code->panel_size(code->columns, p->runs * steps);
+  const size_t group_size = code->packed_size(1, outputs, p->runs, p->run_length);
   int8_t *out = task->out + (image * p->out_height + first) * p->out_width * p->outputs;
   np_int8_panel panel = {
       .kind = NP_INT8_TO_INT8,
       .pixels = pixels,
       .count = rows * p->out_width,
+      .line = p->out_width > 1 ? p->out_width : rows,
+      .step = (p->out_width > 1 ? p->steps[1] : p->steps[0] * p->wide_width) * p->channels,
       .runs = runs,
       .run_count = p->runs,
-      .pairs = pairs,
+      .groups = steps,
       .out_stride = p->outputs,
       .range = {p->out_zero, p->low, p->high},
+      .zero = p->in_zero + 128,
   };
   for (size_t group = 0; group < p->groups; group++) {
-    panel.image = wide + group * inputs;
-    panel.panel = (const uint8_t *)p->packed + group * group_size +
-                  columns / NP_INT8_COLUMNS * np_int8_panel_size(NP_INT8_COLUMNS, p->runs * pairs);
+    const uint8_t *packed = (const uint8_t *)p->packed + group * group_size;
+    panel.image = wide + group * inputs * code->element;
     for (size_t column = columns; column < last; column += panel.columns) {
-      panel.columns = last - column < NP_INT8_COLUMNS ? last - column : NP_INT8_COLUMNS;
+      panel.columns = last - column < code->most ? last - column : code->most;
+      panel.panel = packed + column / code->columns * panel_size;
       panel.out = out + group * outputs + column;
-      task->code->multiply(&panel);
-      panel.panel += np_int8_panel_size(panel.columns, p->runs * pairs);
+      code->multiply(&panel);
+      if (p->adds) {
+        const int8_t *other = task->other + ((int8_t *)panel.out - task->out);
+        code->add(&p->sum, other, panel.out, panel.count, panel.columns, p->outputs);
+      }
     }
   }
 }
@@ -85,7 +94,7 @@ static void part(void *context, size_t thread, size_t index) {
 int np_int8_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
                         pthreadpool_t pool) {
   const struct np_int8_convolution_params *p = params;
-  job task = {p, np_int8_code_for(p->target), inputs[0], out, workspace};
+  job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], inputs[1], out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
   pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,

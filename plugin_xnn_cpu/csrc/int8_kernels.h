@@ -10,6 +10,18 @@
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_INT8_LAYOUT 1
 
+/* int8 out = clamp(((a · own + b · other + bias) >> shift) + zero, low, high), of bytes a and b: a
+ * sum of two tensors as XNNPACK computes it. */
+struct np_int8_sum {
+  int32_t own;
+  int32_t other;
+  int32_t bias;
+  int32_t shift;
+  int32_t zero;
+  int32_t low;
+  int32_t high;
+};
+
 /* out = clamp(rint(float(sum) · scale) + zero, low, high), where the sum is over the window of
  * (input - its zero) · weight, plus the bias. Images are [N, H, W, C].
  *
@@ -43,6 +55,9 @@ struct np_int8_convolution_params {
   int32_t low;
   int32_t high;
   int32_t target;     /* NP_TARGET_* */
+  int32_t quads;      /* the layout; see int8_code.h */
+  int32_t adds;       /* a second input, of the form of the output, is added to that: only of quads */
+  struct np_int8_sum sum;
   size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
   size_t runs_offset;
   size_t thread_scratch; /* bytes */
@@ -77,6 +92,30 @@ struct np_int8_winograd_params {
   size_t thread_scratch;
 };
 
+/* Of quads: see int8_depthwise_quads.c. */
+struct np_int8_quad_depthwise_params {
+  const void *packed;
+  size_t batch;
+  size_t height;
+  size_t width;
+  size_t channels;
+  size_t out_height;
+  size_t out_width;
+  size_t window[2];
+  size_t strides[2];
+  size_t dilations[2];
+  size_t pads[2];
+  size_t wide_width;
+  size_t band;
+  size_t bands;
+  int32_t in_zero;
+  int32_t out_zero;
+  int32_t low;
+  int32_t high;
+  int32_t target;
+  size_t thread_scratch;
+};
+
 /* Each channel by itself. A thread widens a band of 16 channels, two rows at a time. Rows that are
  * `dilations[0]` apart make an image of their own, whose pairs of rows lie one after the other. */
 struct np_int8_depthwise_params {
@@ -104,14 +143,22 @@ struct np_int8_depthwise_params {
   size_t thread_scratch;
 };
 
-#define NP_INT8_ROWS_FLOAT 0
+#define NP_INT8_ROWS_QUANTIZED 0
 #define NP_INT8_ROWS_INT8 1
 
+/* Rows of float32, quantized each by its own range, 0 included, for products that read them. One
+ * with an element that is NaN, infinite, or of 2^127 and more has the scale NaN. A row takes
+ * `row_bytes`: what is multiplied, and in its last 8 bytes its scale and what stands for 0. */
+struct np_int8_rows_params {
+  size_t rows;
+  size_t channels;
+  size_t row_bytes;
+  int32_t target;
+  int32_t quads;
+};
+
 /* float32 out = clamp(float(sum) · row scale · scale + bias, low, high), with the last product and
- * sum rounded once.
- *
- * Rows of float32 are quantized each by its own range, 0 included; one with an element that is NaN,
- * infinite, or of 2^127 and more gives NaN. Rows of int8 have one scale and zero point. */
+ * sum rounded once. Rows are quantized already, or of int8 with one scale and zero point. */
 struct np_int8_product_params {
   const void *packed;
   size_t rows;
@@ -120,14 +167,17 @@ struct np_int8_product_params {
   size_t band; /* rows that are computed at a time */
   size_t parts;
   size_t part_columns;
+  size_t row_bytes; /* of quantized rows */
   int32_t from; /* NP_INT8_ROWS_* */
   int32_t in_zero;
   float in_scale;
   float low;
   float high;
   int32_t target;
+  int32_t quads;
   size_t pixels_offset;
   size_t scales_offset;
+  size_t zeros_offset;
   size_t thread_scratch;
 };
 
@@ -150,7 +200,17 @@ void np_int8_pack_winograd(size_t outputs, size_t channels, const void *weights,
 void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
                             const void *bias, const void *scales, void *packed);
 
-/* Whether the fast code runs on this processor. */
+/* The same in the layout of quads: panels of 32 columns, blocks of 64 channels. */
+size_t np_int8_quads_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
+void np_int8_quads_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
+                        const void *weights, const void *bias, const void *scales, void *packed);
+size_t np_int8_quads_depthwise_packed_size(size_t channels, size_t height, size_t width);
+void np_int8_quads_pack_depthwise(size_t channels, size_t height, size_t width,
+                                  const void *weights, const void *bias, const void *scales,
+                                  void *packed);
+
+/* Whether the fast code for pairs runs on this processor, and that for quads. */
 bool np_int8_is_fast(void);
+bool np_int8_multiplies_quads(void);
 
 #endif

@@ -1,11 +1,16 @@
 /* How the weights of the int8 kernels lie; see int8_code.h. */
 #include "int8_code.h"
 
+size_t np_int8_pair_panel_size(size_t columns, size_t pairs) {
+  const size_t width = np_int8_panel_width(columns);
+  return (width * (sizeof(int32_t) + sizeof(float) + 2 * pairs) + 31) / 32 * 32;
+}
+
 size_t np_int8_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length) {
   const size_t pairs = runs * ((run_length + 1) / 2);
   const size_t rest = outputs % NP_INT8_COLUMNS;
-  const size_t panels = outputs / NP_INT8_COLUMNS * np_int8_panel_size(NP_INT8_COLUMNS, pairs);
-  return groups * (panels + (rest == 0 ? 0 : np_int8_panel_size(rest, pairs)));
+  const size_t panels = outputs / NP_INT8_COLUMNS * np_int8_pair_panel_size(NP_INT8_COLUMNS, pairs);
+  return groups * (panels + (rest == 0 ? 0 : np_int8_pair_panel_size(rest, pairs)));
 }
 
 /* Bias and scales of the `columns` from `first` on; others get zeros. */

@@ -19,8 +19,8 @@ static void multiply_row(const np_int8_panel *p, size_t row, const size_t width)
   uint32_t sums[NP_INT8_COLUMNS]; /* unsigned: what leaves 32 bits on its way may come back */
   for (size_t n = 0; n < width; n++) sums[n] = floats ? 0 : (uint32_t)bias[n];
   for (size_t q = 0; q < p->run_count; q++) {
-    const int16_t *x = p->image + p->pixels[row] + p->runs[q];
-    for (size_t k = 0; k < p->pairs; k++, weights += 2 * width) {
+    const int16_t *x = (const int16_t *)p->image + p->pixels[row] + p->runs[q];
+    for (size_t k = 0; k < p->groups; k++, weights += 2 * width) {
       for (size_t n = 0; n < width; n++) {
         sums[n] += (uint32_t)(x[2 * k] * weights[2 * n] + x[2 * k + 1] * weights[2 * n + 1]);
       }
@@ -45,8 +45,8 @@ static void sum_row(const np_int8_panel *p, size_t row) {
   const int16_t *w = (const int16_t *)p->panel;
   uint32_t sums[NP_INT8_COLUMNS] = {0};
   for (size_t q = 0; q < p->run_count; q++) {
-    const int16_t *x = p->image + p->pixels[row] + p->runs[q];
-    for (size_t k = 0; k < p->pairs; k++, w += 2 * NP_INT8_COLUMNS) {
+    const int16_t *x = (const int16_t *)p->image + p->pixels[row] + p->runs[q];
+    for (size_t k = 0; k < p->groups; k++, w += 2 * NP_INT8_COLUMNS) {
       for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
         sums[n] += (uint32_t)(x[2 * k] * w[2 * n] + x[2 * k + 1] * w[2 * n + 1]);
       }
@@ -87,7 +87,8 @@ static void depthwise(const np_int8_block *b) {
   }
 }
 
-static void widen(const int8_t *in, size_t count, int32_t zero, int16_t *out) {
+static void widen(const int8_t *in, size_t count, int32_t zero, void *wide) {
+  int16_t *out = wide;
   np_int8_widen_loop(in, count, zero, out);
 }
 
@@ -148,18 +149,37 @@ static void finish(const np_int8_tile *t) {
   }
 }
 
-static float quantize(const float *row, size_t count, int16_t *out) {
+static float quantize(const float *row, size_t count, void *out, int32_t *zero) {
+  *zero = 0;
   return np_int8_quantize_loop(row, count, out);
 }
 
-const np_int8_code np_int8_plain = {multiply,    depthwise, widen, widen_pairs,
-                                    transform, finish,    quantize};
+const np_int8_code np_int8_plain = {
+    .element = sizeof(int16_t),
+    .group = 2,
+    .columns = NP_INT8_COLUMNS,
+    .most = NP_INT8_COLUMNS,
+    .panel_size = np_int8_pair_panel_size,
+    .packed_size = np_int8_packed_size,
+    .multiply = multiply,
+    .widen = widen,
+    .quantize = quantize,
+    .depthwise = depthwise,
+    .widen_pairs = widen_pairs,
+    .transform = transform,
+    .finish = finish,
+};
 
-const np_int8_code *np_int8_code_for(int32_t target) {
+const np_int8_code *np_int8_code_for(int32_t target, int32_t quads) {
 #ifdef NP_CHOOSES_CPU
+  if (quads) {
+    const int fast = target == NP_TARGET_BEST && np_int8_multiplies_quads();
+    return fast ? &np_int8_quads_avx512 : &np_int8_quads_plain;
+  }
   if (target != NP_TARGET_PLAIN && np_int8_is_fast()) return &np_int8_avx2;
 #else
   (void)target;
+  if (quads) return &np_int8_quads_plain;
 #endif
   return &np_int8_plain;
 }
@@ -167,6 +187,14 @@ const np_int8_code *np_int8_code_for(int32_t target) {
 bool np_int8_is_fast(void) {
 #ifdef NP_CHOOSES_CPU
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}
+
+bool np_int8_multiplies_quads(void) {
+#ifdef NP_CHOOSES_CPU
+  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif

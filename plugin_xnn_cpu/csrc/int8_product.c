@@ -6,66 +6,119 @@
 typedef struct {
   const struct np_int8_product_params *params;
   const np_int8_code *code;
-  const void *in;
+  const uint8_t *in;
   float *out;
   uint8_t *scratch;
 } job;
 
+/* Where rows from `first` on start, and how they were quantized; gives what they are read from. */
+static const uint8_t *address(const job *task, size_t first, size_t rows, size_t steps,
+                              uint8_t *scratch) {
+  const struct np_int8_product_params *p = task->params;
+  const np_int8_code *code = task->code;
+  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
+  float *scales = (float *)(scratch + p->scales_offset);
+  int32_t *zeros = (int32_t *)(scratch + p->zeros_offset);
+  if (p->from == NP_INT8_ROWS_QUANTIZED) {
+    const uint8_t *given = task->in + first * p->row_bytes;
+    for (size_t row = 0; row < rows; row++) {
+      const uint8_t *end = given + (row + 1) * p->row_bytes;
+      pixels[row] = (int32_t)(row * p->row_bytes / code->element);
+      memcpy(&scales[row], end - 8, sizeof *scales);
+      memcpy(&zeros[row], end - 4, sizeof *zeros);
+    }
+    return given;
+  }
+  uint8_t *wide = scratch;
+  const size_t row_size = steps * code->group, filled = p->channels * code->element;
+  for (size_t row = 0; row < rows; row++, wide += row_size * code->element) {
+    pixels[row] = (int32_t)(row * row_size);
+    memset(wide + filled, 0, row_size * code->element - filled);
+    code->widen((const int8_t *)task->in + (first + row) * p->channels, p->channels, p->in_zero,
+                wide);
+    scales[row] = p->in_scale;
+    zeros[row] = p->in_zero + 128;
+  }
+  return scratch;
+}
+
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_int8_product_params *p = task->params;
+  const np_int8_code *code = task->code;
   const size_t columns = index % p->parts * p->part_columns;
   const size_t first = index / p->parts * p->band;
   const size_t rows = first + p->band < p->rows ? p->band : p->rows - first;
-  const size_t pairs = (p->channels + 1) / 2;
+  const size_t steps = (p->channels + code->group - 1) / code->group;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
-  int16_t *wide = (int16_t *)scratch;
-  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
-  float *scales = (float *)(scratch + p->scales_offset);
-  for (size_t row = 0; row < rows; row++, wide += 2 * pairs) {
-    const size_t from = (first + row) * p->channels;
-    pixels[row] = (int32_t)(row * 2 * pairs);
-    wide[2 * pairs - 1] = 0;
-    if (p->from == NP_INT8_ROWS_FLOAT) {
-      scales[row] = task->code->quantize((const float *)task->in + from, p->channels, wide);
-    } else {
-      task->code->widen((const int8_t *)task->in + from, p->channels, p->in_zero, wide);
-      scales[row] = p->in_scale;
-    }
-  }
+  const uint8_t *image = address(task, first, rows, steps, scratch);
   const size_t last =
       columns + p->part_columns < p->outputs ? columns + p->part_columns : p->outputs;
   const int32_t run = 0;
+  const int given = p->from == NP_INT8_ROWS_QUANTIZED;
   np_int8_panel panel = {
       .kind = NP_INT8_TO_FLOAT,
-      .image = (const int16_t *)scratch,
-      .pixels = pixels,
+      .image = image,
+      .pixels = (const int32_t *)(scratch + p->pixels_offset),
       .count = rows,
+      .line = rows,
+      .step = given ? p->row_bytes / code->element : steps * code->group,
       .runs = &run,
       .run_count = 1,
-      .pairs = pairs,
-      .panel = (const uint8_t *)p->packed +
-               columns / NP_INT8_COLUMNS * np_int8_panel_size(NP_INT8_COLUMNS, pairs),
+      .groups = steps,
       .out_stride = p->outputs,
-      .row_scales = scales,
+      .row_scales = (const float *)(scratch + p->scales_offset),
+      .row_zeros = (const int32_t *)(scratch + p->zeros_offset),
       .low = p->low,
       .high = p->high,
   };
+  const size_t panel_size = code->panel_size(code->columns, steps);
   for (size_t column = columns; column < last; column += panel.columns) {
-    panel.columns = last - column < NP_INT8_COLUMNS ? last - column : NP_INT8_COLUMNS;
+    panel.columns = last - column < code->most ? last - column : code->most;
+    panel.panel = (const uint8_t *)p->packed + column / code->columns * panel_size;
     panel.out = task->out + first * p->outputs + column;
-    task->code->multiply(&panel);
-    panel.panel += np_int8_panel_size(panel.columns, pairs);
+    code->multiply(&panel);
   }
 }
 
 int np_int8_product(const void *params, const void *const *inputs, void *out, void *workspace,
                     pthreadpool_t pool) {
   const struct np_int8_product_params *p = params;
-  job task = {p, np_int8_code_for(p->target), inputs[0], out, workspace};
+  job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out, workspace};
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
   const size_t bands = (p->rows + p->band - 1) / p->band;
   pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
                                          bands * p->parts, 0);
+  return 0;
+}
+
+typedef struct {
+  const struct np_int8_rows_params *params;
+  const np_int8_code *code;
+  const float *in;
+  uint8_t *out;
+} rows_job;
+
+static void quantize_rows(void *context, size_t start, size_t count) {
+  const rows_job *task = context;
+  const struct np_int8_rows_params *p = task->params;
+  const size_t filled = p->channels * task->code->element;
+  uint8_t *out = task->out + start * p->row_bytes;
+  for (size_t row = start; row < start + count; row++, out += p->row_bytes) {
+    int32_t zero;
+    const float scale = task->code->quantize(task->in + row * p->channels, p->channels, out, &zero);
+    memset(out + filled, 0, p->row_bytes - 8 - filled);
+    memcpy(out + p->row_bytes - 8, &scale, sizeof scale);
+    memcpy(out + p->row_bytes - 4, &zero, sizeof zero);
+  }
+}
+
+int np_int8_rows(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+  const struct np_int8_rows_params *p = params;
+  rows_job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out};
+  const size_t bytes = p->rows * p->channels * sizeof(float);
+  const size_t tile = 1 + NP_SMALL / 8 / p->channels;
+  pthreadpool_parallelize_1d_tile_1d(bytes < NP_SMALL ? NULL : pool, quantize_rows, &task, p->rows,
+                                     tile, 0);
   return 0;
 }

@@ -1,37 +1,40 @@
-/* What the int8 kernels multiply: pixels as int16, with their zero point taken away. */
+/* What the int8 kernels multiply: pixels as int16, with their zero taken away, or moved up. */
 #include "int8_code.h"
 
 void np_int8_widen_rows(const np_int8_code *code, const np_int8_image *image, size_t first,
-                        size_t rows, int16_t *wide) {
+                        size_t rows, void *to) {
   const size_t channels = image->channels, width = image->wide_width, pick = image->picks[1];
   const size_t above = image->pads[0], before = image->pads[1];
-  const size_t row_size = width * channels;
+  const size_t row_size = width * channels, pixel = channels * code->element;
+  uint8_t *wide = to;
   if (width == image->width && above + before == 0 && image->picks[0] * pick == 1 &&
       first + rows <= image->height) {
     code->widen(image->pixels + first * row_size, rows * row_size, image->zero, wide);
     return;
   }
+  /* What stands for 0. */
+  const int nothing = code->group == 4 ? image->zero + 128 : 0;
   /* Columns that lie inside the image: those from `left` to `right`. */
   size_t left = (before + pick - 1) / pick;
   size_t right = (image->width + before + pick - 1) / pick;
   left = left < width ? left : width;
   right = right < left ? left : right < width ? right : width;
-  for (size_t row = 0; row < rows; row++, wide += row_size) {
+  for (size_t row = 0; row < rows; row++, wide += width * pixel) {
     const size_t y = (first + row) * image->picks[0];
     if (y < above || y - above >= image->height || left == right) {
-      memset(wide, 0, row_size * sizeof *wide);
+      memset(wide, nothing, width * pixel);
       continue;
     }
     const int8_t *in = image->pixels + (y - above) * image->width * channels;
     in += (left * pick - before) * channels;
-    memset(wide, 0, left * channels * sizeof *wide);
+    memset(wide, nothing, left * pixel);
     if (pick == 1) {
-      code->widen(in, (right - left) * channels, image->zero, wide + left * channels);
+      code->widen(in, (right - left) * channels, image->zero, wide + left * pixel);
     } else {
       for (size_t x = left; x < right; x++, in += pick * channels) {
-        code->widen(in, channels, image->zero, wide + x * channels);
+        code->widen(in, channels, image->zero, wide + x * pixel);
       }
     }
-    memset(wide + right * channels, 0, (width - right) * channels * sizeof *wide);
+    memset(wide + right * pixel, nothing, (width - right) * pixel);
   }
 }

@@ -87,7 +87,7 @@ static void part(void *context, size_t thread, size_t index) {
       .pixels = pixels,
       .runs = &run,
       .run_count = 1,
-      .pairs = p->channels / 2,
+      .groups = p->channels / 2,
       .columns = NP_INT8_COLUMNS,
   };
   np_int8_tile tile = {
@@ -115,7 +115,7 @@ static void part(void *context, size_t thread, size_t index) {
 int np_int8_winograd(const void *params, const void *const *inputs, void *out, void *workspace,
                      pthreadpool_t pool) {
   const struct np_int8_winograd_params *p = params;
-  job task = {p, np_int8_code_for(p->target), inputs[0], out, workspace};
+  job task = {p, np_int8_code_for(p->target, 0), inputs[0], out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)p->channels * 4;
   pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,

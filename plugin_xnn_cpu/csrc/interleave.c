@@ -4,54 +4,54 @@
 
 typedef struct {
   const struct np_interleave_params *params;
-  const float *in;
-  float *out;
+  const char *in;
+  char *out;
 } job;
 
-NP_FOR_EACH_CPU
-static void two(const float *a, const float *b, float *out, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    out[2 * i] = a[i];
-    out[2 * i + 1] = b[i];
+/* `count` pixels of planes that start at `in`, and lie `apart` elements one after the other. */
+#define NP_INTERLEAVE_OF(type, name)                                                               \
+  NP_FOR_EACH_CPU                                                                                  \
+  static void name(const type *in, size_t apart, size_t channels, type *out, size_t count) {       \
+    const type *a = in, *b = in + apart;                                                           \
+    const type *c = channels > 2 ? b + apart : b, *d = channels > 3 ? c + apart : c;               \
+    if (channels == 2) {                                                                           \
+      for (size_t i = 0; i < count; i++) {                                                         \
+        out[2 * i] = a[i];                                                                         \
+        out[2 * i + 1] = b[i];                                                                     \
+      }                                                                                            \
+    } else if (channels == 3) {                                                                    \
+      for (size_t i = 0; i < count; i++) {                                                         \
+        out[3 * i] = a[i];                                                                         \
+        out[3 * i + 1] = b[i];                                                                     \
+        out[3 * i + 2] = c[i];                                                                     \
+      }                                                                                            \
+    } else {                                                                                       \
+      for (size_t i = 0; i < count; i++) {                                                         \
+        out[4 * i] = a[i];                                                                         \
+        out[4 * i + 1] = b[i];                                                                     \
+        out[4 * i + 2] = c[i];                                                                     \
+        out[4 * i + 3] = d[i];                                                                     \
+      }                                                                                            \
+    }                                                                                              \
   }
-}
 
-NP_FOR_EACH_CPU
-static void three(const float *a, const float *b, const float *c, float *out, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    out[3 * i] = a[i];
-    out[3 * i + 1] = b[i];
-    out[3 * i + 2] = c[i];
-  }
-}
-
-NP_FOR_EACH_CPU
-static void four(const float *a, const float *b, const float *c, const float *d, float *out,
-                 size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    out[4 * i] = a[i];
-    out[4 * i + 1] = b[i];
-    out[4 * i + 2] = c[i];
-    out[4 * i + 3] = d[i];
-  }
-}
+NP_INTERLEAVE_OF(float, interleave_words)
+NP_INTERLEAVE_OF(int8_t, interleave_bytes)
 
 static void part(void *context, size_t start, size_t count) {
   const job *task = context;
-  const size_t pixels = task->params->pixels;
-  const size_t channels = task->params->channels;
+  const struct np_interleave_params *p = task->params;
+  const size_t pixels = p->pixels, channels = p->channels, size = p->element_size;
   while (count > 0) {
     const size_t image = start / pixels;
     const size_t at = start % pixels;
     const size_t here = count < pixels - at ? count : pixels - at;
-    const float *a = task->in + image * pixels * channels + at;
-    float *out = task->out + start * channels;
-    if (channels == 2) {
-      two(a, a + pixels, out, here);
-    } else if (channels == 3) {
-      three(a, a + pixels, a + 2 * pixels, out, here);
+    const void *in = task->in + (image * pixels * channels + at) * size;
+    void *out = task->out + start * channels * size;
+    if (size == 1) {
+      interleave_bytes(in, pixels, channels, out, here);
     } else {
-      four(a, a + pixels, a + 2 * pixels, a + 3 * pixels, out, here);
+      interleave_words(in, pixels, channels, out, here);
     }
     start += here;
     count -= here;
@@ -61,9 +61,10 @@ static void part(void *context, size_t start, size_t count) {
 int np_interleave(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
   const struct np_interleave_params *p = params;
   const size_t total = p->images * p->pixels;
-  if (p->channels < 2 || p->channels > 4) return NP_STATUS_CALL;
+  const int known = p->element_size == 1 || p->element_size == sizeof(float);
+  if (p->channels < 2 || p->channels > 4 || !known) return NP_STATUS_CALL;
   job task = {p, inputs[0], out};
-  const pthreadpool_t used = total * p->channels * 4 < NP_SMALL ? NULL : pool;
+  const pthreadpool_t used = total * p->channels * p->element_size < NP_SMALL ? NULL : pool;
   pthreadpool_parallelize_1d_tile_1d(used, part, &task, total, 4096, 0);
   return 0;
 }

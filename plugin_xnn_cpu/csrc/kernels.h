@@ -124,11 +124,12 @@ struct np_softmax_pairs_params {
   size_t count;
 };
 
-/* out[n, p, c] = in[n, c, p], of 2 to 4 channels. */
+/* out[n, p, c] = in[n, c, p], of 2 to 4 channels, and elements of 1 or 4 bytes. */
 struct np_interleave_params {
   size_t images;
   size_t channels;
   size_t pixels;
+  size_t element_size;
 };
 
 #define NP_CONVERT_F16_TO_F32 0

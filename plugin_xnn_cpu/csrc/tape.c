@@ -148,6 +148,10 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_int8_depthwise(step->params, inputs, out, workspace, pool);
     case NP_INT8_PRODUCT:
       return np_int8_product(step->params, inputs, out, workspace, pool);
+    case NP_INT8_ROWS:
+      return np_int8_rows(step->params, inputs, out, pool);
+    case NP_INT8_QUAD_DEPTHWISE:
+      return np_int8_quad_depthwise(step->params, inputs, out, workspace, pool);
     case NP_INT8_WINOGRAD:
       return np_int8_winograd(step->params, inputs, out, workspace, pool);
     case NP_FEW_ROWS:

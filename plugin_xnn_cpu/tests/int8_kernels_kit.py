@@ -7,24 +7,52 @@ import pytest
 from hypothesis import strategies as st
 
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
+from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 
-TARGETS = ("plain", "avx2")
+CODES = {
+    "plain pairs": ("plain", tiled.PAIRS),
+    "avx2 pairs": ("avx2", tiled.PAIRS),
+    "plain quads": ("plain", tiled.QUADS),
+    "best quads": ("best", tiled.QUADS),
+}
+"""The code that runs, and the layout of what it multiplies; what a processor lacks runs plainly."""
 GUARD = 64
 
 
-@pytest.fixture(autouse=True, params=TARGETS)
+@pytest.fixture(autouse=True, params=CODES)
 def code(request, monkeypatch):
     """Run a test with each of the codes that this processor has."""
-    monkeypatch.setattr(kernels, "TARGET", request.param)
+    target, layout = CODES[request.param]
+    monkeypatch.setattr(kernels, "TARGET", target)
+    monkeypatch.setattr(tiled, "LAYOUT", layout)
     return request.param
 
 
 def run(operator, x, shape, dtype, threads):
     """Run an operator on x; bytes around the result must stay as they are."""
-    tape = Tape([Entry(operator.call, (0,), 1, operator, operator.params, True, "int8")], 2)
+    entries = [Entry(operator.call, (0,), 1, operator, operator.params, True, "int8")]
+    return run_tape(entries, operator, x, shape, dtype, threads)
+
+
+def run_rows(operator, x, shape, threads):
+    """Run a product of rows of float32, which are quantized before it."""
+    params = rows_to_int8(*x.shape)
+    quantized = aligned(params.rows * params.row_bytes)
+    quantized[...] = 170
+    entries = [
+        Entry("NP_INT8_ROWS", (0,), 2, None, params, True, "rows"),
+        Entry(operator.call, (2,), 1, operator, operator.params, True, "int8"),
+    ]
+    return run_tape(entries, operator, x, shape, np.float32, threads, quantized)
+
+
+def run_tape(entries, operator, x, shape, dtype, threads, *others):
+    tape = Tape(entries, 2 + len(others))
+    for number, other in enumerate(others, 2):
+        tape.bind(number, other)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.full(size + 2 * GUARD, 85, np.uint8)
     scratch = aligned(operator.workspace)
@@ -68,4 +96,4 @@ REQUANTIZED = st.builds(
     st.sampled_from([(-128, 127), (-128, 127), (-100, 50), (0, 127), (-128, -127)]),
 )
 STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
-CHANNELS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 48])
+CHANNELS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 48, 64, 65, 99])

@@ -19,10 +19,8 @@ from int8_kernels_kit import (
 
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
-    TiledConvolutionS8,
-    TiledDepthwiseS8,
-)
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
 from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvolutionS8
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -227,7 +225,7 @@ def shape_of_resnet(threads, columns=40):
     movement = Movement((1, 1, 1, 1))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
     operator = TiledConvolutionS8(stored, None, movement, requantized)
-    x = bytes_of(rng, (2, 40, 30, 64), False)
+    x = bytes_of(rng, (2, 80, 60, 64), False)
     operator.reshape(x.shape, shared(threads))
     sums = convolve(x, kernel, None, movement, -128)
     got = run(operator, x, sums.shape, np.int8, threads)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from int8_kernels_kit import REQUANTIZED, bytes_of, code, requantize, run, scales_of
+from int8_kernels_kit import REQUANTIZED, bytes_of, code, requantize, run, run_rows, scales_of
 
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.once
 __all__ = ["code"]  # a fixture that all tests of this module have
 
 
-ROWS = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 48, 50])
+ROWS = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 27, 48, 50])
 INPUTS = st.sampled_from([1, 2, 3, 15, 16, 17, 64, 129, 1000, 3001])
-OUTPUTS = st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 25, 40, 70])
+OUTPUTS = st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 25, 32, 33, 40, 48, 50, 64, 70, 130])
 
 
 def matrix_of(rng, outputs, inputs, extreme, transposed, single=False):
@@ -129,7 +129,7 @@ def test_products_of_float_rows(seed, rows, inputs, outputs, shift, limits, thre
     bias = rng.standard_normal(outputs).astype(np.float32)
     operator = TiledFullyConnectedInt8(quantized, Weight.of(bias), limits)
     operator.reshape(rows, shared(threads))
-    got = run(operator, x, (rows, outputs), np.float32, threads)
+    got = run_rows(operator, x, (rows, outputs), threads)
     integers, row_scales = quantize_rows(x)
     expected = to_float(integers @ matrix.T.astype(np.int64), row_scales, scales, bias, limits)
     np.testing.assert_array_equal(got, expected)
@@ -146,7 +146,7 @@ def test_rows_that_cannot_be_quantized(odd):
     _, _, quantized = matrix_of(rng, 20, 33, False, False)
     operator = TiledFullyConnectedInt8(quantized, None, (-1.0, 1.0))
     operator.reshape(8, shared(1))
-    got = run(operator, x, (8, 20), np.float32, 1)
+    got = run_rows(operator, x, (8, 20), 1)
     assert np.isnan(got[5]).all()
     assert np.isfinite(np.delete(got, 5, 0)).all()
 
@@ -161,7 +161,7 @@ def test_extreme_rows():
     quantized = Quantized(Weight.of(matrix), Weight.of(np.full(1, 1 / 127, "f4")), None, 0)
     operator = TiledFullyConnectedInt8(quantized, None)
     operator.reshape(4, shared(1))
-    got = run(operator, x, (4, 16), np.float32, 1)
+    got = run_rows(operator, x, (4, 16), 1)
     steps = np.maximum(np.float64(np.ptp(x.astype(np.float64), axis=1)) / 255, 2.0**-127)
     assert (np.abs(got.astype(np.float64) - x).max(1) <= 1.01 * steps).all()
     assert not got[3].any()

@@ -20,7 +20,7 @@ from xnn_kit import check, compile_model, fully_connected
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
-from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
+from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError, int8_choice
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, takes_unsigned_rows
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once
 
 RNG = np.random.default_rng(31)
 WEIGHTS = "xnn fully connected in int8 (weights)"
-ROWS = "xnn fully connected in int8 (rows too)"
+ROWS = f"{'' if int8_choice.ours() else 'xnn '}fully connected in int8 (rows too)"
 
 
 def product(

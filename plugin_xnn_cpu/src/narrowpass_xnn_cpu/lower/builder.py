@@ -46,6 +46,7 @@ class Builder:
         self._items: list[Item] = []
         self._places: list[Place] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
+        self._derived: dict[tuple[Slot, Hashable], Slot] = {}
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._constants: dict[tuple[str, Perm, int], Slot] = {}
@@ -164,6 +165,41 @@ class Builder:
         if value is not None:
             self.alias(value, step.output, perm)
         return step.output
+
+    def derived(self, slot: Slot, what: Hashable, make: Callable[[Slot], Step]) -> Slot:
+        """Give what a step makes of a slot; all that ask for the same share it.
+
+        The step stands for no node, as a change of layout does.
+
+        Args:
+            slot: what it is made of.
+            what: tells it from all else that is made of the slot.
+            make: gives the step; called where nobody has asked before.
+        """
+        key = slot, what
+        if key not in self._derived:
+            step = make(slot)
+            self._items.append(step)
+            self._derived[key] = step.output
+        return self._derived[key]
+
+    def maker(self, slot: Slot) -> Step | None:
+        """Give the step that makes a slot, where no step of this partition reads it."""
+        steps = [item for item in self._items if isinstance(item, Step)]
+        if any(slot in step.inputs for step in steps):
+            return None
+        return next((step for step in steps if step.output is slot), None)
+
+    def replace(self, old: Step, step: Step, value: ir.Value, perm: Perm) -> None:
+        """Put a step in the place of one whose output nobody needs, and make `value` with it.
+
+        It comes last, since it may read what was made after the other one.
+        """
+        self._items.remove(old)
+        self._places = [place for place in self._places if place.slot is not old.output]
+        nodes = step.nodes
+        self.emit(step, value, perm)
+        step.nodes = tuple(dict.fromkeys((*nodes, *step.nodes)))
 
     def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
         """Say that a slot holds `value`."""

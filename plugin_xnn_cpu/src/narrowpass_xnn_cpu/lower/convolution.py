@@ -26,7 +26,9 @@ from narrowpass_xnn_cpu.native.operators import (
 from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
 from narrowpass_xnn_cpu.native.operators.fp32_choice import AnyConvolution
 from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
+from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -155,6 +157,21 @@ class Convolve(Ended):
         self._window = window
         self._operator = operator
         self._outputs = outputs
+
+    def plus(self, other: Slot, output: Slot, added: SumS8) -> Convolve | None:
+        """Give the convolution that adds another tensor of its output's shape to that.
+
+        None where its kernel does not; nobody may need this step afterwards.
+        """
+        operator = self._operator
+        if not isinstance(operator, TiledConvolutionS8) or not operator.takes_sum:
+            return None
+        operator.take_sum(added)
+        name = f"{self.kernel.removeprefix(operator.maker)} and add"
+        given, window, outputs = self.inputs[0], self._window, self._outputs
+        step = Convolve(given, output, operator, window, outputs, name, residual=other)
+        step.nodes, step.precision = self.nodes, self.precision
+        return step
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""

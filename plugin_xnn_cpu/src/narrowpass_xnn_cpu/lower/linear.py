@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -21,12 +21,21 @@ from narrowpass_xnn_cpu.native.operators import BatchMatMul
 from narrowpass_xnn_cpu.native.operators.few_rows import FewRows
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 class Linear(Ended):
-    """Rows of any number of leading axes times a constant matrix."""
+    """Rows of any number of leading axes times a constant matrix.
+
+    Args:
+        given: the rows; those that `QuantizedRows` made, where the product takes such.
+        output: the products.
+        product: makes them.
+        residual: what is added, where the product's epilogue has that.
+        fits: whether it surely has the shape of the result.
+    """
 
     def __init__(
         self,
@@ -45,7 +54,7 @@ class Linear(Ended):
         """See `Step.size`."""
         shape = shapes[0]
         product = self._product
-        if shape[-1] != product.channels:
+        if not product.quantized_rows and shape[-1] != product.channels:
             raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {product.channels}")
         result = (*shape[:-1], product.outputs)
         epilogue = self.fitting(shapes, result)
@@ -57,6 +66,32 @@ class Linear(Ended):
         if isinstance(operator, TiledFullyConnected | TiledFullyConnectedBf16 | FewRows):
             operator.end_with(epilogue)
         return Run(result, operator.call, operator, params)
+
+
+class QuantizedRows(Step):
+    """Rows of floats to bytes, each by its own range: once for all products that read them.
+
+    Args:
+        given: the rows, of any number of leading axes.
+        channels: of a row.
+    """
+
+    kernel = "rows to int8"
+
+    def __init__(self, given: Slot, channels: int) -> None:
+        super().__init__([given], Slot(f"{given.name} (rows)", np.dtype(np.uint8)))
+        self._channels = channels
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        channels = self._channels
+        if shape[-1] != channels:
+            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {channels}")
+        rows = elements(shape[:-1])
+        params = rows_to_int8(max(1, rows), channels)
+        result = (*shape[:-1], params.row_bytes)
+        return Run(result, "NP_INT8_ROWS", params=params) if rows else Run(result)
 
 
 class MatrixProducts(Step):
@@ -159,9 +194,11 @@ def _gemm(op: Op, builder: Builder) -> None:
     if complete:
         perm = identity(2)
         residual = residual_of(op, builder, perm)
-        step = Linear(rows, builder.new(op.output), product, residual, op.residual_fits)
+        given_rows = _rows(builder, rows, product)
+        step = Linear(given_rows, builder.new(op.output), product, residual, op.residual_fits)
         emit(op, builder, step, perm)
         return
+    rows = _rows(builder, rows, product)
     slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
     _add(op, builder, slot, added, beta)
 
@@ -194,6 +231,17 @@ def _is_looked_up(matrix: ir.Value) -> bool:
     return source is not None and any(
         use.node.op_type == "Gather" and use.idx == 0 for use in source.uses()
     )
+
+
+def _rows(builder: Builder, rows: Slot, product: Product) -> Slot:
+    """Give rows as a product takes them; what quantizes them is emitted, if nothing has yet."""
+    if not product.quantized_rows:
+        return rows
+    return builder.derived(rows, ("int8", product.channels), _quantized(product.channels))
+
+
+def _quantized(channels: int) -> Callable[[Slot], Step]:
+    return lambda slot: QuantizedRows(slot, channels)
 
 
 def _count(dims: Sequence[int | str | None]) -> int | None:
@@ -262,7 +310,10 @@ def _matmul(op: Op, builder: Builder) -> None:
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
-        slot, residual = builder.at(a, perm), residual_of(op, builder, perm)
+        slot, residual = (
+            _rows(builder, builder.at(a, perm), product),
+            residual_of(op, builder, perm),
+        )
         step = Linear(slot, builder.new(op.output), product, residual, op.residual_fits)
         emit(op, builder, step, perm)
         return

@@ -34,6 +34,7 @@ from narrowpass_xnn_cpu.native.operators.linear import reads_panels
 from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
@@ -93,6 +94,7 @@ class Product:
         outputs: O.
         epilogue: what becomes of sums.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
+        quantized_rows: whether it takes rows that `QuantizedRows` has made.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Product:
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
+        self.quantized_rows = False
         self._bias, self.epilogue = bias, epilogue
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
@@ -168,6 +171,7 @@ class Product:
                 continue
             self._operators[np.dtype(np.int8)] = made
             self._bias = None
+            self.quantized_rows = isinstance(made, TiledFullyConnectedInt8)
             self.precision = "int8 (rows too)" if rows_too else f"int8 (weights){reason}"
             return True
         self.precision = f"float32{reason}"

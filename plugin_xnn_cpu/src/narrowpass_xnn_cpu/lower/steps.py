@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.meter import NativeMeter
@@ -169,8 +167,9 @@ class Permute(Step):
         if moved == sorted(moved):
             return Run(result, view=0)
         planes = _planes(shape, self._perm)
-        if planes is not None and self.output.dtype == np.float32:
-            return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes))
+        size = self.output.dtype.itemsize
+        if planes is not None and size in (1, 4):
+            return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes, size))
         if self._operator is not None and len(shape) <= 6:
             self._operator.reshape(shape, self._perm, sizing.pool)
             return Run(result, self._operator.call, self._operator)

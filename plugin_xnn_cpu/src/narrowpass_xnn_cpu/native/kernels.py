@@ -211,9 +211,11 @@ def softmax_pairs(count: int) -> Any:
     return extension().ffi.new("struct np_softmax_pairs_params *", (count,))
 
 
-def interleave(images: int, channels: int, pixels: int) -> Any:
+def interleave(images: int, channels: int, pixels: int, element_size: int) -> Any:
     """Give the parameters of ``NP_INTERLEAVE``."""
-    fields = images, channels, pixels
+    if element_size not in (1, 4):
+        raise BackendError(f"elements of {element_size} bytes are not interleaved")
+    fields = images, channels, pixels, element_size
     return extension().ffi.new("struct np_interleave_params *", fields)
 
 

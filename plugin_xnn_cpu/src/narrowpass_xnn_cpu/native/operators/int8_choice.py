@@ -2,24 +2,28 @@
 
 Both take the same arguments and sum exactly. On processors with AVX2 and nothing newer, XNNPACK
 widens both operands in the inner loop; ours widens the input once, and a tile of it takes twice as
-many rows. Windows of 3 x 3 that move by 1 need fewer multiplications here. Billions of operations
-a second on one core of a Zen 3 at 3.2 GHz, where products of int16 by pairs and their sums reach
-163 at most (``benchmarks/int8_kernels.py``), and how many times as fast as XNNPACK that is:
+many rows. Windows of 3 x 3 that move by 1 need fewer multiplications here. On those with AVX-512
+and VNNI both multiply bytes by fours, and the tile of ours has twice as many rows too.
 
-============================================  ====  =====
-3 x 3 of 56 x 56, 64 to 64 channels            259    2.5
-3 x 3 of 14 x 14, 256 to 256 channels          291    2.6
-3 x 3 by 2 of 56 x 56, 128 to 128 channels     151    1.4
-1 x 1 of 56 x 56, 256 to 64 channels           141    1.4
-1 x 1 of 14 x 14, 1024 to 256 channels         153    1.4
-7 x 7 by 2 of 224 x 224, 3 to 64 channels      134    5.4
-3 x 3 of 56 x 56, 144 channels, depthwise       32    2.1
-128 rows, 384 to 1536 channels                 149    1.4
-1 row, 2048 to 1000 channels                    52    1.0
-============================================  ====  =====
+Billions of operations a second on one core, and how many times as fast as XNNPACK that is
+(``benchmarks/int8_kernels.py``): on a Zen 3 at 3.2 GHz, where products of int16 by pairs and their
+sums reach 163 at most, and on an Ice Lake at 2.8 GHz, where those of bytes reach 600.
 
-XNNPACK has instructions of AVX-512 that multiply int8 as such, and those of ARM; there it is near
-the limit of the processor.
+============================================  ====  =====  ====  =====
+kernel                                        Zen 3        Ice Lake
+============================================  ====  =====  ====  =====
+3 x 3 of 56 x 56, 64 to 64 channels            259    2.5   565    1.3
+3 x 3 of 14 x 14, 256 to 256 channels          291    2.6   610    1.4
+3 x 3 by 2 of 56 x 56, 128 to 128 channels     151    1.4   558    1.3
+1 x 1 of 56 x 56, 256 to 64 channels           141    1.4   370    1.1
+1 x 1 of 14 x 14, 1024 to 256 channels         153    1.4   560    1.3
+7 x 7 by 2 of 224 x 224, 3 to 64 channels      134    5.4   408    3.9
+3 x 3 of 56 x 56, 144 channels, depthwise       32    2.1    83    3.2
+128 rows, 384 to 1536 channels                 149    1.4   546    1.4
+1 row, 2048 to 1000 channels                    52    1.0    59    1.0
+============================================  ====  =====  ====  =====
+
+Elsewhere the kernels are XNNPACK's: those for ARM multiply int8 as such too.
 """
 
 from __future__ import annotations
@@ -28,16 +32,15 @@ import functools
 
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Range
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.int8_rows import FullyConnectedS8, FullyConnectedS8F32
 from narrowpass_xnn_cpu.native.operators.int8_windows import ConvolutionS8
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
-    TiledConvolutionS8,
-    TiledDepthwiseS8,
-)
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
 from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedInt8,
     TiledFullyConnectedS8,
@@ -59,7 +62,10 @@ AnyFullyConnectedInt8 = FullyConnectedInt8 | TiledFullyConnectedInt8
 @functools.cache
 def ours() -> bool:
     """Tell whether our kernels of int8 are the faster ones on this processor."""
-    return bool(extension().lib.np_int8_is_fast()) and "avx512bw" not in cpu.flags()
+    lib = extension().lib
+    if lib.np_int8_multiplies_quads():
+        return True
+    return bool(lib.np_int8_is_fast()) and "avx512bw" not in cpu.flags()
 
 
 def convolution_s8(
@@ -79,7 +85,9 @@ def convolution_s8(
         )
     if depthwise:
         return TiledDepthwiseS8(kernel, bias, movement, requantized, session=session)
-    kind = WinogradConvolutionS8 if fits_winograd(kernel, movement) else TiledConvolutionS8
+    quads = tiled.layout() is tiled.QUADS
+    fast = not quads and fits_winograd(kernel, movement)
+    kind = WinogradConvolutionS8 if fast else TiledConvolutionS8
     return kind(kernel, bias, movement, requantized, session=session)
 
 

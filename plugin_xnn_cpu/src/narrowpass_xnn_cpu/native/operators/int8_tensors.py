@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators.base import (
@@ -17,6 +21,47 @@ from narrowpass_xnn_cpu.native.operators.int8 import (
     check_ratio,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+
+
+@dataclass(frozen=True)
+class SumS8:
+    """The sum of two tensors of int8, as XNNPACK computes it: with integers.
+
+    ``out = clamp((a · own + b · other + bias >> shift) + zero, *limits)``
+
+    Attributes:
+        own: factor of the first operand.
+        other: factor of the second one.
+        bias: added to both, with what rounds.
+        shift: bits that are dropped.
+        zero: of the result.
+        limits: bytes that it is clamped to.
+    """
+
+    own: int
+    other: int
+    bias: int
+    shift: int
+    zero: int
+    limits: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls, first: Quantization, second: Quantization, made: Quantization, limits: tuple[int, int]
+    ) -> SumS8:
+        """Give the sum of tensors that `BinaryS8` has taken.
+
+        The larger of both factors has 21 bits.
+        """
+        ratios = [np.float32(x.scale) / np.float32(made.scale) for x in (first, second)]
+        shift = 21 - math.frexp(max(ratios))[1]
+        own, other = (round(math.ldexp(float(ratio), shift)) for ratio in ratios)
+        bias = (1 << shift - 1) - own * first.zero_point - other * second.zero_point
+        return cls(own, other, bias, shift, made.zero_point, limits)
+
+    def turned(self) -> SumS8:
+        """Give the sum with its operands the other way round."""
+        return dataclasses.replace(self, own=self.other, other=self.own)
 
 
 class BinaryS8(Operator):

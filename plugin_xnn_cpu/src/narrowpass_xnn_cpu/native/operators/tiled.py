@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import Operator
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized, fitting
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
@@ -28,6 +30,48 @@ BAND_BYTES = 1 << 17
 """What a thread widens at a time; beside a panel of weights it stays in the second cache."""
 _MOST_ELEMENTS = 1 << 31
 """Places in what is read at a time are int32."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How packed weights of int8 lie, and what is multiplied with them; see ``int8_code.h``.
+
+    Attributes:
+        name: of the layout.
+        element: bytes of what is multiplied.
+        group: elements that are multiplied and added at a time.
+        rows: of the largest tile.
+        columns: of the widest one.
+        band_bytes: what a thread brings into this form at a time; beside a panel of weights it
+            stays in the second cache.
+    """
+
+    name: str
+    element: int
+    group: int
+    rows: int
+    columns: int
+    band_bytes: int
+
+    def groups(self, elements: int) -> int:
+        """Give the groups that so many elements take."""
+        return -(-elements // self.group)
+
+
+PAIRS = Layout("pairs", 2, 2, ROWS, COLUMNS, BAND_BYTES)
+"""Of int16, for processors that multiply these and add them by twos."""
+QUADS = Layout("quads", 1, 4, 14, 64, 3 << 16)
+"""Of bytes, for processors that multiply these and add them by fours."""
+LAYOUT: Layout | None = None
+"""The layout of operators that are made; None for that of this processor."""
+
+
+def layout() -> Layout:
+    """Give the layout of operators that are made now."""
+    if LAYOUT is not None:
+        return LAYOUT
+    fast = kernels.TARGET == "best" and extension().lib.np_int8_multiplies_quads()
+    return QUADS if fast else PAIRS
 
 
 class Tiled(Operator):
@@ -74,6 +118,14 @@ class Tiled(Operator):
         kernel.drop()
 
 
+def packers(layout: Layout) -> tuple[Callable[..., int], Callable[..., None]]:
+    """Give the functions of C that tell how large packed weights are, and pack them."""
+    lib = extension().lib
+    if layout is QUADS:
+        return lib.np_int8_quads_packed_size, lib.np_int8_quads_pack
+    return lib.np_int8_packed_size, lib.np_int8_pack
+
+
 def requantizing(scales: Weight, requantized: Requantized) -> Weight:
     """Give what sums are multiplied by, from the scales of the weights."""
     scales = fitting(scales, requantized)
@@ -106,10 +158,16 @@ def line(size: int) -> int:
     return -(-size // 64) * 64
 
 
-def even_bands(rows: int, most: int) -> tuple[int, int]:
-    """Divide rows into bands of at most `most`; give the rows of a band, and how many there are."""
+def even_bands(rows: int, most: int, whole: int = 1) -> tuple[int, int]:
+    """Divide rows into bands of at most `most`; give the rows of a band, and how many there are.
+
+    Bands have a multiple of `whole` rows, where `most` has one and there are several.
+    """
+    most = most // whole * whole or most
     count = -(-rows // max(1, min(rows, most)))
     band = -(-rows // count)
+    if count > 1 and most % whole == 0:
+        band = -(-band // whole) * whole
     return band, -(-rows // band)
 
 
@@ -120,11 +178,11 @@ def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -
         outputs: columns.
         tasks: that there are already.
         threads: that compute.
-        width: columns of a panel.
+        width: columns that are not divided.
     """
     panels = -(-outputs // width)
     wanted = 1 if threads == 1 or tasks >= 4 * threads else -(-2 * threads // tasks)
-    columns = -(-panels // min(panels, wanted)) * width
+    columns = max(1, panels // wanted) * width
     return columns, -(-outputs // columns)
 
 

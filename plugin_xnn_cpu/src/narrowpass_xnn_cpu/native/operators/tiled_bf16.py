@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_weights,
 )
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import check_movement, output_size
+from narrowpass_xnn_cpu.native.operators.tiled_windows import check_movement, output_size
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
@@ -19,9 +20,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvoluti
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
-
-_ROWS = 4 * tiled.ROWS
-"""For which a panel of weights is read, at least."""
 
 
 class TiledFullyConnectedS8(TiledConvolutionS8):
@@ -85,34 +83,38 @@ class _ToFloat(tiled.Tiled):
         integers, scales = checked_integers(matrix.integers), checked_scales(matrix, outputs, 0)
         checked_weights(integers, bias, outputs, "int8", "float32")
         self.channels, self.outputs = inputs, outputs
-        layout = 1, outputs, 1, inputs
-        lib = self._lib
+        self._layout = tiled.layout()
+        sizes = 1, outputs, 1, inputs
+        packed_size, pack = tiled.packers(self._layout)
         self._pack_own(
             session,
-            (),
+            self._layout.name,
             integers,
             bias,
             scales,
-            lib.np_int8_packed_size(*layout),
-            lambda block, k, b, s: lib.np_int8_pack(*layout, k, b, s, block),
+            packed_size(*sizes),
+            lambda block, k, b, s: pack(*sizes, k, b, s, block),
         )
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
         checked_shape((rows, max(self.channels, self.outputs)))
-        wide = -(-self.channels // 2) * 2
-        most = max(_ROWS, tiled.BAND_BYTES // (2 * wide) // tiled.ROWS * tiled.ROWS)
-        band, bands = tiled.even_bands(rows, most)
-        if bands > 1:
-            band = -(-band // tiled.ROWS) * tiled.ROWS
-            bands = -(-rows // band)
-        columns, parts = tiled.column_parts(self.outputs, bands, pool.threads)
-        pixels = tiled.line(2 * tiled.checked_elements(band * wide))
+        layout = self._layout
+        wide = layout.groups(self.channels) * layout.group
+        given_bytes = row_bytes(self.channels, layout)
+        most = max(4 * layout.rows, layout.band_bytes // (layout.element * wide))
+        band, bands = tiled.even_bands(rows, most, layout.rows)
+        columns, parts = tiled.column_parts(self.outputs, bands, pool.threads, layout.columns)
+        given = self._given
+        copied = 0 if given is None else band * wide
+        tiled.checked_elements(band * given_bytes)
+        pixels = tiled.line(layout.element * copied)
         scales = pixels + tiled.line(4 * band)
-        scratch = scales + tiled.line(4 * band)
+        zeros = scales + tiled.line(4 * band)
+        scratch = zeros + tiled.line(4 * band)
         self.workspace = pool.threads * scratch
         low, high = map(tiled.float32, self._limits)
-        lib, given = self._lib, self._given
+        lib = self._lib
         fields = {
             "packed": self._packed_weights,
             "rows": rows,
@@ -121,18 +123,37 @@ class _ToFloat(tiled.Tiled):
             "band": band,
             "parts": parts,
             "part_columns": columns,
-            "from": lib.NP_INT8_ROWS_FLOAT if given is None else lib.NP_INT8_ROWS_INT8,
+            "row_bytes": given_bytes,
+            "from": lib.NP_INT8_ROWS_QUANTIZED if given is None else lib.NP_INT8_ROWS_INT8,
             "in_zero": 0 if given is None else given.zero_point,
             "in_scale": 1.0 if given is None else given.scale,
             "low": low,
             "high": high,
             "target": tiled.target(),
+            "quads": layout is tiled.QUADS,
             "pixels_offset": pixels,
             "scales_offset": scales,
+            "zeros_offset": zeros,
             "thread_scratch": scratch,
         }
         self.params = self._ffi.new("struct np_int8_product_params *", fields)
         return self.params
+
+
+def row_bytes(channels: int, layout: tiled.Layout) -> int:
+    """Give the bytes of a row that is quantized, with its scale and zero point."""
+    return layout.groups(channels) * layout.group * layout.element + 8
+
+
+def rows_to_int8(rows: int, channels: int) -> Any:
+    """Give the parameters of ``NP_INT8_ROWS``, which quantizes rows for `TiledFullyConnectedInt8`.
+
+    Of float32 [rows, channels] it makes bytes [rows, row_bytes(channels, layout())].
+    """
+    checked_shape((rows, channels))
+    layout = tiled.layout()
+    fields = rows, channels, row_bytes(channels, layout), tiled.target(), layout is tiled.QUADS
+    return extension().ffi.new("struct np_int8_rows_params *", fields)
 
 
 class TiledFullyConnectedS8F32(_ToFloat):
@@ -168,8 +189,8 @@ class TiledFullyConnectedS8F32(_ToFloat):
 class TiledFullyConnectedInt8(_ToFloat):
     """Rows of float32, quantized each by its own range, times a constant matrix of int8.
 
-    A row with an element that is NaN, infinite, or of 2¹²⁷ and more gives NaN. See
-    `FullyConnectedInt8`.
+    It takes them as `rows_to_int8` makes them, once for all products that read them. A row with an
+    element that is NaN, infinite, or of 2¹²⁷ and more gives NaN. See `FullyConnectedInt8`.
 
     Args:
         matrix: [O, C], or [C, O] where `transposed`; scales of the outputs.

@@ -6,15 +6,10 @@ from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
+from narrowpass_xnn_cpu.native.operators.base import checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
-from narrowpass_xnn_cpu.native.operators.quantized import checked_integers, checked_scales
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import (
-    check_movement,
-    output_size,
-    requantization,
-)
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -42,7 +37,7 @@ def fits_winograd(kernel: Quantized, movement: Movement) -> bool:
     return whole and _LEAST <= inputs <= _MOST_CHANNELS and inputs * outputs <= _LARGEST
 
 
-class WinogradConvolutionS8(tiled.Tiled):
+class WinogradConvolutionS8(TiledWindowsS8):
     """A convolution by 3 x 3, of stride 1, over [N, H, W, C] of int8; see `ConvolutionS8`.
 
     Args:
@@ -68,37 +63,28 @@ class WinogradConvolutionS8(tiled.Tiled):
         *,
         session: Session | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(movement, requantized)
         outputs, height, width, inputs = checked_shape(kernel.integers.shape, 4)
-        check_movement(movement)
-        requantized.check()
         steps = (*movement.strides, *movement.dilations, movement.groups)
         odd = inputs % tiled.COLUMNS or outputs % tiled.COLUMNS or inputs > _MOST_CHANNELS
         if (height, width) != (3, 3) or any(step != 1 for step in steps) or odd:
             raise BackendError(f"a kernel of {list(kernel.integers.shape)} has no fast algorithm")
-        integers, scales = checked_integers(kernel.integers), checked_scales(kernel, outputs, 0)
-        checked_weights(integers, bias, outputs, "int8", "int32")
         self.channels, self.outputs = inputs, outputs
-        self._movement, self._requantized = movement, requantized
-        layout = outputs, inputs
         lib = self._lib
-        self._pack_own(
+        self._pack_windows(
             session,
             (),
-            integers,
+            kernel,
             bias,
-            tiled.requantizing(scales, requantized),
-            lib.np_int8_winograd_packed_size(*layout),
-            lambda block, k, b, s: lib.np_int8_pack_winograd(*layout, k, b, s, block),
+            9 * inputs,
+            0,
+            lib.np_int8_winograd_packed_size(outputs, inputs),
+            lambda block, k, b, s: lib.np_int8_pack_winograd(outputs, inputs, k, b, s, block),
         )
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
-        batch, height, width, channels = checked_shape(shape, 4)
-        if channels != self.channels:
-            raise BackendError(f"a convolution of {self.channels} channels got {channels}")
-        out = output_size((batch, height, width, channels), (3, 3), self._movement)
-        checked_shape((batch, *out, self.outputs))
+        (batch, height, width, channels), out = self._image(shape, (3, 3))
         tiles = -(-out[0] // 2), -(-out[1] // 2)
         # As many tiles as fit are multiplied at a time, and a band of rows makes a few such blocks.
         block = max(1, _BLOCK_BYTES // (2 * _ELEMENTS * channels))
@@ -137,8 +123,7 @@ class WinogradConvolutionS8(tiled.Tiled):
             "sums_offset": sums,
             "pixels_offset": pixels,
             "thread_scratch": scratch,
-            **requantization(self._requantized),
-            "packed": self._packed_weights,
+            **self._requantization(),
         }
         self.params = self._ffi.new("struct np_int8_winograd_params *", given)
         return out

@@ -1,0 +1,158 @@
+"""Sums of two tensors of bytes, by XNNPACK and in the convolution before them: the same bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from int8_kernels_kit import bytes_of, code, run_tape, scales_of
+from qdq_graph import QdqGraph
+from qdq_kit import off_by
+
+import narrowpass
+from narrowpass.bundle import Bundle
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.native.operators import BinaryS8, Quantization, Requantized, tiled
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
+from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+pytestmark = pytest.mark.once
+
+__all__ = ["code"]  # a fixture that all tests of this module have
+
+QUANTIZATIONS = st.builds(
+    lambda exponent, zero: Quantization(float(np.float32(2.0**exponent)), zero),
+    st.floats(-6, 4),
+    st.integers(-128, 127),
+)
+
+
+def added_by_xnnpack(a, b, first, second, made):
+    """Give the sum of two tensors of one shape."""
+    operator = BinaryS8("add", first, second, made)
+    operator.reshape(a.shape, b.shape, shared(1))
+    tape = Tape([Entry(operator.call, (0, 1), 2, operator, None, True, "add")], 3)
+    buffers = [aligned(a.size) for _ in range(3)]
+    for number, given_ in enumerate((a, b)):
+        buffers[number][: a.size] = given_.reshape(-1).view(np.uint8)
+    for number, buffer in enumerate(buffers):
+        tape.bind(number, buffer)
+    tape.run(shared(1))
+    return buffers[2][: a.size].view(np.int8).reshape(a.shape).copy()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    first=QUANTIZATIONS,
+    second=QUANTIZATIONS,
+    made=QUANTIZATIONS,
+    limits=st.sampled_from([(-128, 127), (-100, 50), (0, 127)]),
+    size=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 16)),
+    inputs=st.sampled_from([1, 3, 16]),
+    outputs=st.sampled_from([1, 5, 16, 33, 64, 70, 130]),
+    window=st.sampled_from([1, 1, 3]),
+    threads=st.sampled_from([1, 2]),
+)
+def test_sums(seed, first, second, made, limits, size, inputs, outputs, window, threads):
+    """A convolution that takes a sum gives what it gives alone, added by XNNPACK and clamped."""
+    if tiled.layout() is not tiled.QUADS:
+        return
+    rng = np.random.default_rng(seed)
+    kernel = bytes_of(rng, (outputs, window, window, inputs), False, -127)
+    scales = scales_of(rng, outputs, inputs * window**2) / np.float32(first.scale)
+    stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
+    requantized = Requantized(Quantization(0.5, 3), first)
+    x = bytes_of(rng, (*size, inputs), False)
+    other = bytes_of(rng, (*size, outputs), False)
+    movement = Movement((window // 2,) * 4)
+    results = []
+    for joined in (False, True):
+        operator = TiledConvolutionS8(stored, None, movement, requantized)
+        try:
+            if joined:
+                BinaryS8("add", first, second, made)
+                assert operator.takes_sum
+                operator.take_sum(SumS8.of(first, second, made, limits))
+                assert not operator.takes_sum
+            operator.reshape(x.shape, shared(threads))
+        except UnfitError:
+            return
+        entry = Entry(operator.call, (0, 2), 1, operator, operator.params, True, "int8")
+        results.append(run_tape([entry], operator, x, other.shape, np.int8, threads, other))
+    right = added_by_xnnpack(results[0], other, first, second, made)
+    np.testing.assert_array_equal(results[1], np.clip(right, *limits))
+
+
+def test_every_pair_of_bytes():
+    rng = np.random.default_rng(5)
+    every = np.arange(-128, 128, dtype=np.int8)
+    a, b = (np.ascontiguousarray(x) for x in np.meshgrid(every, every))
+    for _ in range(20):
+        scales = np.exp(rng.uniform(-5, 0, 3)).astype(np.float32).tolist()
+        zeros = rng.integers(-128, 128, 3).tolist()
+        first, second, made = (Quantization(*one) for one in zip(scales, zeros, strict=True))
+        s = SumS8.of(first, second, made, (-128, 127))
+        whole = a.astype(np.int64) * s.own + b.astype(np.int64) * s.other + s.bias
+        assert np.abs(whole).max() < 2**31
+        right = np.clip((whole >> s.shift) + s.zero, -128, 127)
+        np.testing.assert_array_equal(added_by_xnnpack(a, b, first, second, made), right)
+
+
+def residual(relu, swapped, twice):
+    """Make a block of two convolutions and a sum; `twice` has a convolution in both operands."""
+    graph = QdqGraph(3)
+    x = graph.quantize(graph.input(["N", 8, 7, 9]), 0.05, 3)
+    y = graph.node("Conv", x, graph.weight((24, 8, 3, 3), 0), pads=[1, 1, 1, 1])
+    y = graph.quantize(y, 0.3, -5)
+    short = graph.quantize(graph.node("Conv", x, graph.weight((24, 8, 1, 1), 0)), 0.2, 7)
+    if not twice:
+        short = graph.quantize(graph.node("Abs", short), 0.2, 7)
+    z = graph.node("Add", *((short, y) if swapped else (y, short)))
+    z = graph.quantize(graph.node("Relu", z) if relu else z, 0.4, -90)
+    graph.output(graph.node("GlobalAveragePool", z))
+    return graph.model()
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("twice", [False, True])
+def test_residual_blocks(relu, swapped, twice):
+    model = residual(relu, swapped, twice)
+    rng = np.random.default_rng(1)
+    feeds = {"x": rng.standard_normal((2, 8, 7, 9)).astype(np.float32) * 3}
+    assert set(off_by(residual(relu, swapped, twice), feeds)) <= {0, 1}
+    quantized = [n.outputs[0].name or "" for n in model.graph if n.op_type == "QuantizeLinear"]
+    whole = quantized[-1]
+    results, kernels = [], []
+    for keep in ((whole,), tuple(quantized)):
+        # What is kept is computed by itself.
+        options = narrowpass.CompileOptions(keep=keep, cache=False, threads=1)
+        bundle = Bundle({"main": residual(relu, swapped, twice)})
+        with XnnCpuBackend().compile(bundle, options) as program:
+            results.append(program.run(feeds, outputs=[whole])[whole])
+            kernels.append([plan.kernel for plan in program.explain() if plan.op_type == "Add"])
+    np.testing.assert_array_equal(*results)
+    assert kernels[1] in (["xnn add int8"], ["xnn add int8 + table"])
+    joined = tiled.layout() is tiled.QUADS
+    assert (kernels[0] == ["convolution int8 and add"]) == joined
+
+
+def test_a_sum_that_broadcasts_is_one_of_its_own():
+    graph = QdqGraph(3)
+    x = graph.quantize(graph.input([1, 8, 6, 6]), 0.05, 3)
+    y = graph.node("Conv", x, graph.weight((8, 8, 3, 3), 0), pads=[1, 1, 1, 1])
+    y = graph.quantize(y, 0.3, -5)
+    mean = graph.quantize(graph.node("GlobalAveragePool", x), 0.05, 3)
+    graph.output(graph.quantize(graph.node("Add", y, mean), 0.4, 0))
+    with XnnCpuBackend().compile(
+        Bundle({"main": graph.model()}), narrowpass.CompileOptions(cache=False)
+    ) as program:
+        (kernel,) = [plan.kernel for plan in program.explain() if plan.op_type == "Add"]
+    assert kernel == "xnn add int8"
