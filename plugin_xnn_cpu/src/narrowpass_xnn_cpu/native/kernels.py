@@ -31,7 +31,7 @@ FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log")
 """Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""
 
 
-def target() -> int:
+def code() -> int:
     """Give the code that runs, as ``NP_TARGET_*``."""
     return TARGETS.index(TARGET)
 
@@ -129,7 +129,7 @@ def layer_norm(
         _dims(target, [0] * (3 - len(sizes)) + [step * columns for step in steps])
     params.columns, params.epsilon, params.sum_offset = columns, epsilon, sum_offset
     params.has_bias, params.has_added = bias, len(strides) > 1
-    params.root_mean_square, params.target = root_mean_square, target()
+    params.root_mean_square, params.target = root_mean_square, code()
     return params
 
 
@@ -279,7 +279,7 @@ def attention(
     params.mask, params.fill = MASKS.index(mask), fill
     params.scale, params.safe = scale, safe
     params.block, params.parts, params.part_rows = block, parts, part_rows
-    params.target = target()
+    params.target = code()
     params.thread_scratch = -(-scratch // _LINE) * _LINE
     return params, threads * params.thread_scratch * 4
 

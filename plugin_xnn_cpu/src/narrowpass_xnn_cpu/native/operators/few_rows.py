@@ -223,7 +223,7 @@ class FewRows(Operator):
             "part_panels": each,
             "epilogue": self._epilogue,
             "layout": getattr(self._lib, layout.name),
-            "target": kernels.target(),
+            "target": kernels.code(),
         }
         self.params = self._ffi.new("struct np_few_rows_params *", fields)
         return self.params

@@ -188,7 +188,7 @@ def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -
 
 def target() -> int:
     """Give the code that runs, as ``NP_TARGET_*``."""
-    return kernels.target()
+    return kernels.code()
 
 
 def float32(value: float) -> float:
