@@ -11,40 +11,48 @@ typedef struct {
   const float *after; /* a residual that is added to results, or NULL */
 } task;
 
-static np_few_rows_code *fitting(int32_t target, int32_t layout) {
 #ifdef NP_CHOOSES_CPU
+/* The best code that the processor and `target` allow, whatever it reads. */
+static np_few_rows_code *best(int32_t target, int32_t layout) {
   if (target == NP_TARGET_PLAIN) return np_few_rows_plain;
+  const int wide = target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4");
   if (layout == NP_PANELS_INT8_BY_4) {
-    const int fast = target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4") &&
-                     __builtin_cpu_supports("avx512vnni");
-    return fast ? np_few_rows_vnni : np_few_rows_plain;
+    return wide && __builtin_cpu_supports("avx512vnni") ? np_few_rows_vnni : np_few_rows_plain;
   }
-  if (target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) return np_few_rows_avx512;
-  if (__builtin_cpu_supports("x86-64-v3")) return np_few_rows_avx2;
-#else
-  (void)target, (void)layout;
+  if (wide) return np_few_rows_avx512;
+  return __builtin_cpu_supports("x86-64-v3") ? np_few_rows_avx2 : np_few_rows_plain;
+}
+
+/* Whether it is written for panels of this width. */
+static bool reads(np_few_rows_code *code, int32_t layout, size_t width) {
+  if (code == np_few_rows_plain) return false;
+  if (layout == NP_TABLE_F32) return width == 1;
+  if (code == np_few_rows_vnni) return width == 64;
+  if (code == np_few_rows_avx2) return width == 16;
+  return layout == NP_PANELS_F32 ? width == 48 || width == 64 : width == 32;
+}
 #endif
-  return np_few_rows_plain;
+
+static np_few_rows_code *fitting(int32_t target, int32_t layout, size_t width) {
+#ifdef NP_CHOOSES_CPU
+  np_few_rows_code *code = best(target, layout);
+  if (reads(code, layout, width)) return code;
+#else
+  (void)target, (void)layout, (void)width;
+#endif
+  return np_few_rows_plain; /* which reads any */
 }
 
 size_t np_few_rows_width(int32_t layout) {
-  np_few_rows_code *code = fitting(NP_TARGET_BEST, layout);
-  if (code == np_few_rows_plain) return 0;
-  if (layout == NP_TABLE_F32) return 1;
-  if (layout == NP_PANELS_INT8_BY_4) return 64;
-#ifdef NP_CHOOSES_CPU
-  if (code == np_few_rows_avx512 && layout != NP_PANELS_F32) return 32;
-#endif
-  return 16;
+  static const size_t widths[] = {1, 16, 32, 64};
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    if (fitting(NP_TARGET_BEST, layout, widths[i]) != np_few_rows_plain) return widths[i];
+  }
+  return 0;
 }
 
 bool np_few_rows_reads(size_t width) {
-#ifdef NP_CHOOSES_CPU
-  np_few_rows_code *code = fitting(NP_TARGET_BEST, NP_PANELS_F32);
-  if (code == np_few_rows_avx512) return width == 48 || width == 64;
-  if (code == np_few_rows_avx2) return width == 16;
-#endif
-  return false;
+  return fitting(NP_TARGET_BEST, NP_PANELS_F32, width) != np_few_rows_plain;
 }
 
 static void part(void *context, size_t index) {
@@ -53,7 +61,7 @@ static void part(void *context, size_t index) {
   const size_t panels = (p->outputs + p->width - 1) / p->width;
   const size_t first = index * p->part_panels;
   const size_t last = first + p->part_panels < panels ? first + p->part_panels : panels;
-  fitting(p->target, p->layout)(&all->job, first, last);
+  fitting(p->target, p->layout, p->width)(&all->job, first, last);
   if (p->epilogue.function == NP_EPILOGUE_CLAMP && all->after == NULL) return;
   const struct np_epilogue end = {
       .function = p->epilogue.function,
