@@ -179,7 +179,7 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
       status = run_narrow(step, buffers, workspace, pool);
     } else {
       if (!step->set_up) status = set_up(step, buffers, workspace);
-      if (status == 0) status = xnn_run_operator(step->op, pool);
+      if (status == 0) status = xnn_run_operator(step->op, step->alone ? NULL : pool);
     }
     if (status != 0) {
       *failed = i;

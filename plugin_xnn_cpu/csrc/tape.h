@@ -81,13 +81,15 @@ typedef struct {
   int32_t set_up;     /* 0: buffers changed since the last setup, or may change in each run */
   int32_t inputs[4];  /* buffer numbers */
   int32_t output;     /* buffer number */
+  int32_t alone;      /* 1: an XNNPACK operator that is not worth waking the workers for */
   xnn_operator_t op;  /* NULL for kernels of ours */
   const void *params; /* for kernels of ours, and for products that convert their operands */
 } np_step;
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'
- * reshape and the kernels' parameters asked for; `workers`, which may be NULL, stay awake meanwhile. Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or
- * the status of the step whose index is then in `failed`. */
+ * reshape and the kernels' parameters asked for; `workers`, which may be NULL, stay awake meanwhile.
+ * Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or the status of the step
+ * whose index is then in `failed`. */
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
            pthreadpool_t pool, np_workers *workers, uint64_t *nanoseconds, size_t *failed);
 

@@ -32,6 +32,7 @@ class Entry:
         params: the parameters of a kernel of ours.
         moving: whether a buffer of the step may be elsewhere in each run.
         name: of the node, for errors.
+        alone: whether an XNNPACK operator is too small to wake the workers for.
     """
 
     call: str
@@ -41,6 +42,7 @@ class Entry:
     params: Any
     moving: bool
     name: str
+    alone: bool = False
 
 
 class Tape:
@@ -65,15 +67,18 @@ class Tape:
             for index in range(lib.NP_MAX_INPUTS):
                 step.inputs[index] = entry.inputs[index] if index < len(entry.inputs) else -1
             step.output = entry.output
+            step.alone = entry.alone
             step.op = ffi.NULL if entry.operator is None else entry.operator.handle
             step.params = ffi.NULL if entry.params is None else entry.params
 
-    def replace(self, index: int, operator: Operator | None, params: Any) -> None:
+    def replace(self, index: int, operator: Operator | None, params: Any, *, alone: bool) -> None:
         """Give a step other parameters; an operator that was told other sizes is the same."""
         ffi = self._ffi
-        entry = dataclasses.replace(self._entries[index], operator=operator, params=params)
+        old = self._entries[index]
+        entry = dataclasses.replace(old, operator=operator, params=params, alone=alone)
         self._entries[index] = entry
         step = self._steps[index]
+        step.alone = alone
         step.op = ffi.NULL if operator is None else operator.handle
         step.params = ffi.NULL if params is None else params
         step.set_up = 0

@@ -13,6 +13,18 @@ from narrowpass_xnn_cpu.plan.recycling import Recycled
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Slot, Step, Times, elements
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
+_SMALL = 1 << 16
+"""Bytes that are read and written sooner than workers are told of them."""
+
+_BY_BYTES = frozenset(
+    f"NP_{name}"
+    for name in (
+        *("UNARY", "BINARY", "MAX_POOL", "AVERAGE_POOL", "REDUCE", "SOFTMAX", "PAD", "TRANSPOSE"),
+        *("RESIZE_BILINEAR", "MAX_POOL_S8", "PAD_S8", "TRANSPOSE_S8", "REDUCE_S8"),
+    )
+)
+"""Calls of XNNPACK whose time is that of their operands; products and convolutions take longer."""
+
 
 class Bound:
     """A partition for certain shapes: its tape and its memory.
@@ -75,6 +87,7 @@ class Bound:
                     params=run.params,
                     moving=not moving.isdisjoint(roots),
                     name=step.name,
+                    alone=_is_small(step, run, shapes),
                 )
             )
         # Distinct views of one root are buffers of their own: (number, root, offset).
@@ -136,7 +149,9 @@ class Bound:
         self._runs.update(runs)
         for index, step in enumerate(self._steps):
             if step in runs:
-                self._tape.replace(index, runs[step].operator, runs[step].params)
+                run = runs[step]
+                small = _is_small(step, run, shapes)
+                self._tape.replace(index, run.operator, run.params, alone=small)
         self.memory = self._needed_memory()
         return True
 
@@ -295,3 +310,10 @@ def _storage(
             root, offset = found[step.inputs[0]]
             found[step.output] = root, offset + run.view
     return found
+
+
+def _is_small(step: Step, run: Run, shapes: Mapping[Slot, Shape]) -> bool:
+    """Tell whether a step of XNNPACK is not worth waking the workers for."""
+    if run.call not in _BY_BYTES:
+        return False
+    return sum(_bytes(slot, shapes) for slot in (*step.inputs, step.output)) < _SMALL
