@@ -1,41 +1,17 @@
 /* The innermost code of the layout of quads for AVX-512 with VNNI.
  *
- * vpdpbusd multiplies 64 bytes from 0 to 255 with 64 of int8 and adds them by fours to int32, all of
- * it exact. A tile of 14 windows and 32 columns has 28 registers of sums, 2 of weights, and one of
+ * A tile of 14 windows and 32 columns has 28 registers of sums, 2 of weights, and one of
  * four elements in all of its lanes; one of 7 windows has 64 columns. Windows of a tile lie evenly
  * apart, so that three of them share a register that points to them. */
 #include "run.h"
 
 #ifdef NP_CHOOSES_CPU
-#include <immintrin.h>
+#include "int8_quads_avx512.h"
 
-#include "int8_code.h"
-
-#define TARGET __attribute__((target("arch=x86-64-v4,avx512vnni")))
-#define INLINE TARGET static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
-#define LANES 16
 #define ROWS NP_INT8_QUAD_ROWS
 #define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */
 #define AHEAD 1024                      /* bytes of weights that are asked for early */
 #define EARLY_TILES 16                  /* at most, in which the next panel is asked for */
-
-INLINE __m512i four_of(const uint8_t *x) {
-  int32_t four;
-  memcpy(&four, x, sizeof four);
-  return _mm512_set1_epi32(four);
-}
-
-/* Sums to integers that are int8 but for their zero point and lower bound; larger ones are cut
- * before they are converted, which makes the least integer of what is too large. */
-INLINE __m512i scaled(__m512i sums, __m512 scales, __m512 most) {
-  return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scales), most));
-}
-
-INLINE __mmask64 mask_of(size_t columns) {
-  return columns >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << columns) - 1;
-}
 
 /* How the sums of a panel become int8. */
 typedef struct {
@@ -321,229 +297,6 @@ TARGET static void multiply(const np_int8_panel *p) {
   }
 }
 
-TARGET static void widen(const int8_t *in, size_t count, int32_t zero, void *wide) {
-  const __m512i turned = _mm512_set1_epi8((char)0x80);
-  uint8_t *out = wide;
-  (void)zero;
-  size_t i = 0;
-  for (; i + 64 <= count; i += 64) {
-    _mm512_storeu_si512(out + i, _mm512_xor_si512(_mm512_loadu_si512(in + i), turned));
-  }
-  if (i < count) {
-    const __mmask64 mask = mask_of(count - i);
-    const __m512i x = _mm512_maskz_loadu_epi8(mask, in + i);
-    _mm512_mask_storeu_epi8(out + i, mask, _mm512_xor_si512(x, turned));
-  }
-}
-
-TARGET static float quantize(const float *row, size_t count, void *wide, int32_t *zero) {
-  uint8_t *out = wide;
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i largest = _mm512_setzero_si512();
-  __m512 low = _mm512_setzero_ps(), high = low;
-  for (size_t i = 0; i < count; i += LANES) {
-    const __mmask16 mask = (__mmask16)mask_of(count - i);
-    const __m512 x = _mm512_maskz_loadu_ps(mask, row + i);
-    largest = _mm512_max_epu32(largest, _mm512_and_si512(_mm512_castps_si512(x), magnitude));
-    low = _mm512_min_ps(low, x);
-    high = _mm512_max_ps(high, x);
-  }
-  *zero = 0;
-  if (_mm512_reduce_max_epu32(largest) >= NP_INT8_HUGE) {
-    memset(out, 0, count);
-    return __builtin_nanf("");
-  }
-  const np_int8_row_range range =
-      np_int8_range_of(_mm512_reduce_min_ps(low), _mm512_reduce_max_ps(high));
-  *zero = (int32_t)range.zero + 128;
-  const __m512 inverse = _mm512_set1_ps(range.inverse);
-  const __m512i moved = _mm512_set1_epi32(*zero);
-  /* Products are at most a little more than 255 in magnitude. */
-  for (size_t i = 0; i < count; i += LANES) {
-    const __mmask16 mask = (__mmask16)mask_of(count - i);
-    const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + i), inverse);
-    const __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(x), moved);
-    const __m512i positive = _mm512_max_epi32(whole, _mm512_setzero_si512());
-    _mm_mask_storeu_epi8(out + i, mask, _mm512_cvtusepi32_epi8(positive));
-  }
-  return 1.0f / range.inverse;
-}
-
-TARGET static void interleave(const int8_t *const *rows, size_t stride, size_t count,
-                              size_t columns, int32_t zero, uint8_t *out) {
-  const __mmask64 mask = mask_of(columns);
-  const __m512i turned = _mm512_set1_epi8((char)0x80), nothing = _mm512_set1_epi8((char)zero);
-  for (size_t x = 0; x < count; x++, out += NP_INT8_QUAD_PIXEL) {
-    __m512i r[4];
-    UNROLL for (int i = 0; i < 4; i++) {
-      r[i] = nothing;
-      if (rows[i] != NULL) {
-        const __m512i bytes = _mm512_maskz_loadu_epi8(mask, rows[i] + x * stride);
-        r[i] = _mm512_mask_xor_epi32(nothing, 0xffff, bytes, turned);
-      }
-    }
-    const __m512i a = _mm512_unpacklo_epi8(r[0], r[1]), b = _mm512_unpackhi_epi8(r[0], r[1]);
-    const __m512i c = _mm512_unpacklo_epi8(r[2], r[3]), d = _mm512_unpackhi_epi8(r[2], r[3]);
-    _mm512_store_si512(out, _mm512_unpacklo_epi16(a, c));
-    _mm512_store_si512(out + 64, _mm512_unpackhi_epi16(a, c));
-    _mm512_store_si512(out + 128, _mm512_unpacklo_epi16(b, d));
-    _mm512_store_si512(out + 192, _mm512_unpackhi_epi16(b, d));
-  }
-}
-
-/* How the sums of 64 channels become int8. */
-typedef struct {
-  __m512i start[4];
-  __m512 scales[4];
-  __m512 most;
-  __m512i zero, low, high;
-  __mmask64 mask;
-} narrowing;
-
-/* Also gives whether no scaled sum of `terms` products is too large to be converted. */
-INLINE int start_block(const np_int8_quad_block *b, size_t terms, narrowing *n) {
-  const int32_t *bias = (const int32_t *)(const void *)b->head;
-  const float *factors = (const float *)(const void *)(bias + NP_INT8_QUAD_CHANNELS);
-  const int32_t *weight_sums = bias + 2 * NP_INT8_QUAD_CHANNELS;
-  const __m512i from_zero = _mm512_set1_epi32(b->zero);
-  const __m512 most_of_sums = _mm512_set1_ps((float)terms * 127.0f * 256.0f);
-  int small = 1;
-  UNROLL for (int v = 0; v < 4; v++) {
-    const __m512i sum = _mm512_load_si512(weight_sums + LANES * v);
-    const __m512i added = _mm512_load_si512(bias + LANES * v);
-    n->start[v] = _mm512_sub_epi32(added, _mm512_mullo_epi32(sum, from_zero));
-    n->scales[v] = _mm512_load_ps(factors + LANES * v);
-    const __m512 most = _mm512_add_ps(_mm512_abs_ps(_mm512_cvtepi32_ps(added)), most_of_sums);
-    small &= _mm512_cmp_ps_mask(_mm512_mul_ps(most, n->scales[v]), _mm512_set1_ps(0x1p30f),
-                                _CMP_GE_OQ) == 0;
-  }
-  n->most = _mm512_set1_ps((float)(b->range.high - b->range.zero));
-  n->zero = _mm512_set1_epi16((int16_t)b->range.zero);
-  n->low = _mm512_set1_epi8((int8_t)b->range.low);
-  n->high = _mm512_set1_epi8((int8_t)b->range.high);
-  n->mask = mask_of(b->columns);
-  return small;
-}
-
-INLINE void store_narrowed(const narrowing *n, const __m512i *sums, const int small, int8_t *out) {
-  __m512i x[4];
-  UNROLL for (int v = 0; v < 4; v++) {
-    x[v] = small ? _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), n->scales[v]))
-                 : scaled(sums[v], n->scales[v], n->most);
-  }
-  const __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), n->zero);
-  const __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(x[2], x[3]), n->zero);
-  const __m512i bytes = _mm512_max_epi8(_mm512_packs_epi16(first, second), n->low);
-  _mm512_mask_storeu_epi8(out, n->mask, _mm512_min_epi8(bytes, n->high));
-}
-
-INLINE void any_windows(const np_int8_quad_block *b, const narrowing *n, const int small) {
-  const uint8_t *weights = b->head + NP_INT8_QUAD_BLOCK_HEAD;
-  for (size_t i = 0; i < b->count; i++) {
-    __m512i sums[4];
-    UNROLL for (int v = 0; v < 4; v++) sums[v] = n->start[v];
-    const uint8_t *w = weights;
-    for (size_t j = 0; j < b->quads; j++) {
-      const uint8_t *x = b->image + i * b->step + j * b->quad_stride;
-      for (size_t k = 0; k < b->width; k++, x += b->column_stride, w += NP_INT8_QUAD_PIXEL) {
-        UNROLL for (int v = 0; v < 4; v++) {
-          sums[v] = _mm512_dpbusd_epi32(sums[v], _mm512_load_si512(x + 64 * v),
-                                        _mm512_load_si512(w + 64 * v));
-        }
-      }
-    }
-    store_narrowed(n, sums, small, b->out + i * b->out_stride);
-  }
-}
-
-/* Windows of up to 4 rows and 3 columns, whose weights stay in registers. */
-INLINE void three_columns(const np_int8_quad_block *b, const narrowing *n) {
-  const uint8_t *weights = b->head + NP_INT8_QUAD_BLOCK_HEAD;
-  const narrowing kept = *n;
-  const size_t step = b->step, column_stride = b->column_stride, out_stride = b->out_stride;
-  const uint8_t *x = b->image;
-  int8_t *out = b->out;
-  const __m128i moved = _mm_cvtsi32_si128(b->lower ? 8 : 0);
-  __m512i w[3][4];
-  UNROLL for (int k = 0; k < 3; k++) {
-    UNROLL for (int v = 0; v < 4; v++) {
-      const __m512i upper = _mm512_load_si512(weights + k * NP_INT8_QUAD_PIXEL + 64 * v);
-      w[k][v] = _mm512_sll_epi32(upper, moved);
-    }
-  }
-  for (size_t i = 0; i < b->count; i++, x += step, out += out_stride) {
-    __m512i sums[4];
-    UNROLL for (int v = 0; v < 4; v++) sums[v] = kept.start[v];
-    UNROLL for (int k = 0; k < 3; k++) {
-      UNROLL for (int v = 0; v < 4; v++) {
-        const __m512i four = _mm512_load_si512(x + k * column_stride + 64 * v);
-        sums[v] = _mm512_dpbusd_epi32(sums[v], four, w[k][v]);
-      }
-    }
-    store_narrowed(&kept, sums, 1, out);
-  }
-}
-
-TARGET static void quad_depthwise(const np_int8_quad_block *b) {
-  narrowing n;
-  const int small = start_block(b, 4 * b->quads * b->width, &n);
-  if (small && b->width == 3 && b->quads == 1) {
-    three_columns(b, &n);
-  } else if (!b->lower) {
-    any_windows(b, &n, small);
-  } else {
-    /* Windows that start in the second row of a quad: their weights are moved down. */
-    np_int8_quad_block moved = *b;
-    uint8_t head[NP_INT8_QUAD_BLOCK_HEAD + 3 * NP_INT8_QUAD_PIXEL] __attribute__((aligned(64)));
-    memcpy(head, b->head, sizeof head);
-    for (size_t i = 0; i < 3 * NP_INT8_QUAD_PIXEL; i += 64) {
-      uint8_t *w = head + NP_INT8_QUAD_BLOCK_HEAD + i;
-      _mm512_store_si512(w, _mm512_slli_epi32(_mm512_load_si512(w), 8));
-    }
-    moved.head = head;
-    any_windows(&moved, &n, small);
-  }
-}
-
-/* Factors have more bits than a multiplication of int16 takes: the low 7 of them, and those above,
- * are multiplied one after the other. */
-TARGET static void add(const struct np_int8_sum *sum, const int8_t *other, int8_t *out, size_t rows,
-                       size_t columns, size_t stride) {
-  const int32_t low_pair = (sum->own & 127) | (sum->other & 127) << 16;
-  const int32_t high_pair = (sum->own >> 7) | (int32_t)((uint32_t)(sum->other >> 7) << 16);
-  const __m512i lower = _mm512_set1_epi32(low_pair), upper = _mm512_set1_epi32(high_pair);
-  const __m512i bias = _mm512_set1_epi32(sum->bias);
-  const __m512i zero = _mm512_set1_epi16((int16_t)sum->zero);
-  const __m512i low = _mm512_set1_epi8((int8_t)sum->low);
-  const __m512i high = _mm512_set1_epi8((int8_t)sum->high);
-  const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-  const __m128i shift = _mm_cvtsi32_si128(sum->shift);
-  for (size_t r = 0; r < rows; r++, out += stride, other += stride) {
-    for (size_t n = 0; n < columns; n += 64) {
-      const __mmask64 mask = mask_of(columns - n);
-      const __m512i first = _mm512_maskz_loadu_epi8(mask, out + n);
-      const __m512i second = _mm512_maskz_loadu_epi8(mask, other + n);
-      __m512i halves[2];
-      UNROLL for (int i = 0; i < 2; i++) {
-        const __m512i a = _mm512_cvtepi8_epi16(i == 0 ? _mm512_castsi512_si256(first)
-                                                      : _mm512_extracti64x4_epi64(first, 1));
-        const __m512i b = _mm512_cvtepi8_epi16(i == 0 ? _mm512_castsi512_si256(second)
-                                                      : _mm512_extracti64x4_epi64(second, 1));
-        __m512i pairs[2] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)};
-        UNROLL for (int k = 0; k < 2; k++) {
-          const __m512i tops = _mm512_slli_epi32(_mm512_madd_epi16(pairs[k], upper), 7);
-          const __m512i whole = _mm512_add_epi32(_mm512_dpwssd_epi32(bias, pairs[k], lower), tops);
-          pairs[k] = _mm512_sra_epi32(whole, shift);
-        }
-        halves[i] = _mm512_adds_epi16(_mm512_packs_epi32(pairs[0], pairs[1]), zero);
-      }
-      const __m512i bytes = _mm512_packs_epi16(halves[0], halves[1]);
-      const __m512i cut = _mm512_min_epi8(_mm512_max_epi8(bytes, low), high);
-      _mm512_mask_storeu_epi8(out + n, mask, _mm512_permutexvar_epi64(order, cut));
-    }
-  }
-}
-
 const np_int8_code np_int8_quads_avx512 = {
     .element = 1,
     .group = 4,
@@ -552,11 +305,11 @@ const np_int8_code np_int8_quads_avx512 = {
     .panel_size = np_int8_quad_panel_size,
     .packed_size = np_int8_quads_packed_size,
     .multiply = multiply,
-    .widen = widen,
-    .quantize = quantize,
-    .interleave = interleave,
-    .quad_depthwise = quad_depthwise,
-    .add = add,
+    .widen = np_int8_quads_widen_avx512,
+    .quantize = np_int8_quads_quantize_avx512,
+    .interleave = np_int8_quads_interleave_avx512,
+    .quad_depthwise = np_int8_quads_depthwise_avx512,
+    .add = np_int8_quads_add_avx512,
 };
 
 #endif
