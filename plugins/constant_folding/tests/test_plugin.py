@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from narrowpass_constant_folding import narrowpass_passes
+from narrowpass_constant_folding.expand_operators import ExpandOperators
 from narrowpass_constant_folding.fold import Fold
 from narrowpass_constant_folding.freeze_weights import FreezeWeights
 from narrowpass_constant_folding.upgrade_opset import UpgradeOpset
@@ -18,7 +19,7 @@ def test_the_entry_point_registers_fold_all_its_parts_and_others():
     registered = entry.load().narrowpass_passes()
     assert registered == narrowpass_passes()
     parts = (type(part) for part in Fold().parts())
-    assert set(registered) == {Fold, UpgradeOpset, FreezeWeights, *parts}
+    assert set(registered) == {ExpandOperators, Fold, FreezeWeights, UpgradeOpset, *parts}
 
 
 def test_importing_the_entry_module_loads_nothing_heavy():
