@@ -5,9 +5,10 @@
         [--clock wall|cpu] [--json OUT.json]
 
 Makes the models in FOLDER/SIZE where they are not there (see ``decoder.py``), and the forms of
-each tool: narrowpass's bundles in float32, with weights stored as float16 or bfloat16, with int8
+each tool: narrowpass's bundles in float32, in bfloat16, with weights stored as float16, with int8
 weights, and with quantized rows too; onnxruntime in float32, by ``quantize_dynamic``, and with
-``MatMulNBits`` of 8 and 4 bits in blocks of 128; OpenVINO in float32 and with NNCF's int8 weights.
+``MatMulNBits`` of 8 and 4 bits in blocks of 128; OpenVINO in float32, by its defaults,
+and with NNCF's int8 weights.
 Each form has a process of its own, and the processes are asked in turn. Shown are the median over
 rounds of each round's median, the ratio to narrowpass's form of the same kind (above 1, narrowpass
 is faster), the cosine and the largest error over the largest magnitude of the logits against
@@ -94,6 +95,7 @@ class Form:
 
     Attributes:
         name: what the tables call it.
+        precision: what it narrows to, as in ``fast_path.py``.
         ending: what follows the phase in the name of its file; empty for the model itself.
         width: bytes that a weight takes.
         rival: narrowpass's form that it is compared with.
@@ -101,6 +103,7 @@ class Form:
     """
 
     name: str
+    precision: str
     ending: str
     width: float
     rival: str
@@ -114,41 +117,60 @@ class Form:
 
 OURS = "narrowpass"
 FORMS = (
-    Form("narrowpass fp32", "-fp32.narrow", 4, "narrowpass fp32", _bundle("")),
+    Form("narrowpass fp32", "float32", "-fp32.narrow", 4, "narrowpass fp32", _bundle("fold")),
+    Form("onnxruntime fp32", "float32", "", 4, "narrowpass fp32"),
+    Form("openvino fp32", "float32", "", 4, "narrowpass fp32"),
     Form(
         "narrowpass bf16",
+        "bfloat16",
         "-bf16.narrow",
         2,
         "narrowpass bf16",
-        _bundle("store-weights{dtype=bfloat16}"),
+        _bundle("fold,fp16{dtype=bfloat16}"),
     ),
     Form(
-        "narrowpass fp16",
+        "narrowpass fp16 weights",
+        "bfloat16",
         "-fp16.narrow",
         2,
-        "narrowpass fp16",
-        _bundle("store-weights{dtype=float16}"),
+        "narrowpass fp16 weights",
+        _bundle("fold,store-weights{dtype=float16}"),
     ),
+    Form("openvino-default", "bfloat16", "", 4, "narrowpass bf16"),
     Form(
         "narrowpass int8 weights",
+        "int8",
         "-weights.narrow",
         1,
         "narrowpass int8 weights",
-        _bundle("int8-sym{mode=weight-only}"),
+        _bundle("fold,int8-sym{mode=weight-only}"),
     ),
     Form(
         "narrowpass int8 dynamic",
+        "int8",
         "-dynamic.narrow",
         1,
         "narrowpass int8 dynamic",
-        _bundle("int8-sym{mode=dynamic}"),
+        _bundle("fold,int8-sym{mode=dynamic}"),
     ),
-    Form("onnxruntime fp32", "", 4, "narrowpass fp32"),
-    Form("onnxruntime dynamic", "-dynamic.onnx", 1, "narrowpass int8 dynamic", _dynamic),
-    Form("onnxruntime 8 bits", "-8bits.onnx", 1 + 4 / 128, "narrowpass int8 weights", _blocks(8)),
-    Form("onnxruntime 4 bits", "-4bits.onnx", 0.5 + 4 / 128, "narrowpass int8 weights", _blocks(4)),
-    Form("openvino fp32", "", 4, "narrowpass fp32"),
-    Form("openvino nncf", "-nncf.xml", 1, "narrowpass int8 weights", _nncf),
+    Form("onnxruntime dynamic", "int8", "-dynamic.onnx", 1, "narrowpass int8 dynamic", _dynamic),
+    Form(
+        "onnxruntime 8 bits",
+        "int8",
+        "-8bits.onnx",
+        1 + 4 / 128,
+        "narrowpass int8 weights",
+        _blocks(8),
+    ),
+    Form(
+        "onnxruntime 4 bits",
+        "int8",
+        "-4bits.onnx",
+        0.5 + 4 / 128,
+        "narrowpass int8 weights",
+        _blocks(4),
+    ),
+    Form("openvino nncf", "int8", "-nncf.xml", 1, "narrowpass int8 weights", _nncf),
 )
 
 
@@ -218,13 +240,15 @@ def judge(timing: Timing, right: Timing | None) -> dict[str, Any]:
         return {"failure": timing.failure}
     row: dict[str, Any] = {
         "latency": timing.latency,
+        "spread": timing.spread,
         "load": timing.load,
         "memory": timing.memory,
         "rounds": timing.rounds,
     }
     if right is not None and not right.failure:
         ours, theirs = timing.outputs[0][0], right.outputs[0][0]
-        row["cosine"] = metrics.difference(ours, theirs).cosine
+        difference = metrics.difference(ours, theirs)
+        row["cosine"], row["sqnr"] = difference.cosine, difference.sqnr
         row["relative"] = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
     return row
 
@@ -251,6 +275,10 @@ def measure(
             there.append(Entrant(form.name, form.runtime, str(path)))
     timings = in_turns(there, [feeds], threads, arguments.rounds, SECONDS, arguments.clock)
     rows |= {name: judge(timing, timings.get(REFERENCE)) for name, timing in timings.items()}
+    for form in FORMS:
+        if form.name in rows:
+            rows[form.name]["precision"] = form.precision
+            rows[form.name]["bytes"] = form.width * weights_of(size)
     return rows
 
 

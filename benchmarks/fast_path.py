@@ -14,6 +14,7 @@ the outputs and their signal to noise in dB against those of the float32 model o
 worst over some samples that were not calibrated with, and the bytes of the weights file over those
 of narrowpass in float32. The line after each precision is the best peer over narrowpass.
 
+The models are those of ``forms.MODELS``, and a decoder of 100 M parameters (see ``decoders.py``).
 ``--threads all`` takes every core. ``--clock cpu`` takes the time that a process computes, which is
 what to use with one thread where other programs run beside. ``--busy 1`` lets one other process
 compute all the time, to see what load does to latencies. Needs the dependency group ``int8``, and
@@ -30,6 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import decoders
 from forms import MODELS, PRECISIONS, VARIANTS, Source, Variant, bytes_of_weights, prepare
 from make_forms import made
 from runners import CLOCKS, Entrant, Timing, cores, in_turns, installed
@@ -41,7 +43,23 @@ SEED = 1_000_000
 SAMPLES = 4
 REFERENCE = "onnxruntime fp32"
 OURS = "narrowpass"
+PHASES = {"decoder-token": "decode", "decoder-prompt": "prefill"}
+"""Of a decoder of 100 M parameters with caches: one token after others, and all of a prompt."""
+DECODER = "100m"
 Row = dict[str, Any]
+
+
+def measure_decoder(phase: str, threads: int, arguments: argparse.Namespace) -> Row:
+    """Time all forms of a decoder, in turns; give a row for each."""
+    forms = [
+        form.name
+        for form in decoders.FORMS
+        if form.name == REFERENCE or form.precision in arguments.precision
+    ]
+    sizes = {"past": arguments.sequence, "prompt": arguments.sequence}
+    with busy(arguments.busy):
+        asked = argparse.Namespace(**{**vars(arguments), "form": forms, **sizes})
+        return decoders.measure(DECODER, phase, threads, asked)
 
 
 def absent(variant: Variant, source: Source, runtimes: Sequence[str]) -> str:
@@ -77,10 +95,19 @@ def judge(timing: Timing, right: Timing | None) -> Row:
     return row
 
 
-def measure(
-    source: Source, variants: Sequence[Variant], threads: int, arguments: argparse.Namespace
-) -> Row:
+def measure(model: str, threads: int, arguments: argparse.Namespace) -> Row:
     """Time all forms of one model, in turns; give a row for each."""
+    source = prepare(model, arguments.folder, arguments.sequence, arguments.samples)
+    variants = [
+        variant
+        for variant in VARIANTS
+        if variant.takes(source)
+        # What outputs are compared with takes part whatever is asked for.
+        and (
+            variant.name == REFERENCE
+            or (variant.name in arguments.variant and variant.precision in arguments.precision)
+        )
+    ]
     runtimes = installed()
     reasons = {variant.name: absent(variant, source, runtimes) for variant in variants}
     there = [variant for variant in variants if not reasons[variant.name]]
@@ -171,7 +198,14 @@ def plot(results: Sequence[Mapping[str, Any]], file: Path) -> None:
     size = 6 * len(shown), 1.5 + 0.6 * len(labels)
     figure, panels = plt.subplots(1, len(shown), figsize=size, squeeze=False, sharey=True)
     for axes, precision in zip(panels[0], shown, strict=True):
-        names = [v.name for v in VARIANTS if v.precision == precision and v.runtime != OURS]
+        names = list(
+            dict.fromkeys(
+                name
+                for result in results
+                for name, row in result["rows"].items()
+                if row["precision"] == precision and not name.startswith(OURS)
+            )
+        )
         height = 0.8 / max(1, len(names))
         for number, name in enumerate(names):
             ratios = []
@@ -194,10 +228,11 @@ def plot(results: Sequence[Mapping[str, Any]], file: Path) -> None:
 def main() -> None:
     """Read the command line, measure and print."""
     names = [variant.name for variant in VARIANTS]
+    models = (*MODELS, *PHASES)
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--threads", nargs="+", default=["1", "all"], metavar="N")
-    parser.add_argument("--model", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--model", nargs="+", choices=models, default=models)
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--variant", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=9)
@@ -214,20 +249,13 @@ def main() -> None:
         f" {'cosine':>9} {'SQNR':>6} {'bytes':>8}"
     )
     results = []
+    counts = dict.fromkeys(map(cores, arguments.threads))
     for model in arguments.model:
-        source = prepare(model, arguments.folder, arguments.sequence, arguments.samples)
-        variants = [
-            variant
-            for variant in VARIANTS
-            if variant.takes(source)
-            # What outputs are compared with takes part whatever is asked for.
-            and (
-                variant.name == REFERENCE
-                or (variant.name in arguments.variant and variant.precision in arguments.precision)
-            )
-        ]
-        for threads in dict.fromkeys(map(cores, arguments.threads)):
-            rows = measure(source, variants, threads, arguments)
+        for threads in counts:
+            if model in PHASES:
+                rows = measure_decoder(PHASES[model], threads, arguments)
+            else:
+                rows = measure(model, threads, arguments)
             show(model, threads, rows)
             results.append({"model": model, "threads": threads, "rows": rows})
     if arguments.json:
