@@ -122,3 +122,33 @@ def test_numbers_out_of_range(number):
     model, feeds = model_of(f"{TOGETHER} {SILU} y = Mul(g, b)"), feeds_of()
     feeds["x"][0, 1, 2] = number
     check(model, feeds)
+
+
+@pytest.mark.parametrize(
+    ("body", "shapes"),
+    [
+        ("a = MatMul(x, A) b = MatMul(x, B)", [{"x": (4, 8), "q": (1, 16)}]),
+        (
+            "a = MatMul(x, B) c = MatMul(x, B) b = Add(c, q)",
+            [{"x": (1, 8), "q": (3, 16)}, {"x": (3, 8), "q": (3, 16)}],
+        ),
+    ],
+)
+def test_operands_of_other_shapes_are_multiplied_apart(body, shapes):
+    """Batches of matrices, and a sum that is broadcast, from rows of one tensor."""
+    rng = np.random.default_rng(7)
+    model = parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 20]>
+        g (float[n, 8] x, float[m, 16] q) => (float[] y) <float slope = {{1.702}}> {{
+            {body} h = Mul(a, slope) e = Sigmoid(h) g = Mul(a, e) y = Mul(g, b)
+        }}
+    """)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for name, shape in (("A", (3, 8, 16)), ("B", (8, 16))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    with compile_model(model) as program:
+        for sizes in shapes:
+            feeds = {k: rng.standard_normal(s).astype(np.float32) for k, s in sizes.items()}
+            (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+            np.testing.assert_allclose(program.run(feeds)["y"], expected, rtol=1e-5, atol=1e-5)

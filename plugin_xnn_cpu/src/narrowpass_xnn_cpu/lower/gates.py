@@ -65,6 +65,8 @@ class Gate(Step):
             return Run(result)
         if self._parts:
             rows, columns = elements(shape[:-1]), self._width
+            if max(self._parts) + columns > shape[-1]:
+                raise BackendError(f"parts of {columns} do not lie in {list(shape)}")
             places = [(start, shape[-1]) for start in self._parts]
         else:
             # Nothing but the number of elements matters: pieces that threads may share.
@@ -148,7 +150,9 @@ def _operands(
     if len(known) == 2 and known[0].inputs[0] is known[1].inputs[0]:
         matrices = [op.input(1) for op in known]
         turned = [op.get("transA", 0) for op in known]
-        constant = all(facts.is_constant(matrix) for matrix in matrices)
+        constant = all(facts.is_constant(m) and facts.rank(m) == 2 for m in matrices)
+        # A residual that is broadcast makes a result larger than the rows are.
+        constant = constant and all(op.residual is None or op.residual_fits for op in known)
         widths = [(facts.dims(op.output) or (None,))[-1] for op in known]
         if constant and isinstance(widths[0], int) and widths[0] == widths[1] and not any(turned):
             return [x, factor], {}

@@ -197,10 +197,11 @@ class Bound:
                 continue
             step = active[index]
             takes: Hashable | None = None
+            # What is read by broadcasting is read again after its place was written.
             others = {
                 self._storage[slot][0]
                 for number, slot in enumerate(step.inputs)
-                if number not in step.in_place
+                if number not in step.in_place or self.shapes[slot] != self.shapes[step.output]
             }
             for number in step.in_place:
                 given = self._storage[step.inputs[number]][0]
