@@ -18,12 +18,12 @@ PLUGIN = ROOT / "plugin_xnn_cpu"
 LEFT_OUT = "not library and not forked and not hostile"
 
 
-def runtime() -> str | None:
-    """Give the path of the sanitizer's library; None where the compiler has none."""
+def library(name: str) -> str | None:
+    """Give the path of a library of the compiler; None where it has none of that name."""
     compiler = os.environ.get("CC", "cc")
     try:
         done = subprocess.run(
-            [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+            [compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -33,8 +33,8 @@ def runtime() -> str | None:
 
 def main() -> None:
     """Build and run; exit with the code of the tests."""
-    library = runtime()
-    if library is None:
+    sanitizer = library("libasan.so")
+    if sanitizer is None:
         sys.stdout.write("skipped: the C compiler has no AddressSanitizer (libasan.so)\n")
         return
     environment = {**os.environ, "NARROWPASS_XNN_SANITIZE": "1"}
@@ -42,7 +42,8 @@ def main() -> None:
     subprocess.run([*install, str(PLUGIN)], check=True, env=environment)
     environment |= {
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
-        "LD_PRELOAD": library,
+        # The sanitizer looks for the C++ library when it starts, to hear of exceptions.
+        "LD_PRELOAD": ":".join(filter(None, (sanitizer, library("libstdc++.so.6")))),
         "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",
     }
     tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", LEFT_OUT]
