@@ -46,7 +46,8 @@ def main() -> None:
         "LD_PRELOAD": ":".join(filter(None, (sanitizer, library("libstdc++.so.6")))),
         "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",
     }
-    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto"]
+    tests += ["-k", LEFT_OUT]
     done = subprocess.run(
         [*tests, str(PLUGIN / "tests"), *sys.argv[1:]], check=False, env=environment
     )
