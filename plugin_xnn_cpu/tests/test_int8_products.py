@@ -344,12 +344,13 @@ def test_rows_of_nothing_and_next_to_nothing():
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
-def test_sums_that_overflow_before_they_are_scaled_are_infinite(dynamic):
+def test_sums_that_overflow_before_they_are_scaled_are_not_finite(dynamic):
+    """Infinite where products are added without rounding them; NaN where two infinities meet."""
     model = product(dynamic=dynamic)
     x = np.abs(rows(2))
     x[0] *= np.float32(1e37)
     got = compile_model(model).run({"x": x})["y"]
-    assert np.isinf(got[0]).any()
+    assert not np.isfinite(got[0]).all()
     assert np.isfinite(got[1]).all()
 
 

@@ -161,7 +161,8 @@ def _whole(e: Emitter, mask: ir.Value, keys: ir.Value) -> ir.Value:
     known = [own[-1] if own else None, e.dims(k)[-2]]
     if past is not None:
         known.append(e.dims(past)[2])
-    if all(isinstance(size, int) for size in known) and known[0] == sum(map(int, known[1:])):  # type: ignore[arg-type]
+    sizes = [size for size in known if isinstance(size, int)]
+    if len(sizes) == len(known) and sizes[0] == sum(sizes[1:]):
         return mask
     missing = e.op("Max", e.op("Sub", keys, e.dim(mask, -1)), e.const([0]))
     rest = False if kind == ir.DataType.BOOL else -np.inf

@@ -46,7 +46,6 @@ class Builder:
         self._items: list[Item] = []
         self._places: list[Place] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
-        self._derived: dict[tuple[Slot, Hashable], Slot] = {}
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._constants: dict[tuple[str, Perm, int], Slot] = {}
@@ -176,12 +175,13 @@ class Builder:
             what: tells it from all else that is made of the slot.
             make: gives the step; called where nobody has asked before.
         """
-        key = slot, what
-        if key not in self._derived:
+
+        def add() -> Slot:
             step = make(slot)
             self._items.append(step)
-            self._derived[key] = step.output
-        return self._derived[key]
+            return step.output
+
+        return self.once((slot, what), add)
 
     def maker(self, slot: Slot) -> Step | None:
         """Give the step that makes a slot, where no step of this partition reads it."""

@@ -17,11 +17,21 @@ _SMALL = 1 << 16
 """Bytes that are read and written sooner than workers are told of them."""
 
 _BY_BYTES = frozenset(
-    f"NP_{name}"
-    for name in (
-        *("UNARY", "BINARY", "MAX_POOL", "AVERAGE_POOL", "REDUCE", "SOFTMAX", "PAD", "TRANSPOSE"),
-        *("RESIZE_BILINEAR", "MAX_POOL_S8", "PAD_S8", "TRANSPOSE_S8", "REDUCE_S8"),
-    )
+    {
+        "NP_AVERAGE_POOL",
+        "NP_BINARY",
+        "NP_MAX_POOL",
+        "NP_MAX_POOL_S8",
+        "NP_PAD",
+        "NP_PAD_S8",
+        "NP_REDUCE",
+        "NP_REDUCE_S8",
+        "NP_RESIZE_BILINEAR",
+        "NP_SOFTMAX",
+        "NP_TRANSPOSE",
+        "NP_TRANSPOSE_S8",
+        "NP_UNARY",
+    }
 )
 """Calls of XNNPACK whose time is that of their operands; products and convolutions take longer."""
 

@@ -1,8 +1,8 @@
 """Products of a few rows with a large matrix, where reading the matrix takes all the time.
 
 XNNPACK's kernels for one row read a matrix in one stream of memory, and one core reads eight of
-them in two thirds of the time. The kernel here reads what XNNPACK has packed: the matrix is in
-memory once, for any number of rows. How XNNPACK packs is looked at in small matrices, once in a
+them in two thirds of the time. The kernel here reads what is packed for many rows, by XNNPACK or
+by us: the matrix is in memory once. How XNNPACK packs is looked at in small matrices, once in a
 process; where it is not as the kernel has it, XNNPACK multiplies.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import Operator, Range, checked_shape
@@ -42,7 +43,10 @@ Fields = Mapping[str, Any]
 
 
 def clamping(limits: Range) -> Fields:
-    """Give the fields of an epilogue that clamps."""
+    """Give the fields of an epilogue that clamps.
+
+    As `Epilogue.params` does, whose module imports this package.
+    """
     return {"function": 0, "residual": 0, "low": limits[0], "high": limits[1]}
 
 
@@ -207,7 +211,7 @@ class FewRows(Operator):
         """Take `rows` rows; give the parameters of the product."""
         checked_shape((rows, max(self.channels, self.outputs)))
         if rows > MOST_ROWS:
-            raise ValueError(f"{rows} rows are not few")
+            raise BackendError(f"{rows} rows are not few: {MOST_ROWS} at most")
         layout = self._layout
         panels = -(-self.outputs // layout.width)
         parts = 1 if pool.threads == 1 else _PARTS * pool.threads
