@@ -160,12 +160,12 @@ class XnnProgram(Program):
         with self._told(method):
             values = method.run(feeds, wanted, self._threads(), direct)
         results: Outputs = {}
-        seen: list[Any] = []
+        seen: set[int] = set()
         for name in wanted:
             value = values[name]
-            if name in method.fresh and name not in out and not any(value is x for x in seen):
+            if name in method.fresh and name not in out and id(value) not in seen:
                 results[name] = value
-                seen.append(value)
+                seen.add(id(value))
                 continue
             target = out.get(name)
             if target is not None and target is not value:

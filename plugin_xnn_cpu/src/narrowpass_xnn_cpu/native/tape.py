@@ -91,6 +91,12 @@ class Tape:
         """
         self._buffers[number] = _buffer(self._ffi, array) + offset
 
+    def bind_all(self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]) -> None:
+        """Say of several buffers, with a first byte each, that they are in `array`."""
+        start = _buffer(self._ffi, array)
+        for number, offset in binds:
+            self._buffers[number] = start + offset if offset else start
+
     def bind_workspace(self, memory: np.ndarray[Any, Any], offset: int) -> None:
         """Say where scratch memory is: in `memory`, from a byte on. Buffers may have moved too.
 
@@ -192,7 +198,7 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not size:
         return array
     if array.flags.c_contiguous:
-        end = array.__array_interface__["data"][0] + size
+        end = _start(array) + size
         if (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE:
             return array
         if end + _EXTRA_BYTES <= _end(array.base):
@@ -206,4 +212,10 @@ def _end(base: object) -> int:
     """Give the address behind what an array is a view of; 0 where that is not known."""
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
         return 0
-    return int(base.__array_interface__["data"][0]) + base.nbytes
+    return _start(base) + base.nbytes
+
+
+def _start(array: np.ndarray[Any, Any]) -> int:
+    # numpy's own ways make an object for each of its fields.
+    ffi = extension().ffi
+    return int(ffi.cast("uintptr_t", _buffer(ffi, array)))

@@ -256,7 +256,7 @@ class Bound:
         """Run the tape; see `Partition.run`."""
         if self._generation != self._workspace.generation:
             self._bind_inner()
-        bind = self._tape.bind
+        bind = self._tape.bind_all
         held = []
         given: dict[Slot, Array] = {}
         for name, slot, binds in self._inputs:
@@ -265,18 +265,16 @@ class Bound:
             if binds and array.nbytes:
                 array = readable(array)
                 held.append(array)
-                for number, offset in binds:
-                    bind(number, array, offset)
+                bind(binds, array)
         results: dict[str, Array] = {}
         self._recycled.begin()
-        for name, slot, shape, direct, binds in self._outputs:
+        for name, slot, shape, _, binds in self._outputs:
             target = out.get(name) if out else None
             if target is None or target.shape != shape:
                 target = self._recycled.take(shape, slot.dtype)
             results[name] = target
-            if direct:
-                for number, offset in binds:
-                    bind(number, target, offset)
+            if binds:
+                bind(binds, target)
         taken = self._tape.run(pool, timed=times is not None)
         if times is not None and taken is not None:
             for step, nanoseconds in zip(self._steps, taken, strict=True):

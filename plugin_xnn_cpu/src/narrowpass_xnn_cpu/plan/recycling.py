@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 @dataclass(slots=True)
 class _Block:
     memory: Array
+    room: int
     run: int
 
 
@@ -39,16 +40,19 @@ class Recycled:
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
+        self._free: list[_Block] = []
         self._run = 0
 
     def begin(self) -> None:
-        """Say that a run begins."""
+        """Say that a run begins: what is free now can be taken by it."""
         self._run += 1
         oldest = self._run - _IDLE
-        if any(block.run < oldest for block in self._blocks):
+        self._free = [block for block in self._blocks if _is_free(block)]
+        if any(block.run < oldest for block in self._free):
             self._blocks = [
                 block for block in self._blocks if block.run >= oldest or not _is_free(block)
             ]
+            self._free = [block for block in self._free if block.run >= oldest]
 
     def take(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """Give an array, its elements undefined.
@@ -59,25 +63,26 @@ class Recycled:
         size = math.prod(shape) * dtype.itemsize
         if size < _SMALL:
             return np.empty(shape, dtype)
-        best: _Block | None = None
-        for block in self._blocks:
-            room = block.memory.nbytes
-            fits = size <= room <= 2 * size and (best is None or room < best.memory.nbytes)
-            if fits and _is_free(block):
-                best = block
+        found, least = -1, 2 * size + 1
+        for index, block in enumerate(self._free):
+            room = block.room
+            if size <= room < least:
+                found, least = index, room
                 if room == size:
                     break
-        if best is None:
-            whole = (size + size // _SPARE,)
-            best = _Block(allocate(whole, np.dtype(np.uint8)), self._run)
+        if found >= 0:
+            best = self._free.pop(found)
+        else:
+            whole = size + size // _SPARE
+            best = _Block(allocate((whole,), np.dtype(np.uint8)), whole, self._run)
             self._blocks.append(best)
         best.run = self._run
-        return best.memory[:size].view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, best.memory)
 
     @property
     def size(self) -> int:
         """Bytes that are kept, in use or not."""
-        return sum(block.memory.nbytes for block in self._blocks)
+        return sum(block.room for block in self._blocks)
 
 
 def _is_free(block: _Block) -> bool:
