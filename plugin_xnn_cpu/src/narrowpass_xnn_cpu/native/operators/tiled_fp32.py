@@ -23,8 +23,8 @@ _BAND_BYTES = {8: 3 << 16, 16: 1 << 19}
 weights and results; that of processors with AVX-512 has a megabyte or more."""
 _PIXELS = 24
 """Windows for which a panel of weights is read, at least: two tiles of the highest ones."""
-_DEPTH = 384
-"""Inputs that are multiplied at a time: a panel's weights for these stay in the first caches."""
+_DEPTH = 768
+"""Inputs that are multiplied at a time: a panel's weights for these stay in the second cache."""
 
 _FEW = 6
 """Windows that are one tile of any panel."""
