@@ -31,9 +31,9 @@ FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra"]
 if "NARROWPASS_XNN_SANITIZE" in os.environ:
     # For `tox -e sanitize`. One target: the loader picks among several before the sanitizer runs.
-    # Optimized further, checks make some files take minutes to compile. Reports need lines only, not
-    # variables. The sizes of objects are left to AddressSanitizer: UBSan knows those that are seen
-    # in the same function, and takes a fifth of the time for it.
+    # Optimized further, checks make some files take minutes to compile. Reports need lines, not
+    # variables. Sizes of objects are left to AddressSanitizer: UBSan knows only those that are seen
+    # in the same function, and checks for them are a sixth of the time.
     FLAGS += [
         "-O1",
         "-DNP_ONE_TARGET",
