@@ -6,7 +6,18 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from repair_kit import FEEDS, IMAGE, floats, integers, model, node, on_onnxruntime, pair, repaired, same
+from repair_kit import (
+    FEEDS,
+    IMAGE,
+    floats,
+    integers,
+    model,
+    node,
+    on_onnxruntime,
+    pair,
+    repaired,
+    same,
+)
 
 
 def convolution(dtype, *, weight=None, zeros=True, opset=21, constants=(), stored="integers"):
