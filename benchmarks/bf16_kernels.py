@@ -14,17 +14,14 @@ the matrix of bfloat16 over the best time, in GB/s: what few rows wait for.
 
 from __future__ import annotations
 
-import argparse
-import functools
 import math
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from fp32_kernels import SHAPES, Shape
+from one_step import Array, Run, alone, in_turns, parser
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu, kernels
@@ -35,10 +32,8 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
     TiledFullyConnectedBf16,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-Array = np.ndarray[Any, Any]
 CODES = {"avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
 """Codes of ours, and the flag of a processor that runs them."""
 
@@ -79,7 +74,7 @@ def contenders(
     return found
 
 
-def openvino(shape: Shape, kernel: Array, bias: Array, x: Array, threads: int) -> Callable[[], Any]:
+def openvino(shape: Shape, kernel: Array, bias: Array, x: Array, threads: int) -> Run:
     """Give what runs the operator in OpenVINO."""
     import openvino as ov
     from openvino import opset13 as ops
@@ -99,7 +94,7 @@ def openvino(shape: Shape, kernel: Array, bias: Array, x: Array, threads: int) -
     request = ov.Core().compile_model(model, "CPU", hints).create_infer_request()
     fed = x if len(size) == 1 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     request.set_input_tensor(ov.Tensor(fed, shared_memory=True))
-    run: Callable[[], Any] = request.infer
+    run: Run = request.infer
     return run
 
 
@@ -114,18 +109,11 @@ def measure(
     scale = np.float32(math.sqrt(window * window * inputs))
     kernel, bias = rng.standard_normal(dims, np.float32) / scale, rng.standard_normal(outputs)
     bias, x = bias.astype(np.float32), rng.standard_normal(image).astype(np.float32)
-    given = aligned(x.nbytes)
-    given[: x.nbytes].view(np.float32)[...] = x.reshape(-1)
-    runs: dict[str, Callable[[], Any]] = {}
-    kept, results, pixels = [], {}, 0
+    runs: dict[str, Run] = {}
+    results, pixels = {}, 0
     for name, (operator, made) in contenders(shape, kernel, bias, pool).items():
-        tape = Tape([Entry(operator.call, (0,), 1, operator, operator.params, True, name)], 2)
-        scratch, results[name] = aligned(max(1, operator.workspace)), np.empty(made, np.float32)
-        tape.bind_workspace(scratch, 0)
-        tape.bind(0, given)
-        tape.bind(1, results[name])
-        kept.append((tape, scratch))
-        runs[name] = functools.partial(tape.run, pool)
+        results[name] = np.empty(made, np.float32)
+        runs[name] = alone(operator, operator.params, x, results[name], pool)
         runs[name]()
         error = np.abs(results[name] - results["float32"]).max()
         if error > 0.05 * np.abs(results["float32"]).max():
@@ -134,26 +122,16 @@ def measure(
     if peer:
         runs["OpenVINO"] = openvino(shape, kernel, bias, x, pool.threads)
     work = 2.0 * pixels * kernel.size
-    repeats = max(1, round(1e8 / work))
-    clock = time.process_time if pool.threads == 1 else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            start = clock()
-            for _ in range(repeats):
-                run()
-            seconds[name].append((clock() - start) / repeats)
+    seconds = in_turns(runs, rounds, max(1, round(1e8 / work)), pool)
     return work, 2 * kernel.size, seconds
 
 
 def main() -> None:
     """Print a row for each shape."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--openvino", action="store_true")
-    arguments = parser.parse_args()
+    options = parser(__doc__, 15)
+    options.add_argument("--only", default="")
+    options.add_argument("--openvino", action="store_true")
+    arguments = options.parse_args()
     pool = shared(arguments.threads)
     for shape in SHAPES:
         if arguments.only not in shape[0]:

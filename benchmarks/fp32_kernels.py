@@ -12,19 +12,17 @@ in the best round. Results must agree.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
-import time
 from typing import Any
 
 import numpy as np
+from one_step import alone, in_turns, parser
 
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected, Movement
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 Shape = tuple[str, tuple[int, ...], int, int, int, int]
@@ -105,47 +103,26 @@ def measure(
     made = operators(shape, rng)
     image = (1, *size, inputs) if len(size) == 2 else (*size, inputs)
     x = rng.standard_normal(image).astype(np.float32)
-    tapes, kept, results = {}, [], {}
-    seconds: dict[str, list[float]] = {name: [] for name in made}
-    pixels = size[0]
+    runs, results, pixels = {}, {}, size[0]
     for name, operator in made.items():
         if len(size) == 2:
-            out = operator.reshape(image, pool)
-            pixels = out[0] * out[1]
+            pixels = math.prod(operator.reshape(image, pool))
         else:
             operator.reshape(size[0], pool)
-        tape = Tape([Entry(operator.call, (0,), 1, operator, operator.params, False, name)], 2)
-        given = aligned(x.nbytes)
-        given[: x.nbytes].view(np.float32)[...] = x.reshape(-1)
         results[name] = np.empty(pixels * outputs, np.float32)
-        scratch = aligned(operator.workspace)
-        tape.bind_workspace(scratch, 0)
-        tape.bind(0, given)
-        tape.bind(1, results[name])
-        tape.run(pool)
-        kept += [given, scratch]
-        tapes[name] = tape
+        runs[name] = alone(operator, operator.params, x, results[name], pool)
+        runs[name]()
     if not np.allclose(results["ours"], results["XNNPACK"], rtol=0, atol=1e-4):
         raise SystemExit(f"{shape}: ours and XNNPACK's results differ")
     work = 2.0 * pixels * outputs * window * window * inputs
-    repeats = max(1, round(1e8 / work))
-    clock = time.process_time if pool.threads == 1 else time.perf_counter
-    for _ in range(rounds):
-        for name, tape in tapes.items():
-            start = clock()
-            for _ in range(repeats):
-                tape.run(pool)
-            seconds[name].append((clock() - start) / repeats)
-    return work, seconds
+    return work, in_turns(runs, rounds, max(1, round(1e8 / work)), pool)
 
 
 def main() -> None:
     """Print a row for each shape."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
+    options = parser(__doc__, 30)
+    options.add_argument("--only", default="")
+    arguments = options.parse_args()
     pool, rng = shared(arguments.threads), np.random.default_rng(0)
     print(f"{'':40}{'ours':>18}{'XNNPACK':>18}   faster   GB/s")
     for shape in SHAPES:

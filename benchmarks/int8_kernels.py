@@ -10,11 +10,10 @@ many times faster ours is. Its results must be those of XNNPACK.
 
 from __future__ import annotations
 
-import argparse
-import time
 from typing import Any
 
 import numpy as np
+from one_step import alone, in_turns, parser
 
 from narrowpass_xnn_cpu.native.operators import (
     Convolution,
@@ -25,7 +24,6 @@ from narrowpass_xnn_cpu.native.operators import (
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 Shape = tuple[str, tuple[int, int], int, int, int, int, bool]
@@ -97,44 +95,29 @@ def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], n
 def measure(
     shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int
 ) -> tuple[int, dict[str, float]]:
-    """Give the operations of a run, and the median seconds of each operator."""
+    """Give the operations of a run, and the least seconds of each operator."""
     made, x = operators(shape, rng)
-    tapes, seconds, kept, results = {}, {name: [] for name in made}, [], {}
-    out = (1, 1)
+    runs, results, out = {}, {}, (1, 1)
     for name, operator in made.items():
         out = operator.reshape(x.shape, pool)
         dtype = np.float32 if name == "float32" else np.int8
         params = operator.params if name == "ours" else None
-        tape = Tape([Entry(operator.call, (0,), 1, operator, params, False, name)], 2)
-        given = aligned(x.size * np.dtype(dtype).itemsize)
-        given[: x.size * np.dtype(dtype).itemsize].view(dtype)[...] = x.reshape(-1)
         results[name] = np.empty((*out, shape[3]), dtype)
-        scratch = aligned(operator.workspace)
-        tape.bind_workspace(scratch, 0)
-        tape.bind(0, given)
-        tape.bind(1, results[name])
-        tape.run(pool)
-        kept += [given, scratch]
-        tapes[name] = tape
+        runs[name] = alone(operator, params, x.astype(dtype), results[name], pool)
+        runs[name]()
     if (results["int8"] != results["ours"]).any():
         raise SystemExit(f"{shape}: ours and XNNPACK's results differ")
     _, _, inputs, outputs, window, _, depthwise = shape
     work = 2 * out[0] * out[1] * outputs * window * window * (1 if depthwise else inputs)
-    for _ in range(rounds):
-        for name, tape in tapes.items():
-            start = time.perf_counter()
-            tape.run(pool)
-            seconds[name].append(time.perf_counter() - start)
+    seconds = in_turns(runs, rounds, 1, pool)
     return work, {name: min(times) for name, times in seconds.items()}
 
 
 def main() -> None:
     """Print a row for each shape."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
+    options = parser(__doc__, 100)
+    options.add_argument("--only", default="")
+    arguments = options.parse_args()
     pool, rng = shared(arguments.threads), np.random.default_rng(0)
     print(f"{'':44}  ours GOP/s   ours µs   float32 GOP/s   to float32   to XNNPACK int8")
     for shape in SHAPES:

@@ -11,16 +11,14 @@ The last columns are the bytes that are packed.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import time
 
 import numpy as np
+from one_step import alone, in_turns, parser
 
 from narrowpass_xnn_cpu.native.operators import FullyConnected, FullyConnectedInt8
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
-from narrowpass_xnn_cpu.weights.session import WeightsCache
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 SIZES = (
@@ -35,6 +33,7 @@ SIZES = (
     ("decoder", 8192, 2048),
 )
 ROWS = (1, 8, 128)
+KINDS = ("float32", "weights", "rows")
 
 
 def operators(matrix: np.ndarray) -> list[tuple[FullyConnected | FullyConnectedInt8, int]]:
@@ -43,7 +42,7 @@ def operators(matrix: np.ndarray) -> list[tuple[FullyConnected | FullyConnectedI
     integers = np.rint(matrix / scale[:, None]).astype(np.int8)
     stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
     made = []
-    for kind in ("float32", "weights", "rows"):
+    for kind in KINDS:
         with WeightsCache().begin() as session:
             if kind == "float32":
                 operator = FullyConnected(Weight.of(matrix), None, session=session)
@@ -57,10 +56,7 @@ def operators(matrix: np.ndarray) -> list[tuple[FullyConnected | FullyConnectedI
 
 def main() -> None:
     """Print a row for each matrix and number of rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, 7).parse_args()
     pool = shared(arguments.threads)
     rng = np.random.default_rng(0)
     print("model   inputs outputs rows     float32   int8 weights   rows too         MB packed")
@@ -69,27 +65,14 @@ def main() -> None:
         made = operators(matrix)
         packed = "  ".join(f"{size / 1e6:4.1f}" for _, size in made)
         for rows in ROWS:
-            given = aligned(4 * rows * inputs)[: 4 * rows * inputs].view(np.float32)
-            given[...] = rng.standard_normal(given.shape)
-            tapes, results, scratch, seconds = [], [], [], [[] for _ in made]
-            for operator, _ in made:
+            given, runs, results = rng.standard_normal((rows, inputs)).astype(np.float32), {}, []
+            for kind, (operator, _) in zip(KINDS, made, strict=True):
+                results.append(np.empty((rows, outputs), np.float32))
                 params = operator.reshape(rows, pool)
-                entry = Entry(operator.call, (0,), 1, operator, params, True, "product")
-                tape, result = Tape([entry], 2), np.empty((rows, outputs), "f4")
-                scratch.append(aligned(operator.workspace))
-                tape.bind_workspace(scratch[-1], 0)
-                tape.bind(0, given)
-                tape.bind(1, result)
-                tapes.append(tape)
-                results.append(result)
+                runs[kind] = alone(operator, params, given, results[-1], pool)
             repeats = max(3, min(200, int(2e8 / (rows * inputs * outputs))))
-            for _ in range(arguments.rounds):
-                for tape, times in zip(tapes, seconds, strict=True):
-                    start = time.perf_counter()
-                    for _ in range(repeats):
-                        tape.run(pool)
-                    times.append((time.perf_counter() - start) / repeats)
-            wide, *narrow = (statistics.median(times) for times in seconds)
+            seconds = in_turns(runs, arguments.rounds, repeats, pool)
+            wide, *narrow = (statistics.median(times) for times in seconds.values())
             largest = np.abs(results[0]).max()
             errors = [np.abs(result - results[0]).max() / largest for result in results[1:]]
             texts = [f"x{wide / t:4.2f} ({e:.0e})" for t, e in zip(narrow, errors, strict=True)]

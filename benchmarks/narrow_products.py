@@ -10,15 +10,13 @@ relative to the largest result.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import time
 
 import numpy as np
+from one_step import alone, in_turns, parser
 
 from narrowpass_xnn_cpu.native.operators import FullyConnected
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 SIZES = ((256, 256), (768, 768), (768, 3072), (2048, 2048), (4096, 4096))
@@ -28,38 +26,22 @@ TYPES = (np.float32, np.float16)
 
 def main() -> None:
     """Print a row for each matrix and number of rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, 7).parse_args()
     pool = shared(arguments.threads)
     rng = np.random.default_rng(0)
     print("inputs outputs rows   float32   float16 (error)")
     for inputs, outputs in SIZES:
         matrix = (rng.standard_normal((outputs, inputs)) / np.sqrt(inputs)).astype(np.float32)
         for rows in ROWS:
-            given = aligned(4 * rows * inputs)[: 4 * rows * inputs].view(np.float32)
-            given[...] = rng.standard_normal(given.shape)
-            tapes, results, scratch, seconds = [], [], [], [[] for _ in TYPES]
+            given, runs, results = rng.standard_normal((rows, inputs)).astype(np.float32), {}, []
             for dtype in TYPES:
                 operator = FullyConnected(Weight.of(matrix.astype(dtype)), None)
                 params = operator.reshape(rows, pool)
-                entry = Entry(operator.call, (0,), 1, operator, params, True, "product")
-                tape, result = Tape([entry], 2), np.empty((rows, outputs), "f4")
-                scratch.append(aligned(operator.workspace))
-                tape.bind_workspace(scratch[-1], 0)
-                tape.bind(0, given)
-                tape.bind(1, result)
-                tapes.append(tape)
-                results.append(result)
+                results.append(np.empty((rows, outputs), np.float32))
+                runs[dtype.__name__] = alone(operator, params, given, results[-1], pool)
             repeats = max(3, min(200, int(2e8 / (rows * inputs * outputs))))
-            for _ in range(arguments.rounds):
-                for tape, times in zip(tapes, seconds, strict=True):
-                    start = time.perf_counter()
-                    for _ in range(repeats):
-                        tape.run(pool)
-                    times.append((time.perf_counter() - start) / repeats)
-            wide, *narrow = (statistics.median(times) for times in seconds)
+            seconds = in_turns(runs, arguments.rounds, repeats, pool)
+            wide, *narrow = (statistics.median(times) for times in seconds.values())
             largest = np.abs(results[0]).max()
             errors = [np.abs(result - results[0]).max() / largest for result in results[1:]]
             texts = [f"x{wide / t:4.2f} ({e:.0e})" for t, e in zip(narrow, errors, strict=True)]

@@ -1,8 +1,9 @@
 """Run the tests of narrowpass-xnn-cpu with its C code under AddressSanitizer and UBSan.
 
-``sanitize.py [PYTEST ARGUMENT ...]`` builds the plugin with the sanitizers into the Python that
-runs this, and starts the tests in it. Leaks are not looked for: an interpreter has too many of
-its own. Without a compiler that has the sanitizers it says so, and ends well.
+``sanitize.py [PYTEST ARGUMENT ...]`` builds the extension with the sanitizers into the plugin that
+is installed for the Python that runs this, and starts the tests. Leaks are not looked for: an
+interpreter has too many of its own. Without a compiler that has the sanitizers it says so, and ends
+well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,16 +33,25 @@ def library(name: str) -> str | None:
     return str(path) if path.is_absolute() and path.exists() else None
 
 
+def build() -> None:
+    """Build the extension into the installed plugin; the XNNPACK that lies there is taken."""
+    packages = Path(sysconfig.get_path("platlib"))
+    for file in packages.glob("narrowpass_xnn_cpu/native/_xnn*.so"):
+        file.unlink()  # it may be one file with that of other environments
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(packages)]
+    environment = {**os.environ, "NARROWPASS_XNN_SANITIZE": "1"}
+    subprocess.run(command, check=True, cwd=PLUGIN, env=environment)
+
+
 def main() -> None:
     """Build and run; exit with the code of the tests."""
     sanitizer = library("libasan.so")
     if sanitizer is None:
         sys.stdout.write("skipped: the C compiler has no AddressSanitizer (libasan.so)\n")
         return
-    environment = {**os.environ, "NARROWPASS_XNN_SANITIZE": "1"}
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"]
-    subprocess.run([*install, str(PLUGIN)], check=True, env=environment)
-    environment |= {
+    build()
+    environment = {
+        **os.environ,
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         # The sanitizer looks for the C++ library when it starts, to hear of exceptions.
         "LD_PRELOAD": ":".join(filter(None, (sanitizer, library("libstdc++.so.6")))),

@@ -34,6 +34,13 @@ def projects() -> dict[str, Path]:
     return found
 
 
+def build_requirements() -> set[str]:
+    """Give what the distributions need to be built."""
+    files = [folder / "pyproject.toml" for folder in projects().values()]
+    systems = [tomllib.loads(file.read_text(encoding="utf-8"))["build-system"] for file in files]
+    return {requirement for system in systems for requirement in system["requires"]}
+
+
 def wheel_of(folder: Path, name: str) -> Path:
     """Give the wheel of a distribution; exit where there is not exactly one."""
     stem = re.sub(r"[-_.]+", "_", name).lower()
@@ -57,7 +64,10 @@ def build(folder: Path) -> None:
     if importlib.util.find_spec("pip") is None:  # tox installs nothing for environments that build
         run(sys.executable, "-m", "ensurepip")
     pip = sys.executable, "-m", "pip"
-    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *projects().values())
+    # What builds them is installed once, not into an environment for each.
+    run(*pip, "install", "--quiet", *sorted(build_requirements()))
+    options = "--quiet", "--no-deps", "--no-build-isolation"
+    run(*pip, "wheel", *options, "--wheel-dir", folder, *projects().values())
     pins = [f"{name} @ {wheel_of(folder, name).as_uri()}\n" for name in projects()]
     (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
 

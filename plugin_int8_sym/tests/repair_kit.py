@@ -31,6 +31,8 @@ from narrowpass_int8_sym.repair_quantized import RepairQuantized
 Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"
 RNG = np.random.default_rng(61)
+IMAGE = [1, 3, 8, 8]
+FEEDS = {"x": np.random.default_rng(4).standard_normal(IMAGE).astype(np.float32)}
 
 _TYPES = {
     np.dtype(np.float32): TensorProto.FLOAT,
@@ -212,3 +214,26 @@ def floats(*shape: int, scale: float = 1.0) -> Array:
 def integers(dtype: Any, *shape: int, low: int = -127, high: int = 127, zero: int = 0) -> Array:
     """Draw integers from `low` to `high`, around a zero point."""
     return (RNG.integers(low, high + 1, shape) + zero).astype(dtype)
+
+
+def same(found: Repaired, feeds: Mapping[str, Array], *, steps: int = 0, step: float = 0.0) -> None:
+    """Hold the result to that of the model as it was: equal, or within steps."""
+    for got, right in zip(
+        evaluated(found.after, feeds), evaluated(found.before, feeds), strict=True
+    ):
+        assert (got.dtype, got.shape) == (right.dtype, right.shape)
+        if steps:
+            assert np.abs(got - right).max() <= steps * step * 1.001
+        else:
+            np.testing.assert_array_equal(got, right)
+
+
+def pair(
+    source: str, to: str, which: str, *, zero: bool = True, **attributes: Any
+) -> list[onnx.NodeProto]:
+    """Write QuantizeLinear and DequantizeLinear of one scale."""
+    operands = [f"{which}s", *([f"{which}z"] if zero else [])]
+    return [
+        node("QuantizeLinear", [source, *operands], f"{to}q", **attributes),
+        node("DequantizeLinear", [f"{to}q", *operands], to, **attributes),
+    ]

@@ -7,38 +7,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from repair_kit import (
-    XNNPACK,
-    evaluated,
+    FEEDS,
+    IMAGE,
     floats,
     integers,
     model,
     node,
     on_onnxruntime,
+    pair,
     repaired,
+    same,
 )
-
-IMAGE = [1, 3, 8, 8]
-
-
-def same(found, feeds, *, steps=0, step=0.0):
-    """Hold the result to that of the model as it was: equal, or within steps."""
-    for got, right in zip(
-        evaluated(found.after, feeds), evaluated(found.before, feeds), strict=True
-    ):
-        assert (got.dtype, got.shape) == (right.dtype, right.shape)
-        if steps:
-            assert np.abs(got - right).max() <= steps * step * 1.001
-        else:
-            np.testing.assert_array_equal(got, right)
-
-
-def pair(source: str, to: str, which: str, *, zero: bool = True, **attributes):
-    """Write QuantizeLinear and DequantizeLinear of one scale."""
-    operands = [f"{which}s", *([f"{which}z"] if zero else [])]
-    return [
-        node("QuantizeLinear", [source, *operands], f"{to}q", **attributes),
-        node("DequantizeLinear", [f"{to}q", *operands], to, **attributes),
-    ]
 
 
 def convolution(dtype, *, weight=None, zeros=True, opset=21, constants=(), stored="integers"):
@@ -75,9 +54,6 @@ def convolution(dtype, *, weight=None, zeros=True, opset=21, constants=(), store
 
 def constant(name, array):
     return node("Constant", [], name, value=numpy_helper.from_array(np.asarray(array)))
-
-
-FEEDS = {"x": np.random.default_rng(4).standard_normal(IMAGE).astype(np.float32)}
 
 
 @pytest.mark.parametrize("stored", ["integers", "floats"])
@@ -284,253 +260,6 @@ def test_unsigned_constants_that_are_no_weights():
     same(found, FEEDS)
     assert found.of("h")[-1].decision == "int8"
     assert found.constants()[found.reads("cf")[0]].dtype == np.int8
-
-
-class TestWeights:
-    """What is beyond [-127, 127] is halved where all of its channel is even, and else left."""
-
-    def model(self, stored, zeros, *, bias=False):
-        size = stored.shape[0]
-        known = {
-            "wq": stored,
-            "ws": np.linspace(0.01, 0.02, size).astype(np.float32),
-            "wz": np.asarray(zeros, stored.dtype),
-            "bq": np.arange(size, dtype=np.int32) * 3 - 4,
-            "bs": (np.float32(0.02) * np.linspace(0.01, 0.02, size).astype(np.float32)),
-            "xs": np.float32(0.02),
-            "xz": np.int8(3),
-            "ys": np.float32(0.06),
-            "yz": np.int8(4),
-        }
-        nodes = [
-            *pair("x", "xf", "x"),
-            node("DequantizeLinear", ["wq", "ws", "wz"], "wf", axis=0),
-            *([node("DequantizeLinear", ["bq", "bs"], "bf", axis=0)] if bias else []),
-            node("Conv", ["xf", "wf", *(["bf"] if bias else [])], "h"),
-            *pair("h", "y", "y"),
-        ]
-        read = {name for each in nodes for name in each.input}
-        inside = {name: value for name, value in known.items() if name in read}
-        return model(nodes, {"x": IMAGE}, {"y": [1, size, 8, 8]}, inside)
-
-    def test_even(self):
-        stored = np.int8([[-128, 4, 6], [1, -3, 5]]).reshape(2, 3, 1, 1)
-        found = repaired(self.model(stored, [0, 0]))
-        same(found, FEEDS)
-        kept = found.constants()[found.reads("wf")[0]]
-        np.testing.assert_array_equal(kept.reshape(2, 3), [[-64, 2, 3], [1, -3, 5]])
-        assert found.of("h")[-1].decision == "int8"
-
-    def test_odd(self):
-        stored = np.int8([[-128, 4, 7], [1, -3, 5]]).reshape(2, 3, 1, 1)
-        found = repaired(self.model(stored, [0, 0]))
-        assert not found.modified
-        (only,) = found.of("h")
-        assert (only.decision, only.measured, only.limit) == ("float", -128, -127)
-
-    def test_even_with_a_bias_of_their_scale(self):
-        stored = np.int8([[-128, 4, 6], [1, -3, 5]]).reshape(2, 3, 1, 1)
-        found = repaired(self.model(stored, [0, 0], bias=True))
-        assert not found.modified
-        assert found.of("h")[-1].measured == -128
-
-    def test_zero_points_that_go(self):
-        stored = np.uint8([[250, 140, 131], [1, 120, 5]]).reshape(2, 3, 1, 1)
-        found = repaired(self.model(stored, [130, 100]))
-        same(found, FEEDS)
-        kept = found.constants()[found.reads("wf")[0]]
-        np.testing.assert_array_equal(kept.reshape(2, 3), [[120, 10, 1], [-99, 20, -95]])
-
-    def test_zero_points_that_stay(self):
-        stored = np.uint8([[250, 140, 131], [1, 120, 5]]).reshape(2, 3, 1, 1)
-        found = repaired(self.model(stored, [100, 100]))
-        same(found, FEEDS)
-        (only,) = found.of("h")
-        assert (only.measured, only.limit) == (-28, 0)
-        assert only.reason.startswith("zero point of the weight")
-        assert found.constants()["wq"].dtype == np.uint8
-
-    def test_shared_by_two(self):
-        proto = self.model(np.uint8([[250], [1]]).reshape(2, 1, 1, 1).repeat(3, axis=1), [128, 128])
-        proto.graph.node.insert(-2, node("Conv", ["xf", "wf"], "k"))
-        proto.graph.node.insert(-2, node("Add", ["h", "k"], "a"))
-        proto.graph.node[-2].input[0] = "a"
-        found = repaired(proto)
-        same(found, FEEDS)
-        assert [n.op_type for n in found.after.graph.node].count("DequantizeLinear") == 3
-
-
-class TestBias:
-    """Its scale is to be that of the sums: the integers change where the numbers can stay."""
-
-    def model(self, bias, scale, zero=None):
-        known = {
-            "bq": bias,
-            "bs": scale,
-            **({"bz": zero} if zero is not None else {}),
-            "wq": np.int8([[3, -5, 7], [1, 2, 3]]).reshape(2, 3, 1, 1),
-            "ws": np.float32([2.0**-6, 2.0**-5]),
-            "wz": np.int8([0, 0]),
-            "xs": np.float32(2.0**-6),
-            "xz": np.int8(3),
-            "ys": np.float32(2.0**-5),
-            "yz": np.int8(4),
-        }
-        operands = ["bq", "bs", *(["bz"] if zero is not None else [])]
-        nodes = [
-            *pair("x", "xf", "x"),
-            node("DequantizeLinear", ["wq", "ws", "wz"], "wf", axis=0),
-            node("DequantizeLinear", operands, "bf", axis=0),
-            node("Conv", ["xf", "wf", "bf"], "h"),
-            *pair("h", "y", "y"),
-        ]
-        return model(nodes, {"x": IMAGE}, {"y": [1, 2, 8, 8]}, known)
-
-    def test_right(self):
-        found = repaired(self.model(np.int32([5, -7]), np.float32([2.0**-12, 2.0**-11])))
-        assert not found.modified
-
-    @pytest.mark.parametrize(
-        ("bias", "scale", "zero"),
-        [
-            (np.int32([5, -7]), np.float32(2.0**-10), None),
-            (np.int8([5, -7]), np.float32(2.0**-10), None),
-            (np.int32([5, -7]), np.float32(2.0**-10), np.int32(3)),
-        ],
-    )
-    def test_exact(self, bias, scale, zero):
-        found = repaired(self.model(bias, scale, zero))
-        same(found, FEEDS)
-        name = next(n for n in found.after.graph.node if n.name == "h").input[2]
-        made = next(n for n in found.after.graph.node if n.output[0] == name)
-        off = 0 if zero is None else 3
-        np.testing.assert_array_equal(
-            found.constants()[made.input[0]], [(5 - off) * 4, (-7 - off) * 2]
-        )
-        np.testing.assert_array_equal(found.constants()[made.input[1]], [2.0**-12, 2.0**-11])
-
-    def test_not_exact(self):
-        found = repaired(self.model(np.int32([5, -7]), np.float32(0.001)))
-        assert not found.modified
-        first = found.of("h")[0]
-        assert first.reason.startswith("scale of the bias")
-        assert first.measured == np.float32(0.001)
-        assert len(found.warnings) == 1
-
-
-class TestMoves:
-    """Operators of one quantization: the conversion comes after them, or before Concat."""
-
-    def between(self, made, x=0.02, y=0.05, *, dtype=np.int8, y_zero=-7, shape=IMAGE, more=None):
-        nodes = [*pair("x", "xf", "x"), made, *pair("h", "y", "y")]
-        known = {
-            "xs": np.float32(x),
-            "xz": dtype(3),
-            "ys": np.float32(y),
-            "yz": dtype(y_zero),
-            **(more or {}),
-        }
-        return repaired(model(nodes, {"x": IMAGE}, {"y": [None] * len(shape)}, known))
-
-    @pytest.mark.parametrize(
-        "made",
-        [
-            node("MaxPool", ["xf"], "h", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-            node("Relu", ["xf"], "h"),
-            node("Reshape", ["xf", "size"], "h"),
-            node("Slice", ["xf", "from", "to"], "h"),
-            node("Pad", ["xf", "pads"], "h"),
-            node("Clip", ["xf", "low"], "h"),
-            node("Resize", ["xf", "", "factor"], "h", mode="nearest"),
-        ],
-        ids=lambda made: made.op_type,
-    )
-    def test_after(self, made):
-        more = {
-            "size": np.int64([1, 3, 64, 1]),
-            "from": np.int64([0, 1]),
-            "to": np.int64([1, 3]),
-            "pads": np.int64([0, 0, 1, 1, 0, 0, 1, 1]),
-            "low": np.float32(0),
-            "factor": np.float32([1, 1, 2, 2]),
-        }
-        kept = {name: value for name, value in more.items() if name in made.input}
-        found = self.between(made, more=kept)
-        same(found, FEEDS)
-        assert [each.decision for each in found.of("h")] == ["repaired", "int8"]
-        assert len(found.kinds()) == 7
-
-    @pytest.mark.parametrize(("value", "moved"), [(0.02 * 4, True), (0.03, False)])
-    def test_what_a_pad_adds_must_be_among_the_numbers(self, value, moved):
-        more = {"pads": np.int64([0, 0, 1, 1, 0, 0, 1, 1]), "v": np.float32(value)}
-        found = self.between(node("Pad", ["xf", "pads", "v"], "h"), more=more)
-        same(found, FEEDS)
-        assert (found.of("h")[-1].decision == "int8") is moved
-        assert found.modified is moved
-
-    def test_before_concat(self):
-        nodes = [
-            *pair("x", "xf", "x"),
-            *pair("z", "zf", "y"),
-            node("Concat", ["xf", "zf"], "h", axis=1),
-            *pair("h", "y", "y"),
-        ]
-        known = {
-            "xs": np.float32(0.02),
-            "xz": np.int8(3),
-            "ys": np.float32(0.05),
-            "yz": np.int8(-7),
-        }
-        proto = model(nodes, {"x": IMAGE, "z": IMAGE}, {"y": [1, 6, 8, 8]}, known)
-        found = repaired(proto)
-        same(found, {**FEEDS, "z": floats(*IMAGE)})
-        assert found.of("h")[-1].decision == "int8"
-        assert len(found.kinds()) == len(nodes) + 2
-
-    def test_q_dq_left_out_behind_them(self):
-        """NNCF writes none behind MaxPool and Reshape: the product reads the same numbers."""
-        nodes = [
-            *pair("x", "xf", "x"),
-            node("MaxPool", ["xf"], "p", kernel_shape=[8, 8]),
-            node("Flatten", ["p"], "f"),
-            node("DequantizeLinear", ["w", "ws"], "wf"),
-            node("MatMul", ["f", "wf"], "h"),
-            *pair("h", "y", "y"),
-        ]
-        known = {
-            "xs": np.float32(0.02),
-            "xz": np.uint8(33),
-            "w": integers(np.int8, 3, 4),
-            "ws": np.float32(0.01),
-            "ys": np.float32(0.05),
-            "yz": np.uint8(99),
-        }
-        found = repaired(model(nodes, {"x": IMAGE}, {"y": [1, 4]}, known))
-        same(found, FEEDS)
-        assert [found.of(name)[-1].decision for name in "pfh"] == ["int8"] * 3
-
-    def test_floats_behind_them_stay(self):
-        nodes = [
-            *pair("x", "xf", "x"),
-            node("MaxPool", ["xf"], "p", kernel_shape=[8, 8]),
-            node("Exp", ["p"], "y"),
-        ]
-        known = {"xs": np.float32(0.02), "xz": np.int8(33)}
-        found = repaired(model(nodes, {"x": IMAGE}, {"y": [1, 3, 1, 1]}, known))
-        assert not found.modified
-        assert found.of("p")[-1].reason == "its result is not quantized"
-
-    def test_a_backend_that_asks_for_nothing(self):
-        made = node("MaxPool", ["xf"], "h", kernel_shape=[3, 3])
-        nodes = [*pair("x", "xf", "x"), made, *pair("h", "y", "y")]
-        known = {
-            "xs": np.float32(0.02),
-            "xz": np.int8(3),
-            "ys": np.float32(0.05),
-            "yz": np.int8(-7),
-        }
-        proto = model(nodes, {"x": IMAGE}, {"y": [None] * 4}, known)
-        assert not repaired(proto, {**XNNPACK, "same_quantization": ()}).modified
 
 
 def test_within_branches():

@@ -1,8 +1,8 @@
 /* Products and convolutions with weights of bfloat16; see bf16_kernels.h. */
 #include <math.h>
-#include <string.h>
 
 #include "bf16_panel.h"
+#include "windows.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 4e5
@@ -53,52 +53,6 @@ static const np_bf16_code *fitting(int32_t target) {
 
 size_t np_bf16_element_size(int32_t target) { return fitting(target)->element; }
 
-/* Round `rows` rows of the image from `first` on, which are counted in what is copied of the padded
- * image, with zeros around. */
-static void copy_rows(const job *task, const float *image, size_t first, size_t rows,
-                      uint8_t *wide) {
-  const struct np_bf16_convolution_params *p = task->params;
-  const size_t size = task->code->element, step = p->image_steps[1];
-  const size_t before = p->pads[1] < p->wide_width ? p->pads[1] : p->wide_width;
-  const size_t room = p->wide_width - before;
-  const size_t there = (p->width + step - 1) / step, width = there < room ? there : room;
-  const size_t left = before * p->channels * size, inside = width * p->channels;
-  const size_t row_size = p->wide_width * p->channels * size;
-  for (size_t row = 0; row < rows; row++, wide += row_size) {
-    const size_t y = (first + row) * p->image_steps[0];
-    if (y < p->pads[0] || y - p->pads[0] >= p->height) {
-      memset(wide, 0, row_size);
-      continue;
-    }
-    const float *from = image + (y - p->pads[0]) * p->width * p->channels;
-    memset(wide, 0, left);
-    if (step == 1) {
-      task->code->round(from, inside, wide + left);
-    } else {
-      for (size_t x = 0; x < width; x++) {
-        task->code->round(from + x * step * p->channels, p->channels,
-                          wide + left + x * p->channels * size);
-      }
-    }
-    memset(wide + left + inside * size, 0, row_size - left - inside * size);
-  }
-}
-
-/* Where windows start in a band, and where runs start in a window. */
-static void address(const struct np_bf16_convolution_params *p, size_t rows, int32_t *pixels,
-                    int32_t *runs) {
-  for (size_t y = 0; y < rows; y++) {
-    for (size_t x = 0; x < p->out_width; x++) {
-      *pixels++ = (int32_t)((y * p->steps[0] * p->wide_width + x * p->steps[1]) * p->channels);
-    }
-  }
-  const size_t in_row = p->runs / p->window[0];
-  for (size_t q = 0; q < p->runs; q++) {
-    const size_t row = q / in_row * p->dilations[0], column = q % in_row * p->dilations[1];
-    runs[q] = (int32_t)((row * p->wide_width + column) * p->channels);
-  }
-}
-
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_bf16_convolution_params *p = task->params;
@@ -110,10 +64,22 @@ static void part(void *context, size_t thread, size_t index) {
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  address(p, rows, pixels, runs);
+  const np_windows windows = {p->wide_width, p->channels,  p->window,
+                              p->steps,      p->dilations, p->runs};
+  np_windows_address(&windows, rows, p->out_width, pixels, runs);
+  const np_float_image source = {
+      .pixels = task->in + number * p->height * p->width * p->channels,
+      .height = p->height,
+      .width = p->width,
+      .channels = p->channels,
+      .pads = p->pads,
+      .picks = p->image_steps,
+      .wide_width = p->wide_width,
+      .element = task->code->element,
+      .write = task->code->round,
+  };
   const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
-  copy_rows(task, task->in + number * p->height * p->width * p->channels, first * p->steps[0],
-            (rows - 1) * p->steps[0] + reach, scratch);
+  np_float_image_copy(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
   const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "fp32_code.h"
+#include "windows.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 2e5
@@ -40,40 +41,8 @@ static np_fp32_multiply *fitting(size_t lanes, int32_t target) {
   return np_fp32_multiply_plain;
 }
 
-/* Copy `rows` rows from `first` on, which are counted in the padded image, with zeros around. */
-static void copy_rows(const struct np_fp32_convolution_params *p, const float *image, size_t first,
-                      size_t rows, float *wide) {
-  const size_t before = p->pads[1] < p->wide_width ? p->pads[1] : p->wide_width;
-  const size_t room = p->wide_width - before;
-  const size_t width = p->width < room ? p->width : room;
-  const size_t left = before * p->channels, inside = width * p->channels;
-  const size_t row_size = p->wide_width * p->channels;
-  for (size_t row = 0; row < rows; row++, wide += row_size) {
-    const size_t y = first + row;
-    if (y < p->pads[0] || y - p->pads[0] >= p->height) {
-      memset(wide, 0, row_size * sizeof *wide);
-      continue;
-    }
-    memset(wide, 0, left * sizeof *wide);
-    memcpy(wide + left, image + (y - p->pads[0]) * p->width * p->channels, inside * sizeof *wide);
-    memset(wide + left + inside, 0, (row_size - left - inside) * sizeof *wide);
-  }
-}
-
-/* Where windows start in a band, and where runs start in a window. */
-static void address(const struct np_fp32_convolution_params *p, size_t rows, int32_t *pixels,
-                    int32_t *runs) {
-  for (size_t y = 0; y < rows; y++) {
-    for (size_t x = 0; x < p->out_width; x++) {
-      *pixels++ = (int32_t)((y * p->steps[0] * p->wide_width + x * p->steps[1]) * p->channels);
-    }
-  }
-  const size_t in_row = p->runs / p->window[0];
-  for (size_t q = 0; q < p->runs; q++) {
-    const size_t row = q / in_row * p->dilations[0], column = q % in_row * p->dilations[1];
-    runs[q] = (int32_t)((row * p->wide_width + column) * p->channels);
-  }
-}
+/* Copies have the elements as they are. */
+static void copy(const float *in, size_t count, void *out) { memcpy(out, in, count * sizeof *in); }
 
 /* A part of the inputs: some whole runs, or a piece of one. */
 typedef struct {
@@ -193,12 +162,25 @@ static void part(void *context, size_t thread, size_t index) {
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  address(p, rows, pixels, runs);
+  const np_windows windows = {p->wide_width, p->channels,  p->window,
+                              p->steps,      p->dilations, p->runs};
+  np_windows_address(&windows, rows, p->out_width, pixels, runs);
   if (p->copies) {
+    static const size_t all[2] = {1, 1};
+    const np_float_image source = {
+        .pixels = image,
+        .height = p->height,
+        .width = p->width,
+        .channels = p->channels,
+        .pads = p->pads,
+        .picks = all,
+        .wide_width = p->wide_width,
+        .element = sizeof(float),
+        .write = copy,
+    };
     const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
-    float *wide = (float *)scratch;
-    copy_rows(p, image, first * p->steps[0], (rows - 1) * p->steps[0] + reach, wide);
-    image = wide;
+    np_float_image_copy(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
+    image = (const float *)scratch;
   } else {
     image += first * p->steps[0] * p->wide_width * p->channels;
   }

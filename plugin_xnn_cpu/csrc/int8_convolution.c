@@ -1,5 +1,6 @@
 /* Convolutions of int8; see int8_kernels.h. */
 #include "int8_code.h"
+#include "windows.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 4e5
@@ -12,21 +13,6 @@ typedef struct {
   int8_t *out;
   uint8_t *scratch;
 } job;
-
-/* Where windows start in a widened band, and where runs start in a window. */
-static void address(const struct np_int8_convolution_params *p, size_t rows, int32_t *pixels,
-                    int32_t *runs) {
-  for (size_t y = 0; y < rows; y++) {
-    for (size_t x = 0; x < p->out_width; x++) {
-      *pixels++ = (int32_t)((y * p->steps[0] * p->wide_width + x * p->steps[1]) * p->channels);
-    }
-  }
-  const size_t in_row = p->runs / p->window[0];
-  for (size_t q = 0; q < p->runs; q++) {
-    const size_t row = q / in_row * p->dilations[0], column = q % in_row * p->dilations[1];
-    runs[q] = (int32_t)((row * p->wide_width + column) * p->channels);
-  }
-}
 
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
@@ -53,7 +39,9 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
   np_int8_widen_rows(task->code, &source, first * p->steps[0], (rows - 1) * p->steps[0] + reach,
                      wide);
-  address(p, rows, pixels, runs);
+  const np_windows windows = {p->wide_width, p->channels,  p->window,
+                              p->steps,      p->dilations, p->runs};
+  np_windows_address(&windows, rows, p->out_width, pixels, runs);
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
   const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;

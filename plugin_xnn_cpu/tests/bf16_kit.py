@@ -1,4 +1,4 @@
-"""What the tests of the bf16 kernels share: the code that runs, and an emulator for some of it."""
+"""What the tests of the bf16 kernels share: an emulator for the code that few processors run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ import pytest
 
 from narrowpass_xnn_cpu.native import cpu, kernels
 
-TARGETS = ("plain", "avx2", "avx512", "avx512bf16")
 EPSILON = 2.0**-8
 """The most that rounding to bfloat16 changes a number by, relative to it."""
 UNIT = 2.0**-24
 """The same of float32."""
-_WITHOUT_AVX512 = {"avx512f", "avx512bw", "avx512vl"} - cpu.flags()
+WITHOUT_AVX512 = {"avx512f", "avx512bw", "avx512vl"} - cpu.flags()
 
 
 @functools.cache
@@ -35,8 +34,8 @@ def emulator() -> ctypes.CDLL:
     """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("the emulator is for Linux on x86-64")
-    if _WITHOUT_AVX512:
-        pytest.skip(f"this processor has no {', '.join(sorted(_WITHOUT_AVX512))}")
+    if WITHOUT_AVX512:
+        pytest.skip(f"this processor has no {', '.join(sorted(WITHOUT_AVX512))}")
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("there is no C compiler to build the emulator with")
@@ -53,26 +52,6 @@ def emulator() -> ctypes.CDLL:
 def executed() -> list[int]:
     """Give how often the emulator computed products, rounded one vector, and rounded two."""
     return [emulator().count(what) for what in range(3)]
-
-
-@pytest.fixture
-def emulated() -> Iterator[ctypes.CDLL]:
-    """Have AVX512-BF16 executed during a test, by the processor where it can."""
-    library = emulator()
-    assert library.start() == 0
-    yield library
-    library.stop()
-
-
-@pytest.fixture(params=TARGETS)
-def code(request, monkeypatch):
-    """Run a test with each of the codes, whatever the processor would choose."""
-    monkeypatch.setattr(kernels, "TARGET", request.param)
-    if request.param == "avx512" and _WITHOUT_AVX512:
-        pytest.skip("this processor has no AVX-512")
-    if request.param == "avx512bf16":
-        request.getfixturevalue("emulated")
-    return request.param
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from narrowpass import Bundle, CompileOptions
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.program import XnnProgram
+from narrowpass_xnn_cpu.weights.folder import CacheFile
+from narrowpass_xnn_cpu.weights.names import key_of
 
 RNG = np.random.default_rng(21)
 Array = np.ndarray[Any, Any]
@@ -100,3 +103,24 @@ def load_in_child(path: str, folder: str, ready: Any, results: Any) -> None:
     ready.wait()
     program = compiled(bundle, Path(folder))
     results.put((weights(program)["packs"], result(program, INPUT).tobytes()))
+
+
+def path_of(bundle: Bundle, folder: Path) -> Path:
+    """Give the path of the file of a bundle's packed weights."""
+    key = key_of(bundle)
+    assert key is not None
+    return CacheFile(folder, key).path
+
+
+def loads(bundle: Bundle, folder: Path) -> list[int]:
+    """Load three times; give what each packed. All results must be those without a cache."""
+    right = result(compiled(bundle, cache=False), INPUT)
+    packs = []
+    for _ in range(3):
+        program = compiled(bundle, folder)
+        np.testing.assert_array_equal(result(program, INPUT), right)
+        packs.append(weights(program)["packs"])
+        program.close()
+        del program
+        gc.collect()  # what failed may refer to itself in a circle
+    return packs

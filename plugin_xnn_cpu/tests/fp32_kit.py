@@ -1,14 +1,13 @@
-"""What the tests of our kernels of float32 share."""
+"""What the tests of our kernels of float32 share, and those of float32 with narrower weights."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import pytest
+from hypothesis import strategies as st
 
-from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native.operators import Movement
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 
@@ -17,13 +16,61 @@ EPSILON = 2.0**-24
 """Half of the distance between 1 and the next float32: what rounding is off by, at most."""
 
 
-@pytest.fixture(autouse=True, params=["plain", "avx2", "best"])
-def code(request, monkeypatch):
-    """Run a test with each of the codes that this processor has, whatever it would choose."""
-    monkeypatch.setattr(kernels, "TARGET", request.param)
-    monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: True)
-    monkeypatch.setattr(fp32_choice, "products_are_ours", lambda: True)
-    return request.param
+STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
+CONVOLUTIONS = {
+    "seed": st.integers(0, 10**6),
+    "batch": st.integers(1, 3),
+    "size": st.tuples(st.integers(1, 14), st.integers(1, 14)),
+    "window": st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    "strides": STEPS,
+    "dilations": STEPS,
+    "pads": st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
+    "inputs": st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33]),
+    "groups": st.sampled_from([1, 1, 1, 2, 3]),
+    "has_bias": st.booleans(),
+    "threads": st.sampled_from([1, 2]),
+}
+"""What hypothesis makes convolutions of; `inputs` are those of a group."""
+
+REFUSED = [
+    (Movement(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
+    (Movement((-1, 0, 0, 0)), (1, 4, 4, 4), "padding"),
+    (Movement(strides=(0, 1)), (1, 4, 4, 4), "stride"),
+    (Movement(limits=(1.0, 0.0)), (1, 4, 4, 4), "clamped"),
+    (Movement(), (1, 4, 4, 5), "4 channels got 5"),
+    (Movement(), (1, 2, 4, 4), "window of 3 is larger"),
+    (Movement(), (1, 4, 1 << 30, 4), "too many"),
+]
+"""Movements and images that a kernel of [16, 3, 3, 4] does not take, with what is said of them."""
+
+
+def fitted(size, window, movement):
+    """Give the size of an image that is as large as a window, if `size` is less."""
+    reach = [(k - 1) * d + 1 for k, d in zip(window, movement.dilations, strict=True)]
+    padding = [a + b for a, b in zip(movement.pads[:2], movement.pads[2:], strict=True)]
+    return [max(s, r - p, 1) for s, r, p in zip(size, reach, padding, strict=True)]
+
+
+def convolve(x, kernel, bias, movement):
+    """Give the sums of a convolution with [O, KH, KW, C / groups], in float64."""
+    outputs, height, width, per_group = kernel.shape
+    top, left, bottom, right = movement.pads
+    wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    down, along = movement.dilations
+    reach = (height - 1) * down + 1, (width - 1) * along + 1
+    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
+    seen = seen[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
+    n, h, w = seen.shape[:3]
+    groups = movement.groups
+    seen = seen.reshape(n, h, w, groups, per_group, height, width)
+    weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
+    sums = np.einsum("nhwgcab,goabc->nhwgo", seen, weights, optimize=True)
+    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
+
+
+def convolve_magnitudes(x, kernel, bias, movement):
+    """Give the sums of the magnitudes of all products, and of the bias."""
+    return convolve(abs(x), abs(kernel), None if bias is None else abs(bias), movement)
 
 
 def run(operator, x, shape, threads, residual=None, in_place=False):

@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from bf16_kit import bfloat16, emulated, executed  # noqa: F401
+from bf16_kit import bfloat16, executed
 
 from narrowpass_xnn_cpu.native import cpu
 
@@ -76,13 +76,13 @@ def call(library, name, first, second, third, mask):
 
 @pytest.mark.parametrize("kind", ["numbers", "scales", "bits"])
 @pytest.mark.parametrize("name", FORMS)
-def test_products(emulated, name, kind):  # noqa: F811
+def test_products(bf16_emulated, name, kind):
     lanes, offset, is_broadcast, masked = FORMS[name]
     for _ in range(20):
         first, second = words("numbers" if kind == "bits" else kind, 16), words(kind, 16)
         third = words(kind, 16 * 9)
         mask = int(RNG.integers(0, 1 << 16)) if masked else 0xFFFF
-        got = call(emulated, name, first, second, third, mask)
+        got = call(bf16_emulated, name, first, second, third, mask)
         at = 64 + offset // 4
         source = np.repeat(third[at], 16) if is_broadcast else third[at : at + 16]
         expected = products(first.view(np.float32), second, source)
@@ -104,11 +104,11 @@ def test_products(emulated, name, kind):  # noqa: F811
         ("rounded_pairs_memory", True, 0, "merge"),
     ],
 )
-def test_rounding(emulated, name, pairs, offset, masked, kind):  # noqa: F811
+def test_rounding(bf16_emulated, name, pairs, offset, masked, kind):
     for _ in range(20):
         first, second, third = words("numbers", 16), words(kind, 16), words(kind, 16 * 9)
         mask = int(RNG.integers(0, 1 << 32)) if masked else 0xFFFFFFFF
-        got = call(emulated, name, first, second, third, mask).view(np.uint16)
+        got = call(bf16_emulated, name, first, second, third, mask).view(np.uint16)
         source = second if offset is None else third[64 + offset // 4 :][:16]
         given = np.concatenate([source, second]) if pairs else source
         number = bfloat16(given.view(np.float32))
@@ -121,9 +121,9 @@ def test_rounding(emulated, name, pairs, offset, masked, kind):  # noqa: F811
         same(got.astype(np.uint32) << 16, expected)
 
 
-def test_it_counts_what_it_executes(emulated):  # noqa: F811
+def test_it_counts_what_it_executes(bf16_emulated):
     before = executed()
-    call(emulated, "products_memory", words("numbers", 16), words("numbers", 16),
+    call(bf16_emulated, "products_memory", words("numbers", 16), words("numbers", 16),
          words("numbers", 144), 0)  # fmt: skip
     made = [after - old for after, old in zip(executed(), before, strict=True)]
     assert made == ([0, 0, 0] if "avx512_bf16" in cpu.flags() else [1, 0, 0])

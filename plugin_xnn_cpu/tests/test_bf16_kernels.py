@@ -7,12 +7,12 @@ products, each addition off by `UNIT` of what it makes.
 
 from __future__ import annotations
 
-import math
-
+import fp32_kit
 import ml_dtypes
 import numpy as np
 import pytest
-from bf16_kit import EPSILON, UNIT, bfloat16, code, emulated, executing  # noqa: F401
+from bf16_kit import EPSILON, UNIT, bfloat16, executing
+from fp32_kit import CONVOLUTIONS, REFUSED, convolve, convolve_magnitudes, ended, fitted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,13 +25,10 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
     TiledFullyConnectedBf16,
 )
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("code")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
 
-GUARD = 64
-STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
 QUICK = settings(
     max_examples=40,
     deadline=None,
@@ -40,69 +37,22 @@ QUICK = settings(
 )
 
 
-def run(operator, inputs, shape, threads, *, in_place=False):
-    """Run an operator, with the result in place of the last input or not.
-
-    Numbers around the result must stay as they are.
-    """
-    places = tuple(range(len(inputs)))
-    entry = Entry(operator.call, places, len(inputs), operator, operator.params, True, "bf16")
-    tape = Tape([entry], len(inputs) + 1)
-    size = int(np.prod(shape))
-    memory = np.full(size + 2 * GUARD, 85, np.float32)
-    scratch = aligned(operator.workspace)
-    scratch[...] = 255  # NaN: nothing may depend on what was there
-    tape.bind_workspace(scratch, 0)
-    kept = [np.ascontiguousarray(x) for x in inputs]
-    for place, x in zip(places, kept, strict=True):
-        tape.bind(place, x)
-    if in_place:
-        memory[GUARD:-GUARD] = kept[-1].reshape(-1)
-        tape.bind(places[-1], memory, 4 * GUARD)
-    tape.bind(len(inputs), memory, 4 * GUARD)
+def run(*arguments, **options):
+    """Run an operator on the code that was asked for; see `fp32_kit.run`."""
     with executing():
-        tape.run(shared(threads))
-    assert (memory[:GUARD] == 85).all()
-    assert (memory[-GUARD:] == 85).all()
-    return memory[GUARD:-GUARD].reshape(shape)
-
-
-def windows(x, kernel, movement):
-    """Give all windows of images, and weights, by groups: their sums are of [n, h, w, g, o]."""
-    outputs, height, width, per_group = kernel.shape
-    top, left, bottom, right = movement.pads
-    wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    down, along = movement.dilations
-    reach = (height - 1) * down + 1, (width - 1) * along + 1
-    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
-    seen = seen[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
-    n, h, w = seen.shape[:3]
-    groups = movement.groups
-    seen = seen.reshape(n, h, w, groups, per_group, height, width)
-    weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
-    return seen, weights
-
-
-def sums_of(x, kernel, bias, movement):
-    """Give the sums of a convolution in float64, and those of the magnitudes of all products."""
-    seen, weights = windows(x, kernel, movement)
-    added = np.zeros(len(kernel)) if bias is None else bias.astype(np.float64)
-    results = []
-    for a, b, c in ((seen, weights, added), (abs(seen), abs(weights), abs(added))):
-        sums = np.einsum("nhwgcab,goabc->nhwgo", a, b, optimize=True)
-        results.append(sums.reshape(*sums.shape[:3], -1) + c)
-    return results
+        return fp32_kit.run(*arguments, **options)
 
 
 def compare(got, x, kernel, bias, movement):
     """Assert what rounding explains, and no more."""
-    rounded, magnitudes = sums_of(bfloat16(x), kernel, bias, movement)
+    rounded = convolve(bfloat16(x), kernel, bias, movement)
+    magnitudes = convolve_magnitudes(bfloat16(x), kernel, bias, movement)
     count = np.prod(kernel.shape[1:]) + 1
     clipped = np.clip(rounded, *movement.limits)
     np.testing.assert_array_less(abs(got - clipped), count * UNIT * magnitudes + 1e-30)
     # The sum of what was given: inputs are off by a half of bfloat16's last place, or by less.
-    exact, magnitudes = sums_of(x, kernel, bias, movement)
-    allowed = (EPSILON + count * UNIT) * magnitudes + 1e-30
+    exact = convolve(x, kernel, bias, movement)
+    allowed = (EPSILON + count * UNIT) * convolve_magnitudes(x, kernel, bias, movement) + 1e-30
     np.testing.assert_array_less(abs(got - np.clip(exact, *movement.limits)), allowed)
 
 
@@ -116,19 +66,9 @@ def weight_of(array):
 
 @QUICK
 @given(
-    seed=st.integers(0, 10**6),
-    batch=st.integers(1, 3),
-    size=st.tuples(st.integers(1, 14), st.integers(1, 14)),
-    window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    strides=STEPS,
-    dilations=STEPS,
-    pads=st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
-    inputs=st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33]),
+    **CONVOLUTIONS,
     outputs=st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 49]),
-    groups=st.sampled_from([1, 1, 1, 2, 3]),
     limits=st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)]),
-    has_bias=st.booleans(),
-    threads=st.sampled_from([1, 2]),
 )
 def test_convolutions(
     seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, limits, has_bias,
@@ -136,17 +76,13 @@ def test_convolutions(
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, groups, limits)
-    reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
-    size = [
-        max(s, r - pads[i] - pads[i + 2], 1)
-        for i, (s, r) in enumerate(zip(size, reach, strict=True))
-    ]
+    size = fitted(size, window, movement)
     x = numbers(rng, batch, *size, inputs * groups)
     kernel = numbers(rng, outputs * groups, *window, inputs).astype(ml_dtypes.bfloat16)
     bias = numbers(rng, outputs * groups) if has_bias else None
     operator = TiledConvolutionBf16(Weight.of(kernel), weight_of(bias), movement)
     height, width = operator.reshape(x.shape, shared(threads))
-    got = run(operator, [x], (batch, height, width, outputs * groups), threads)
+    got = run(operator, x, (batch, height, width, outputs * groups), threads)
     compare(got, x, kernel, bias, movement)
 
 
@@ -171,7 +107,7 @@ def test_products(seed, rows, inputs, outputs, limits, has_bias, transposed, thr
         Weight.of(given), weight_of(bias), Epilogue(limits=limits), transposed=transposed
     )
     operator.reshape(rows, shared(threads))
-    got = run(operator, [x], (rows, outputs), threads)
+    got = run(operator, x, (rows, outputs), threads)
     image, window = x[None, :, None], kernel[:, None, None]
     compare(got[None, :, None], image, window, bias, Movement(limits=limits))
 
@@ -183,15 +119,15 @@ def test_bands_chunks_and_parts(threads, near, monkeypatch):
     monkeypatch.setattr(tiled_bf16, "_NEAR_BYTES", near)
     monkeypatch.setattr(tiled_bf16, "_BAND_BYTES", 1 << 12)
     rng = np.random.default_rng(3)
-    kernel = numbers(rng, 70, 3, 3, 6).astype(ml_dtypes.bfloat16)
-    x = numbers(rng, 2, 23, 30, 6)
+    kernel = numbers(rng, 40, 3, 3, 6).astype(ml_dtypes.bfloat16)
+    x = numbers(rng, 2, 9, 30, 6)
     operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement((1, 1, 1, 1)))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
     assert params.bands > 1
     assert (params.chunk < params.band * 30) is (near > 0)
     assert params.batch * params.bands * params.parts > threads
-    compare(run(operator, [x], (2, 23, 30, 70), threads), x, kernel, None, Movement((1, 1, 1, 1)))
+    compare(run(operator, x, (2, 9, 30, 40), threads), x, kernel, None, Movement((1, 1, 1, 1)))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -205,25 +141,17 @@ def test_epilogues(function, residual):
     epilogue = Epilogue(function, limits, residual)
     operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement(), epilogue)
     operator.reshape(x.shape, shared(1))
-    inputs = [x, other][: 1 + bool(residual)]
-    got = run(operator, inputs, other.shape, 1)
+    added = other if residual else None
+    got = run(operator, x, other.shape, 1, added)
     if residual == "before":
         # The result may lie where the residual did.
-        np.testing.assert_array_equal(run(operator, inputs, other.shape, 1, in_place=True), got)
-    sums, magnitudes = sums_of(bfloat16(x), kernel, None, Movement())
-    if residual == "before":
-        sums = sums + other
-    functions = {
-        "clamp": lambda s: np.clip(s, *limits),
-        "gelu": lambda s: s * np.vectorize(math.erfc)(-s / np.sqrt(2)) / 2,
-        "tanh-gelu": lambda s: s * (1 + np.tanh(np.sqrt(2 / np.pi) * (s + 0.044715 * s**3))) / 2,
-        "silu": lambda s: s / (1 + np.exp(-s)),
-        "hard-swish": lambda s: s * np.clip(s / 6 + 0.5, 0, 1),
-    }
-    expected = functions[function](sums) + (other if residual == "after" else 0)
+        inside = run(operator, x, other.shape, 1, added, in_place=True)
+        np.testing.assert_array_equal(inside, got)
+    sums = convolve(bfloat16(x), kernel, None, Movement())
+    magnitudes = convolve_magnitudes(bfloat16(x), kernel, None, Movement())
     # The functions' slopes are at most 1.2, their own errors a few units of what goes in.
-    limit = 30 * UNIT * (magnitudes + abs(other) + abs(sums))
-    np.testing.assert_array_less(abs(got - expected), limit)
+    limit = 30 * UNIT * (magnitudes + 2 * abs(other) + abs(sums))
+    np.testing.assert_array_less(abs(got - ended(sums, epilogue, other)), limit)
 
 
 @pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
@@ -236,11 +164,9 @@ def test_what_is_not_finite_stays(limits, width):
     movement = Movement((1, 1, 1, 1), limits=limits)
     operator = TiledConvolutionBf16(Weight.of(kernel), None, movement)
     operator.reshape(x.shape, shared(1))
-    got = run(operator, [x], (1, 9, 9, 40), 1)
-    with np.errstate(invalid="ignore"):
-        seen, weights = windows(x, kernel, movement)
-        sums = np.einsum("nhwgcab,goabc->nhwgo", seen, weights).reshape(1, 9, 9, 40)
-    np.testing.assert_array_equal(got, np.clip(sums, *limits))
+    got = run(operator, x, (1, 9, 9, 40), 1)
+    expected = np.clip(convolve(x, kernel, None, movement), *limits)
+    np.testing.assert_array_equal(got, expected)
     assert np.isnan(got).sum() == 9 * 40
 
 
@@ -257,14 +183,14 @@ def test_rounding_of_inputs():
             Weight.of(np.eye(width, dtype=ml_dtypes.bfloat16)), None, Epilogue()
         )
         operator.reshape(len(rows), shared(1))
-        got = run(operator, [rows], rows.shape, 1)
+        got = run(operator, rows, rows.shape, 1)
         finite = np.isfinite(bfloat16(rows)).all(1)
         assert finite.any()
         np.testing.assert_array_equal(got[finite], bfloat16(rows)[finite])
         assert np.isnan(got[np.isnan(rows).any(1)]).all()
 
 
-def test_all_codes_give_the_same_bits(code, monkeypatch):  # noqa: F811
+def test_all_codes_give_the_same_bits(bf16_code, monkeypatch):
     """A product of two bfloat16 numbers is exact: fusing it with the sum changes nothing."""
     rng = np.random.default_rng(4)
     x = numbers(rng, 1, 11, 10, 19) * np.float32(2.0) ** rng.integers(-60, 60, (1, 11, 10, 19))
@@ -272,26 +198,15 @@ def test_all_codes_give_the_same_bits(code, monkeypatch):  # noqa: F811
     bias = numbers(rng, 50)
     movement = Movement((1, 0, 1, 1), (2, 1), (1, 2))
     results = []
-    for target in (code, "plain"):
+    for target in (bf16_code, "plain"):
         monkeypatch.setattr(kernels, "TARGET", target)
         operator = TiledConvolutionBf16(Weight.of(kernel), Weight.of(bias), movement)
         height, width = operator.reshape(x.shape, shared(1))
-        results.append(run(operator, [x], (1, height, width, 50), 1))
+        results.append(run(operator, x, (1, height, width, 50), 1))
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize(
-    ("movement", "shape", "message"),
-    [
-        (Movement(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
-        (Movement((-1, 0, 0, 0)), (1, 4, 4, 4), "padding"),
-        (Movement(strides=(0, 1)), (1, 4, 4, 4), "stride"),
-        (Movement(limits=(1.0, 0.0)), (1, 4, 4, 4), "clamped"),
-        (Movement(), (1, 4, 4, 5), "4 channels got 5"),
-        (Movement(), (1, 2, 4, 4), "window of 3 is larger"),
-        (Movement(), (1, 4, 1 << 30, 4), "too many"),
-    ],
-)
+@pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
 def test_refusals(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), ml_dtypes.bfloat16))
     with pytest.raises(BackendError, match=message):

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from bf16_kit import EPSILON, code, emulated, executing  # noqa: F401
+from bf16_kit import EPSILON, executing
 from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_model
 
@@ -15,7 +15,7 @@ from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import bf16_choice
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("code")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
 
 KINDS = {"bfloat16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT}
 

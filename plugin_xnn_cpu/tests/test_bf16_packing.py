@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
     TiledConvolutionBf16,
     TiledFullyConnectedBf16,
 )
-from narrowpass_xnn_cpu.weights.session import shared
+from narrowpass_xnn_cpu.weights.cache import shared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = pytest.mark.once

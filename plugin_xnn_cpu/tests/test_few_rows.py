@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
-from narrowpass_xnn_cpu.weights.session import WeightsCache
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp32_kit import code, compare, ended, run  # noqa: F401
-from hypothesis import given, settings
+from fp32_kit import (
+    CONVOLUTIONS,
+    REFUSED,
+    compare,
+    convolve,
+    convolve_magnitudes,
+    ended,
+    fitted,
+    run,
+)
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
@@ -16,9 +25,8 @@ from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 
-STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
 LIMITS = st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)])
 RESIDUALS = st.sampled_from(["", "", "before", "after"])
 EPILOGUES = st.one_of(
@@ -27,48 +35,26 @@ EPILOGUES = st.one_of(
 )
 
 
-def convolve(x, kernel, bias, movement):
-    """Give the sums of a convolution with [O, KH, KW, C / groups], in float64."""
-    outputs, height, width, per_group = kernel.shape
-    top, left, bottom, right = movement.pads
-    wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    down, along = movement.dilations
-    reach = (height - 1) * down + 1, (width - 1) * along + 1
-    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
-    seen = seen[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
-    n, h, w = seen.shape[:3]
-    groups = movement.groups
-    seen = seen.reshape(n, h, w, groups, per_group, height, width)
-    weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
-    sums = np.einsum("nhwgcab,goabc->nhwgo", seen, weights, optimize=True)
-    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
-
-
 def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
     """Compare what an operator gives with sums of float64."""
     sums = convolve(x, kernel, bias, movement)
-    magnitudes = convolve(abs(x), abs(kernel), None if bias is None else abs(bias), movement)
+    magnitudes = convolve_magnitudes(x, kernel, bias, movement)
     if residual is not None:
         magnitudes = magnitudes + abs(residual)
     got = run(operator, x, sums.shape, threads, residual)
     compare(got, ended(sums, epilogue, residual), magnitudes, kernel[0].size + 2)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
-    seed=st.integers(0, 10**6),
-    batch=st.integers(1, 3),
-    size=st.tuples(st.integers(1, 14), st.integers(1, 14)),
-    window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    strides=STEPS,
-    dilations=STEPS,
-    pads=st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
-    inputs=st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33]),
+    **CONVOLUTIONS,
     outputs=st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 48, 50, 64, 65, 80, 96, 111, 130]),
-    groups=st.sampled_from([1, 1, 1, 2, 3]),
     epilogue=EPILOGUES,
-    has_bias=st.booleans(),
-    threads=st.sampled_from([1, 2]),
 )
 def test_convolutions(
     seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, epilogue,
@@ -76,11 +62,7 @@ def test_convolutions(
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, groups)
-    reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
-    size = [
-        max(s, r - pads[i] - pads[i + 2], 1)
-        for i, (s, r) in enumerate(zip(size, reach, strict=True))
-    ]
+    size = fitted(size, window, movement)
     x = rng.standard_normal((batch, *size, inputs * groups)).astype(np.float32)
     kernel = rng.standard_normal((outputs * groups, *window, inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs * groups).astype(np.float32) if has_bias else None
@@ -187,18 +169,7 @@ def test_the_choice_follows_the_processor(monkeypatch):
     assert plan.kernel == "xnn convolution"
 
 
-@pytest.mark.parametrize(
-    ("movement", "shape", "message"),
-    [
-        (Movement(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
-        (Movement((-1, 0, 0, 0)), (1, 4, 4, 4), "padding"),
-        (Movement(strides=(0, 1)), (1, 4, 4, 4), "stride"),
-        (Movement(limits=(1.0, 0.0)), (1, 4, 4, 4), "clamped"),
-        (Movement(), (1, 4, 4, 5), "4 channels got 5"),
-        (Movement(), (1, 2, 4, 4), "window of 3 is larger"),
-        (Movement(), (1, 4, 1 << 30, 4), "too many"),
-    ],
-)
+@pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
 def test_refusals(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp32_kit import code, compare, ended, run  # noqa: F401
-from hypothesis import given, settings
+from fp32_kit import compare, ended, run
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from narrowpass.errors import BackendError
@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 
 EPILOGUES = st.one_of(
     st.builds(
@@ -29,7 +29,12 @@ EPILOGUES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     seed=st.integers(0, 10**6),
     rows=st.one_of(st.integers(1, 14), st.sampled_from([1, 25, 49, 100])),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from fp32_kit import code  # noqa: F401
 from xnn_kit import check, compile_model
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 
 RNG = np.random.default_rng(8)
 ERF_GELU = """s = Div(x, root) e = Erf(s) p = Add(e, one) m = Mul(x, p) f = Mul(m, half)"""

@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.weights.session import WeightsCache
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 __all__ = ["code"]  # a fixture that all tests of this module have

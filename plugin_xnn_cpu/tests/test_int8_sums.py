@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -156,3 +157,32 @@ def test_a_sum_that_broadcasts_is_one_of_its_own():
     ) as program:
         (kernel,) = [plan.kernel for plan in program.explain() if plan.op_type == "Add"]
     assert kernel == "xnn add int8"
+
+
+def test_dimensions_of_one_name_may_differ():
+    """Only those of inputs surely do not: a batch of one is added to each of the other operand."""
+    graph = QdqGraph(3)
+    sizes = graph.constant(np.int64([2, 1]))
+    parts = graph.node("SplitToSequence", graph.input(["N", 8, 7, 9]), sizes)
+    ends = [graph.node("SequenceAt", parts, graph.constant(np.int64(i))) for i in (0, 1)]
+    x, other = (graph.quantize(end, 0.05, 3) for end in ends)
+    y = graph.node("Conv", x, graph.weight((8, 8, 3, 3), 0), pads=[1, 1, 1, 1])
+    short = graph.node("Conv", other, graph.weight((8, 8, 1, 1), 0))
+    short = graph.node("Abs", graph.quantize(short, 0.2, 7))
+    total = graph.node("Add", graph.quantize(y, 0.3, -5), graph.quantize(short, 0.2, 7))
+    graph.output(graph.quantize(total, 0.4, 0))
+    model = graph.model()
+    for node in model.graph:
+        if node.op_type == "SequenceAt":
+            node.outputs[0].dtype = ir.DataType.FLOAT
+            node.outputs[0].shape = ir.Shape(["n", 8, 7, 9])
+    feeds = {"x": np.random.default_rng(1).standard_normal((3, 8, 7, 9)).astype(np.float32)}
+    assert set(off_by(model, feeds)) <= {0, 1}
+    quantized = [n.outputs[0].name or "" for n in model.graph if n.op_type == "QuantizeLinear"]
+    results = []
+    for keep in ((), tuple(quantized)):
+        # What is kept is computed by itself.
+        options = narrowpass.CompileOptions(keep=keep, cache=False, threads=1)
+        with XnnCpuBackend().compile(Bundle({"main": model}), options) as program:
+            results += program.run(feeds).values()
+    np.testing.assert_array_equal(*results)

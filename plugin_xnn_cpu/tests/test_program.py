@@ -116,6 +116,59 @@ def test_out_that_is_a_feed():
     np.testing.assert_array_equal(array, expected)
 
 
+def test_out_that_is_a_feed_which_is_given_back_too():
+    """Views of feeds are saved before an array is written that lies there."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]>'
+        " g (float[4] x, float[4] z) => (float[4] y, float[4] same, float[4] other)"
+        " { y = Relu(z) same = Identity(x) other = Identity(z) }"
+    )
+    program = compile_model(model)
+    x, z = floats(4), floats(4)
+    feeds, expected = {"x": x.copy(), "z": z.copy()}, {"y": np.maximum(z, 0), "same": x, "other": z}
+    program.run(feeds, out={"y": feeds["x"], "same": feeds["z"]})
+    np.testing.assert_array_equal(feeds["x"], expected["y"])
+    np.testing.assert_array_equal(feeds["z"], expected["same"])
+    feeds = {"x": x.copy(), "z": z.copy()}
+    results = program.run(feeds, out={"y": feeds["z"]})
+    for name, array in expected.items():
+        np.testing.assert_array_equal(results[name], array)
+
+
+def test_out_that_is_an_element_of_a_sequence_that_is_fed():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]>'
+        " g (seq(float[4]) s, float[4] x) => (float[4] y, float[4] z)"
+        " { zero = Constant <value = int64 {0}> () e = Abs(x) y = Relu(e)"
+        " first = SequenceAt(s, zero) z = Neg(first) }"
+    )
+    x, first = floats(4), floats(4)
+    array = first.copy()
+    results = compile_model(model).run({"s": [array], "x": x}, out={"y": array})
+    np.testing.assert_array_equal(results["z"], -first)
+    np.testing.assert_array_equal(array, np.abs(x))
+
+
+def test_arrays_for_results_must_not_overlap():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]>'
+        " g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) { y = Relu(x) z = Neg(x) }"
+    )
+    program = compile_model(model)
+    x = floats(2, 3)
+    memory = np.empty(20, np.float32)
+    whole = memory[:6].reshape(2, 3)
+    for other in (whole, memory[5:11].reshape(2, 3), memory[1:13:2].reshape(2, 3)):
+        with pytest.raises(UsageError, match="'y' and 'z' overlap"):
+            program.run({"x": x}, out={"y": whole, "z": other})
+    apart = [(whole, memory[6:12].reshape(2, 3))]
+    apart.append((memory[:12:2].reshape(2, 3), memory[1:13:2].reshape(2, 3)))
+    for one, other in apart:
+        program.run({"x": x}, out={"y": one, "z": other})
+        np.testing.assert_array_equal(one, np.maximum(x, 0))
+        np.testing.assert_array_equal(other, -x)
+
+
 def test_feeds_in_any_memory():
     """Strided, read-only and misplaced arrays; ones that end where a page does."""
     import mmap

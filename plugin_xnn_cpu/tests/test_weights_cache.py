@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass_xnn_cpu.native.operators import FullyConnected
-from narrowpass_xnn_cpu.weights.session import WeightsCache, shared
+from narrowpass_xnn_cpu.weights.cache import WeightsCache, shared
 from narrowpass_xnn_cpu.weights.weight import Weight, digest
 
 

@@ -144,14 +144,15 @@ class Program(abc.ABC):
             outputs: names of the values to give back; None for the method's outputs. Values
                 other than outputs must have been named in ``compile(keep=...)``.
             out: arrays to write results into, by output name, each of the result's dtype and
-                shape; the rest are fresh arrays.
+                shape; the rest are fresh arrays. They must not overlap; one may lie where a feed
+                does.
 
         Returns:
             The results by name. A sequence output is a list of arrays.
 
         Raises:
             DataError: feeds that do not fit the method's inputs.
-            UsageError: an unknown method or output.
+            UsageError: an unknown method or output, or arrays of `out` that overlap.
             BackendError: the computation failed.
         """
 

@@ -6,11 +6,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass.options import suggest
 
 _Method = TypeVar("_Method")
+_Array = np.ndarray[Any, Any]
+
+_MOST_WORK = 1 << 16
+"""Steps after which it is not asked further whether two strided arrays overlap."""
 
 
 def choose_method(methods: Mapping[str, _Method], name: str) -> tuple[str, _Method]:
@@ -78,11 +83,11 @@ def choose_outputs(
     return tuple(asked)
 
 
-def check_targets(method: str, targets: Iterable[str], wanted: Sequence[str]) -> None:
-    """Check that arrays are given for results of this run only.
+def check_targets(method: str, targets: Mapping[str, Any], wanted: Sequence[str]) -> None:
+    """Check that arrays are given for results of this run only, and lie apart.
 
     Raises:
-        UsageError: one is for something else.
+        UsageError: one is for something else, or two overlap.
     """
     for name in targets:
         if name not in wanted:
@@ -90,15 +95,70 @@ def check_targets(method: str, targets: Iterable[str], wanted: Sequence[str]) ->
                 f"`out` has {name!r}, which this run of method {method!r} does not give; "
                 f"it gives {', '.join(wanted)}"
             )
+    found = _overlapping({k: v for k, v in targets.items() if isinstance(v, np.ndarray)})
+    if found is not None:
+        one, other = found
+        raise UsageError(
+            f"the arrays that `out` has for {one!r} and {other!r} overlap: each result needs "
+            "memory of its own"
+        )
 
 
-def write_output(name: str, value: Any, target: Any) -> np.ndarray[Any, Any]:
-    """Copy a result into the caller's array, and give that.
+def _overlapping(arrays: Mapping[str, _Array]) -> tuple[str, str] | None:
+    """Give the names of two arrays that overlap, if there are such."""
+    placed = sorted((*byte_bounds(array), name) for name, array in arrays.items())
+    for index, (_, end, one) in enumerate(placed):
+        for start, _, other in placed[index + 1 :]:
+            if start >= end:
+                break
+            if _overlap(arrays[one], arrays[other]):
+                return one, other
+    return None
+
+
+def write_outputs(values: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, _Array]:
+    """Copy results into the caller's arrays, and give these by name.
+
+    An array may lie where a feed does, and a result may be a view of that feed: it is saved before
+    anything is written.
+
+    Args:
+        values: results by name, those that are computed in the caller's arrays among them.
+        targets: arrays by name, which do not overlap.
 
     Raises:
-        UsageError: the result is no tensor.
-        DataError: the array has another dtype or shape, or cannot be written to.
+        UsageError: a result is no tensor.
+        DataError: an array has another dtype or shape, or cannot be written to.
     """
+    saved = {
+        name: value.copy()
+        for name, value in values.items()
+        if name in targets and value is not targets[name] and _is_written(name, value, targets)
+    }
+    written = {}
+    for name, target in targets.items():
+        value = saved.get(name, values[name])
+        written[name] = target if value is target else _write_output(name, value, target)
+    return written
+
+
+def _is_written(name: str, value: Any, targets: Mapping[str, Any]) -> bool:
+    """Tell whether the array of another result lies where this result does."""
+    return any(_overlap(value, array) for other, array in targets.items() if other != name)
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return False
+    if not np.may_share_memory(one, other):
+        return False
+    try:
+        return np.shares_memory(one, other, max_work=_MOST_WORK)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _write_output(name: str, value: Any, target: Any) -> _Array:
     if not isinstance(value, np.ndarray):
         raise UsageError(f"output {name!r} is not a tensor: leave it out of `out`")
     fits = (
@@ -113,5 +173,5 @@ def write_output(name: str, value: Any, target: Any) -> np.ndarray[Any, Any]:
             "`out` must hold a writeable array of that dtype and shape"
         )
     np.copyto(target, value)
-    written: np.ndarray[Any, Any] = target
+    written: _Array = target
     return written

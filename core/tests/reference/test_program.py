@@ -81,6 +81,38 @@ def test_out_that_does_not_fit(compile_text, feeds, out, error):
         compile_text(CHAIN).run(feeds, out=out)
 
 
+def test_out_may_lie_where_a_feed_does(compile_text):
+    program = compile_text(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[2] x, float[2] z) => (float[2] y, float[2] same)
+        { y = Neg (z)  same = Identity (x) }"""
+    )
+    x, z = np.array([3, 4], F32), np.array([5, 6], F32)
+    given = program.run({"x": x, "z": z}, out={"y": x, "same": z})
+    np.testing.assert_array_equal(x, [-5, -6])
+    np.testing.assert_array_equal(z, [3, 4])
+    assert given["y"] is x
+    z[:] = 7, 8
+    given = program.run({"x": x, "z": z}, out={"y": x})
+    np.testing.assert_array_equal(given["same"], [-5, -6])
+    np.testing.assert_array_equal(x, [-7, -8])
+
+
+def test_arrays_for_results_must_not_overlap(compile_text):
+    program = compile_text(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[2] x) => (float[2] y, float[2] z, float[2] w)
+        { y = Neg (x)  z = Abs (x)  w = Relu (x) }"""
+    )
+    x, memory = np.array([3, -4], F32), np.zeros(8, F32)
+    out = {"y": memory[:4:2], "z": memory[1:5:2], "w": memory[5:7]}
+    program.run({"x": x}, out=out)
+    np.testing.assert_array_equal(memory, [-3, 3, 4, 4, 0, 3, 0, 0])
+    for other in (memory[:4:2], memory[2:4], memory[2:0:-1]):
+        with pytest.raises(UsageError, match="'y' and 'z' overlap"):
+            program.run({"x": x}, out={"w": memory[5:7], "y": memory[:4:2], "z": other})
+
+
 def test_results_share_memory_with_nothing(compile_text):
     text = """<ir_version: 8, opset_import: ["" : 17]>
     main (float[2] x) => (float[2] x2, float[1,2] y, float[2] w, float[2] c, float[2] d)

@@ -20,7 +20,7 @@ from narrowpass.requests import (
     check_targets,
     choose_method,
     choose_outputs,
-    write_output,
+    write_outputs,
 )
 from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
@@ -31,8 +31,9 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 from narrowpass_xnn_cpu.weights import names
+from narrowpass_xnn_cpu.weights.entry import reasons
 from narrowpass_xnn_cpu.weights.packing import packing
-from narrowpass_xnn_cpu.weights.session import Counts, Session, reasons
+from narrowpass_xnn_cpu.weights.session import Counts, Session
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -153,7 +154,7 @@ class XnnProgram(Program):
 
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
         check_targets(method.name, out, wanted)
-        given: list[Any] = [value for value in feeds.values() if _is_array(value)]
+        given = [array for value in feeds.values() for array in _arrays(value)]
         direct = (
             {name: array for name, array in out.items() if _can_take(array, given)} if out else {}
         )
@@ -163,17 +164,17 @@ class XnnProgram(Program):
         seen: set[int] = set()
         for name in wanted:
             value = values[name]
-            if name in method.fresh and name not in out and id(value) not in seen:
-                results[name] = value
-                seen.add(id(value))
+            if name in out:
                 continue
-            target = out.get(name)
-            if target is not None and target is not value:
-                value = write_output(name, value, target)
-            elif target is None and isinstance(value, np.ndarray):
+            if name in method.fresh and id(value) not in seen:
+                seen.add(id(value))
+            elif isinstance(value, np.ndarray):
                 value = value.copy(order="C")  # it may be a feed, a weight, or part of one
             results[name] = value
-        return results
+        if not out:
+            return results
+        results |= write_outputs(values, out)
+        return {name: results[name] for name in wanted}
 
     def explain(self) -> list[NodePlan]:
         """Tell of each node where it runs, and why not natively."""
@@ -321,8 +322,10 @@ def _forget_weights(model: ir.Model) -> None:
         value.const_value = None
 
 
-def _is_array(value: object) -> bool:
-    return isinstance(value, np.ndarray)
+def _arrays(value: Any) -> list[Any]:
+    """Give the arrays of a feed: itself, or the elements of a sequence."""
+    found = value if isinstance(value, list | tuple) else [value]
+    return [array for array in found if isinstance(array, np.ndarray)]
 
 
 def _can_take(array: Any, feeds: Sequence[np.ndarray[Any, Any]]) -> bool:

@@ -21,7 +21,7 @@ from narrowpass.requests import (
     check_targets,
     choose_method,
     choose_outputs,
-    write_output,
+    write_outputs,
 )
 
 if TYPE_CHECKING:
@@ -94,15 +94,16 @@ class ReferenceProgram(Program):
         """
         name, chosen = self._choose(method)
         wanted = choose_outputs(name, outputs, chosen.outputs, chosen.readable, chosen.known)
-        check_targets(name, out or (), wanted)
+        targets = out or {}
+        check_targets(name, targets, wanted)
         chosen.checker.check(feeds)
         results = self._evaluate(name, chosen, feeds, wanted)
-        given: Outputs = {}
-        for output in wanted:
-            value = conform(results[output], chosen.readable[output], output)
-            target = (out or {}).get(output)
-            given[output] = fresh(value) if target is None else write_output(output, value, target)
-        return given
+        values = {
+            output: conform(results[output], chosen.readable[output], output) for output in wanted
+        }
+        given = {name: fresh(value) for name, value in values.items() if name not in targets}
+        given |= write_outputs(values, targets)
+        return {name: given[name] for name in wanted}
 
     def explain(self) -> list[NodePlan]:
         """Tell of each node, those of subgraphs included, what runs it."""

@@ -42,7 +42,7 @@ from narrowpass.errors import InputError, ModelError
 from narrowpass.io import MappedFile
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import default_threads
-from narrowpass_xnn_cpu.weights.session import Entry
+from narrowpass_xnn_cpu.weights.entry import Entry
 
 MAGIC = b"NPWCACHE"
 VERSION = 1

@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 
 from narrowpass.errors import NarrowpassError, UsageError
 from narrowpass.files import replacing_file
+from narrowpass_xnn_cpu.weights.entry import Entry
 from narrowpass_xnn_cpu.weights.file import PackedFile, UnusableError, write
-from narrowpass_xnn_cpu.weights.session import Entry
 
 SUFFIX = ".weights"
 PATIENCE = 60.0

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from narrowpass.backend import CompileOptions
 from narrowpass.errors import UsageError
 from narrowpass_xnn_cpu.weights import names
+from narrowpass_xnn_cpu.weights.cache import shared
+from narrowpass_xnn_cpu.weights.entry import Entry
 from narrowpass_xnn_cpu.weights.folder import CacheFile, default_folder
-from narrowpass_xnn_cpu.weights.session import Entry, Session, shared
+from narrowpass_xnn_cpu.weights.session import Session
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle

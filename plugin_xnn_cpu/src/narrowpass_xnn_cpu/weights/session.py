@@ -1,4 +1,4 @@
-"""The weights cache of this process, and one program's use of it."""
+"""One program's use of a weights cache."""
 
 from __future__ import annotations
 
@@ -16,97 +16,16 @@ import numpy as np
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.options import suggest
 from narrowpass_xnn_cpu.native.library import check, extension
+from narrowpass_xnn_cpu.weights.entry import ORIGINS, PRIVATE, Block, Entry
 from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
 
 if TYPE_CHECKING:
     from narrowpass.bundle import NamedData
+    from narrowpass_xnn_cpu.weights.cache import WeightsCache
 
 Create = Callable[..., int]
 """Calls ``xnn_create_*`` with kernel, bias, weights cache, where the operator goes, and the rest of
 what is packed."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A block of packed weights.
-
-    Attributes:
-        name: 64 hexadecimal digits that name the packed content; empty for a private block.
-        seed: XNNPACK's parameters of the packing.
-        fingerprint: which of XNNPACK's algorithms packed it.
-        address: where it lies.
-        size: bytes.
-        origin: ``packed``, ``shared`` with another session, ``mapped`` from a file; or why it is
-            private.
-    """
-
-    name: str
-    seed: int
-    fingerprint: int
-    address: int
-    size: int
-    origin: str
-
-
-@dataclass(frozen=True)
-class Block:
-    """Where packed weights lie, for as long as their session.
-
-    Attributes:
-        address: of the first byte, for C.
-        size: bytes.
-    """
-
-    address: Any
-    size: int
-
-
-PRIVATE = {
-    3: "its content has no name",
-    4: "XNNPACK made a copy of its weights",
-}
-_ORIGINS = {0: "packed", 1: "shared", 2: "mapped", **PRIVATE}
-
-
-class WeightsCache:
-    """Packed weights by name. `shared` gives that of this process.
-
-    Attributes:
-        handle: of the C side.
-        mappings: files that blocks of it lie in.
-    """
-
-    def __init__(self) -> None:
-        ffi, lib = extension().ffi, extension().lib
-        self._lib = lib
-        self.handle = lib.np_cache_new()
-        if self.handle == ffi.NULL:
-            raise BackendError("out of memory for a weights cache")
-        weakref.finalize(self, lib.np_cache_free, self.handle).atexit = False
-        self._turn = threading.Lock()
-        self.mappings: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    @property
-    def packed_count(self) -> int:
-        """How many named blocks sessions hold."""
-        return int(self._lib.np_cache_count(self.handle))
-
-    def users(self, name: str) -> int:
-        """Give how many sessions hold blocks of this name."""
-        return int(self._lib.np_cache_users(self.handle, bytes.fromhex(name)))
-
-    def begin(self, data: Mapping[str, NamedData] | None = None) -> Session:
-        """Begin a session; waits while another one of this cache is open.
-
-        Args:
-            data: the named data of a bundle, for `Session.load_unpacked` by name.
-        """
-        self._turn.acquire()
-        try:
-            return Session(self, self._turn, data or {})
-        except BaseException:
-            self._turn.release()
-            raise
 
 
 @dataclass
@@ -360,7 +279,7 @@ class Session:
                 item.fingerprint,
                 int(ffi.cast("uintptr_t", item.address)),
                 item.size,
-                _ORIGINS[how],
+                ORIGINS[how],
             )
 
     def sizes(self) -> dict[str, int]:
@@ -446,35 +365,3 @@ def pointer(ffi: Any, array: Array) -> Any:
     # The buffer protocol knows no bfloat16.
     known = array if array.dtype.kind != "V" else array.view(np.uint16)
     return ffi.cast("void *", ffi.from_buffer(known))
-
-
-def reasons(entries: Iterable[Entry]) -> dict[str, int]:
-    """Count private blocks by why they are so."""
-    return dict(Counter(entry.origin for entry in entries if not entry.name))
-
-
-class _Shared:
-    """The weights cache of this process, made when it is first needed."""
-
-    def __init__(self) -> None:
-        self._renew()
-        # A thread that is left behind may hold a lock of it.
-        os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self._lock = threading.Lock()
-        self._cache: WeightsCache | None = None
-
-    def get(self) -> WeightsCache:
-        with self._lock:
-            if self._cache is None:
-                self._cache = WeightsCache()
-            return self._cache
-
-
-_process_cache = _Shared()
-
-
-def shared() -> WeightsCache:
-    """Give the weights cache of this process."""
-    return _process_cache.get()

@@ -8,7 +8,7 @@ import numpy as np
 
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.convolution import CHANNELS_LAST, Convolve
-from narrowpass_xnn_cpu.lower.elementwise import common_layout, operand
+from narrowpass_xnn_cpu.lower.elementwise import common_layout, operand, same_shape
 from narrowpass_xnn_cpu.lower.int8.constants import byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.int8.tables import clamping
@@ -91,8 +91,7 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
     What is computed is the same, in one pass over memory less.
     """
     facts = builder.facts
-    dims = [facts.dims(op.required(index)) for index in (0, 1)]
-    if dims[0] != dims[1] or None in (dims[0] or (None,)) or slots[0] is slots[1]:
+    if slots[0] is slots[1] or not same_shape(facts, op.required(0), op.required(1)):
         return False
     for index in (1, 0):
         value = op.required(index)

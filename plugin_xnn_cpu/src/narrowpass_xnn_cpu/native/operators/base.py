@@ -13,7 +13,8 @@ from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import check, extension
-from narrowpass_xnn_cpu.weights.session import Block, Create, Session, pointer
+from narrowpass_xnn_cpu.weights.entry import Block
+from narrowpass_xnn_cpu.weights.session import Create, Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 Shape = tuple[int, ...]

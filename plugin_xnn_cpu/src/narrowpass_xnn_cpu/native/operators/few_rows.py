@@ -20,7 +20,8 @@ from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import Operator, Range, checked_shape
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Block, WeightsCache
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
+from narrowpass_xnn_cpu.weights.entry import Block
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from narrowpass_xnn_cpu.native.operators.few_rows import (
     layout_of,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Block, Session
+from narrowpass_xnn_cpu.weights.entry import Block
+from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import (
-    checked_shape,
-    checked_weights,
-)
+from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.tiled_windows import check_movement, output_size
+from narrowpass_xnn_cpu.native.operators.tiled_windows import Windows, reaches
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -57,21 +53,11 @@ class TiledConvolutionBf16(tiled.Tiled):
         session: Session | None = None,
     ) -> None:
         super().__init__()
-        outputs, height, width, per_group = checked_shape(kernel.shape, 4)
-        groups = movement.groups
-        if groups < 1 or outputs % groups:
-            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
-        check_movement(movement)
-        checked_weights(kernel, bias, outputs, "bfloat16", "float32")
-        self.channels, self.outputs = per_group * groups, outputs
-        self._window, self._movement = (height, width), movement
+        self._windows = windows = Windows.of(kernel.shape, movement)
+        self.channels, self.outputs = windows.channels, windows.outputs
+        checked_weights(kernel, bias, self.outputs, "bfloat16", "float32")
         self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
-        # A row of the window lies dense where its pixels are whole, and side by side.
-        if groups == 1 and (movement.dilations[1] == 1 or width == 1):
-            self._runs = height, width * per_group
-        else:
-            self._runs = height * width, per_group
-        layout = groups, outputs // groups, *self._runs
+        layout = movement.groups, self.outputs // movement.groups, *windows.runs
         lib = self._lib
         self._packed_size = lib.np_bf16_packed_size(*layout)
         self._pack_own(
@@ -86,18 +72,14 @@ class TiledConvolutionBf16(tiled.Tiled):
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
-        batch, height, width, channels = checked_shape(shape, 4)
-        if channels != self.channels:
-            raise BackendError(f"a convolution of {self.channels} channels got {channels}")
-        movement = self._movement
-        out = output_size((batch, height, width, channels), self._window, movement)
-        checked_shape((batch, *out, self.outputs))
+        windows, movement = self._windows, self._windows.movement
+        image, out = windows.over(shape)
+        batch, _, _, channels = image
         out_height, out_width = out
-        steps, dilations = tuple(movement.strides), tuple(movement.dilations)
-        image_steps = (1, 1)
-        if self._window == (1, 1) and not any(movement.pads):
+        steps, image_steps = tuple(movement.strides), (1, 1)
+        if windows.size == (1, 1) and not any(movement.pads):
             steps, image_steps = image_steps, steps  # what is never read is not copied
-        reach = [(k - 1) * d + 1 for k, d in zip(self._window, dilations, strict=True)]
+        reach = reaches(windows.size, movement)
         wide_width = (out_width - 1) * steps[1] + reach[1]
         target = tiled.target()
         size = self._lib.np_bf16_element_size(target)
@@ -109,27 +91,14 @@ class TiledConvolutionBf16(tiled.Tiled):
         chunk = _PIXELS if self._packed_size <= _NEAR_BYTES else band * out_width
         rows = (band - 1) * steps[0] + reach[0]
         elements = tiled.checked_elements(rows * wide_width * channels)
-        pixels = tiled.line(size * elements)
-        runs = pixels + tiled.line(4 * band * out_width)
-        scratch = runs + tiled.line(4 * self._runs[0])
-        self.workspace = pool.threads * scratch
+        scratch = windows.scratch(size * elements, band * out_width)
+        self.workspace = pool.threads * scratch["thread_scratch"]
         given = {
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out_height,
-            "out_width": out_width,
-            "outputs": self.outputs,
-            "groups": movement.groups,
-            "window": self._window,
+            **windows.params(image, out),
+            **scratch,
             "image_steps": image_steps,
             "steps": steps,
-            "dilations": dilations,
-            "pads": tuple(movement.pads[:2]),
             "wide_width": wide_width,
-            "runs": self._runs[0],
-            "run_length": self._runs[1],
             "band": band,
             "bands": bands,
             "chunk": chunk,
@@ -137,9 +106,6 @@ class TiledConvolutionBf16(tiled.Tiled):
             "part_columns": columns,
             "epilogue": self._epilogue.params(),
             "target": target,
-            "pixels_offset": pixels,
-            "runs_offset": runs,
-            "thread_scratch": scratch,
             "packed": self._packed_weights,
         }
         self.params = self._ffi.new("struct np_bf16_convolution_params *", given)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, reaches
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, Windows, reaches
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -43,27 +41,19 @@ class TiledConvolutionS8(TiledWindowsS8):
         session: Session | None = None,
     ) -> None:
         super().__init__(movement, requantized)
-        outputs, height, width, per_group = checked_shape(kernel.integers.shape, 4)
-        groups = movement.groups
-        if groups < 1 or outputs % groups:
-            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
-        self.channels, self.outputs = per_group * groups, outputs
-        self._window, self._layout = (height, width), tiled.layout()
+        self._windows = windows = Windows.of(kernel.integers.shape, movement)
+        self.channels, self.outputs = windows.channels, windows.outputs
+        self._layout = tiled.layout()
         self._sum: SumS8 | None = None
-        # A row of the window lies dense where its pixels are whole, and side by side.
-        if groups == 1 and (movement.dilations[1] == 1 or width == 1):
-            self._runs = height, width * per_group
-        else:
-            self._runs = height * width, per_group
-        sizes = groups, outputs // groups, *self._runs
+        runs, run_length = windows.runs
+        sizes = movement.groups, windows.outputs // movement.groups, runs, run_length
         packed_size, pack = tiled.packers(self._layout)
-        terms = height * width * per_group
         self._pack_windows(
             session,
             (self._layout.name, *sizes),
             kernel,
             bias,
-            terms,
+            runs * run_length,
             0,
             packed_size(*sizes),
             lambda block, k, b, s: pack(*sizes, k, b, s, block),
@@ -80,17 +70,17 @@ class TiledConvolutionS8(TiledWindowsS8):
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
-        (batch, height, width, channels), out = self._image(shape, self._window)
-        movement, layout = self._movement, self._layout
+        windows, movement, layout = self._windows, self._movement, self._layout
+        (batch, height, width, channels), out = windows.over(shape)
         steps, picks = tuple(movement.strides), (1, 1)
         out_height, out_width = out
-        if self._window == (1, 1):
+        if windows.size == (1, 1):
             # Only pixels that are needed are widened; all of them are one row after the other.
             steps, picks = (1, 1), steps
             if picks == (1, 1) and not any(movement.pads):
                 height = out_height = batch * height * width
                 batch = width = out_width = 1
-        reach = reaches(self._window, movement)
+        reach = reaches(windows.size, movement)
         wide_width = (out_width - 1) * steps[1] + reach[1]
         # What comes of a band stays in the cache too, since panels write it by pieces.
         row_bytes = layout.element * wide_width * channels + out_width * self.outputs // steps[0]
@@ -99,41 +89,24 @@ class TiledConvolutionS8(TiledWindowsS8):
         most = max(most, -(-4 * layout.rows // out_width))
         whole = layout.rows if out_width == 1 else 1
         band, bands = tiled.even_bands(out_height, most, whole)
-        groups = movement.groups
         columns, parts = tiled.column_parts(
-            self.outputs // groups, batch * bands, pool.threads, layout.columns
+            self.outputs // movement.groups, batch * bands, pool.threads, layout.columns
         )
         rows = (band - 1) * steps[0] + reach[0]
         # The last run may be read to its last group's end.
         elements = tiled.checked_elements(rows * wide_width * channels + layout.group - 1)
-        pixels = tiled.line(layout.element * elements)
-        runs = pixels + tiled.line(4 * band * out_width)
-        scratch = runs + tiled.line(4 * self._runs[0])
-        self.workspace = pool.threads * scratch
+        scratch = windows.scratch(layout.element * elements, band * out_width)
+        self.workspace = pool.threads * scratch["thread_scratch"]
         given = {
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out_height,
-            "out_width": out_width,
-            "outputs": self.outputs,
-            "groups": groups,
-            "window": self._window,
+            **windows.params((batch, height, width, channels), (out_height, out_width)),
+            **scratch,
             "steps": steps,
             "picks": picks,
-            "dilations": tuple(movement.dilations),
-            "pads": tuple(movement.pads[:2]),
             "wide_width": wide_width,
-            "runs": self._runs[0],
-            "run_length": self._runs[1],
             "band": band,
             "bands": bands,
             "parts": parts,
             "part_columns": columns,
-            "pixels_offset": pixels,
-            "runs_offset": runs,
-            "thread_scratch": scratch,
             "quads": layout is tiled.QUADS,
             **self._requantization(),
         }

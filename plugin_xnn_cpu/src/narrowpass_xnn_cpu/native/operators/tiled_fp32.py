@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
@@ -13,9 +12,10 @@ from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.few_rows import FewRows, Fields, Layout, reads_floats
-from narrowpass_xnn_cpu.native.operators.tiled_windows import check_movement, output_size
+from narrowpass_xnn_cpu.native.operators.tiled_windows import Windows, reaches
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Block, Session
+from narrowpass_xnn_cpu.weights.entry import Block
+from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 _BAND_BYTES = {8: 3 << 16, 16: 1 << 19}
@@ -45,17 +45,20 @@ class _TiledFp32(tiled.Tiled):
 
     def _pack(
         self,
+        windows: Windows,
         kernel: Weight,
         bias: Weight | None,
-        sizes: tuple[int, int, int],
         inputs_first: bool,
         session: Session | None,
     ) -> None:
-        """Pack a kernel of `sizes` groups, outputs of a group, and inputs of an output."""
-        groups, outputs, _ = sizes
-        checked_weights(kernel, bias, groups * outputs, "float32", "float32")
+        """Pack a kernel; the windows are those that it is multiplied with."""
+        self._windows = windows
+        self.channels, self.outputs = windows.channels, windows.outputs
+        checked_weights(kernel, bias, self.outputs, "float32", "float32")
         self._lanes = lanes()
-        layout = self._lanes, *sizes
+        groups, (runs, run_length) = windows.movement.groups, windows.runs
+        outputs = self.outputs // groups
+        layout = self._lanes, groups, outputs, runs * run_length
         lib = self._lib
         self._panels = int(lib.np_fp32_panels(self._lanes, outputs))
         self._pack_own(
@@ -69,27 +72,20 @@ class _TiledFp32(tiled.Tiled):
         )
 
     def _reshape(
-        self,
-        shape: tuple[int, int, int, int],
-        out: tuple[int, int],
-        outputs: int,
-        window: tuple[int, int],
-        runs: tuple[int, int],
-        movement: Movement,
-        epilogue: Epilogue,
-        pool: ThreadPool,
+        self, image: Sequence[int], out: tuple[int, int], epilogue: Epilogue, pool: ThreadPool
     ) -> None:
-        """Make the parameters for an input of `shape` and an output of `out` pixels."""
-        batch, height, width, channels = shape
+        """Make the parameters for an image [N, H, W, C] and an output of `out` pixels."""
+        windows, movement = self._windows, self._windows.movement
+        window, (runs, run_length) = windows.size, windows.runs
+        batch, _, width, channels = image
         out_height, out_width = out
-        steps, dilations = tuple(movement.strides), tuple(movement.dilations)
-        reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+        steps, reach = tuple(movement.strides), reaches(window, movement)
         copies = any(movement.pads)
         wide_width = (out_width - 1) * steps[1] + reach[1] if copies else width
         # A product goes over all panels with some of the inputs before it goes on to others.
         few = batch * out_height * out_width <= _FEW  # each weight is needed once: as it lies
-        depth = runs[0] * runs[1] if few else _DEPTH
-        within = window == (1, 1) and runs[1] > depth
+        depth = runs * run_length if few else _DEPTH
+        within = window == (1, 1) and run_length > depth
         row = min(wide_width, out_width * window[1]) * (depth if within else channels)
         room = _BAND_BYTES[self._lanes] // (4 * row)  # rows of the image that are read
         most = (room - window[0]) // min(steps[0], window[0]) + 1
@@ -103,29 +99,16 @@ class _TiledFp32(tiled.Tiled):
             band, bands = tiled.even_bands(out_height, max(least, -(-out_height // wanted)))
         rows = (band - 1) * steps[0] + reach[0]
         elements = tiled.checked_elements(rows * wide_width * channels)
-        pixels = tiled.line(4 * elements) if copies else 0
-        starts = pixels + tiled.line(4 * band * out_width)
-        scratch = starts + tiled.line(4 * runs[0])
-        self.workspace = pool.threads * scratch
+        scratch = windows.scratch(4 * elements if copies else 0, band * out_width)
+        self.workspace = pool.threads * scratch["thread_scratch"]
         given = {
+            **windows.params(image, out),
+            **scratch,
             "packed": self._packed_weights,
             "lanes": self._lanes,
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out_height,
-            "out_width": out_width,
-            "outputs": outputs,
-            "groups": movement.groups,
-            "window": window,
             "steps": steps,
-            "dilations": dilations,
-            "pads": tuple(movement.pads[:2]),
             "copies": copies,
             "wide_width": wide_width,
-            "runs": runs[0],
-            "run_length": runs[1],
             "depth": depth,
             "panels_within": within,
             "band": band,
@@ -133,9 +116,6 @@ class _TiledFp32(tiled.Tiled):
             "parts": parts,
             "epilogue": epilogue.params(),
             "target": tiled.target(),
-            "pixels_offset": pixels,
-            "runs_offset": starts,
-            "thread_scratch": scratch,
         }
         self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
 
@@ -175,33 +155,13 @@ class TiledConvolution(_TiledFp32):
         session: Session | None = None,
     ) -> None:
         super().__init__()
-        outputs, height, width, per_group = checked_shape(kernel.shape, 4)
-        groups = movement.groups
-        if groups < 1 or outputs % groups:
-            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
-        check_movement(movement)
-        self.channels, self.outputs = per_group * groups, outputs
-        self._window, self._movement = (height, width), movement
         self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
-        # A row of the window lies dense where its pixels are whole, and side by side.
-        if groups == 1 and (movement.dilations[1] == 1 or width == 1):
-            self._runs = height, width * per_group
-        else:
-            self._runs = height * width, per_group
-        sizes = groups, outputs // groups, height * width * per_group
-        self._pack(kernel, bias, sizes, False, session)
+        self._pack(Windows.of(kernel.shape, movement), kernel, bias, False, session)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
-        batch, height, width, channels = checked_shape(shape, 4)
-        if channels != self.channels:
-            raise BackendError(f"a convolution of {self.channels} channels got {channels}")
-        sizes = batch, height, width, channels
-        out = output_size(sizes, self._window, self._movement)
-        checked_shape((batch, *out, self.outputs))
-        self._reshape(
-            sizes, out, self.outputs, self._window, self._runs, self._movement, self._epilogue, pool
-        )
+        image, out = self._windows.over(shape)
+        self._reshape(image, out, self._epilogue, pool)
         return out
 
 
@@ -232,10 +192,10 @@ class TiledFullyConnected(_TiledFp32):
         outputs, inputs = checked_shape(kernel.shape, 2)
         if transposed:
             outputs, inputs = inputs, outputs
-        self.channels, self.outputs = inputs, outputs
         self._epilogue = epilogue
         self._few: FewRows | None = None
-        self._pack(kernel, bias, (1, outputs, inputs), transposed, session)
+        windows = Windows(inputs, outputs, (1, 1), Movement())
+        self._pack(windows, kernel, bias, transposed, session)
 
     def for_few_rows(self, epilogue: Fields) -> FewRows | None:
         """Give the operator for up to `MOST_ROWS` rows of the same matrix, if there is one.
@@ -256,7 +216,5 @@ class TiledFullyConnected(_TiledFp32):
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
         checked_shape((rows, max(self.channels, self.outputs)))
-        sizes, out = (1, rows, 1, self.channels), (rows, 1)
-        runs = 1, self.channels
-        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self._epilogue, pool)
+        self._reshape((1, rows, 1, self.channels), (rows, 1), self._epilogue, pool)
         return self.params

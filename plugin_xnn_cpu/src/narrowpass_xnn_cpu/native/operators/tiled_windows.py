@@ -1,9 +1,10 @@
-"""What our convolutions of int8 share: their constants, and how windows move."""
+"""What our convolutions share: how windows move; and the constants of those of int8."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators import tiled
@@ -19,6 +20,89 @@ from narrowpass_xnn_cpu.native.operators.int8 import Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import checked_integers, checked_scales
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a convolution over [N, H, W, C].
+
+    Attributes:
+        channels: C, of all groups.
+        outputs: channels of what comes of it.
+        size: rows and columns of a window.
+        movement: of the window.
+    """
+
+    channels: int
+    outputs: int
+    size: tuple[int, int]
+    movement: Movement
+
+    @classmethod
+    def of(cls, kernel: Sequence[int], movement: Movement) -> Self:
+        """Check the shape of a kernel [O, KH, KW, C / groups], and what moves it.
+
+        Raises:
+            BackendError: what is not valid.
+        """
+        outputs, height, width, per_group = checked_shape(kernel, 4)
+        groups = movement.groups
+        if groups < 1 or outputs % groups:
+            raise BackendError(f"{outputs} output channels cannot form {groups} groups")
+        check_movement(movement)
+        return cls(per_group * groups, outputs, (height, width), movement)
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """How many runs of dense elements a window is, and how long each is."""
+        groups, (height, width) = self.movement.groups, self.size
+        # A row of the window lies dense where its pixels are whole, and side by side.
+        if groups == 1 and (self.movement.dilations[1] == 1 or width == 1):
+            return height, width * self.channels
+        return height * width, self.channels // groups
+
+    def over(self, shape: Sequence[int]) -> tuple[Shape, tuple[int, int]]:
+        """Check an input [N, H, W, C]; give it, and the height and width of the output.
+
+        Raises:
+            BackendError: what is not valid.
+        """
+        image = checked_shape(shape, 4)
+        if image[3] != self.channels:
+            raise BackendError(f"a convolution of {self.channels} channels got {image[3]}")
+        out = output_size(image, self.size, self.movement)
+        checked_shape((image[0], *out, self.outputs))
+        return image, out
+
+    def params(self, image: Sequence[int], out: tuple[int, int]) -> dict[str, Any]:
+        """Give the parameters of a kernel that say what it makes of an image [N, H, W, C]."""
+        batch, height, width, channels = image
+        runs, run_length = self.runs
+        return {
+            "batch": batch,
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "out_height": out[0],
+            "out_width": out[1],
+            "outputs": self.outputs,
+            "groups": self.movement.groups,
+            "window": self.size,
+            "dilations": tuple(self.movement.dilations),
+            "pads": tuple(self.movement.pads[:2]),
+            "runs": runs,
+            "run_length": run_length,
+        }
+
+    def scratch(self, copied: int, count: int) -> dict[str, int]:
+        """Give a thread's scratch memory: a copy of so many bytes, then where things start.
+
+        That is said of `count` windows, and of the runs in one.
+        """
+        pixels = tiled.line(copied)
+        runs = pixels + tiled.line(4 * count)
+        size = runs + tiled.line(4 * self.runs[0])
+        return {"pixels_offset": pixels, "runs_offset": runs, "thread_scratch": size}
 
 
 class TiledWindowsS8(tiled.Tiled):
@@ -75,12 +159,7 @@ class TiledWindowsS8(tiled.Tiled):
         self, shape: Sequence[int], window: tuple[int, int]
     ) -> tuple[Shape, tuple[int, int]]:
         """Check an input [N, H, W, C]; give it, and the height and width of the output."""
-        image = checked_shape(shape, 4)
-        if image[3] != self.channels:
-            raise BackendError(f"a convolution of {self.channels} channels got {image[3]}")
-        out = output_size(image, window, self._movement)
-        checked_shape((image[0], *out, self.outputs))
-        return image, out
+        return Windows(self.channels, self.outputs, window, self._movement).over(shape)
 
     def _requantization(self) -> dict[str, Any]:
         """Give the parameters of a kernel that say how its sums become int8."""

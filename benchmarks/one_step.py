@@ -1,0 +1,56 @@
+"""Runs operators of the native backend alone and in turns: what benchmarks of kernels share."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[], Any]
+
+
+def parser(doc: str, rounds: int) -> argparse.ArgumentParser:
+    """Give the parser of a script with this docstring, and so many rounds unless told."""
+    made = argparse.ArgumentParser(description=doc.splitlines()[0])
+    made.add_argument("--threads", type=int, default=1)
+    made.add_argument("--rounds", type=int, default=rounds)
+    return made
+
+
+def alone(operator: Any, params: Any, x: Array, result: Array, pool: ThreadPool) -> Run:
+    """Give what runs an operator that was told its sizes: on x, into `result`."""
+    tape = Tape([Entry(operator.call, (0,), 1, operator, params, True, "operator")], 2)
+    given, scratch = aligned(x.nbytes), aligned(max(1, operator.workspace))
+    given[: x.nbytes].view(x.dtype)[...] = x.reshape(-1)
+    tape.bind_workspace(scratch, 0)
+    tape.bind(0, given)
+    tape.bind(1, result)
+    # The tape has addresses only: what lies there must live as long.
+    return functools.partial(_run, tape, pool, (given, scratch, result))
+
+
+def _run(tape: Tape, pool: ThreadPool, _kept: tuple[Array, ...]) -> None:
+    tape.run(pool)
+
+
+def in_turns(
+    runs: Mapping[str, Run], rounds: int, repeats: int, pool: ThreadPool
+) -> dict[str, list[float]]:
+    """Give the seconds of each by name, one for each round: by processor time on one thread."""
+    clock = time.process_time if pool.threads == 1 else time.perf_counter
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = clock()
+            for _ in range(repeats):
+                run()
+            seconds[name].append((clock() - start) / repeats)
+    return seconds

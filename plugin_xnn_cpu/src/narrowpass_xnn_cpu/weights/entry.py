@@ -1,0 +1,56 @@
+"""Blocks of packed weights, as a session knows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A block of packed weights.
+
+    Attributes:
+        name: 64 hexadecimal digits that name the packed content; empty for a private block.
+        seed: XNNPACK's parameters of the packing.
+        fingerprint: which of XNNPACK's algorithms packed it.
+        address: where it lies.
+        size: bytes.
+        origin: ``packed``, ``shared`` with another session, ``mapped`` from a file; or why it is
+            private.
+    """
+
+    name: str
+    seed: int
+    fingerprint: int
+    address: int
+    size: int
+    origin: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where packed weights lie, for as long as their session.
+
+    Attributes:
+        address: of the first byte, for C.
+        size: bytes.
+    """
+
+    address: Any
+    size: int
+
+
+PRIVATE = {
+    3: "its content has no name",
+    4: "XNNPACK made a copy of its weights",
+}
+ORIGINS = {0: "packed", 1: "shared", 2: "mapped", **PRIVATE}
+"""How a session came by a block, by the number that C gives."""
+
+
+def reasons(entries: Iterable[Entry]) -> dict[str, int]:
+    """Count private blocks by why they are so."""
+    return dict(Counter(entry.origin for entry in entries if not entry.name))
