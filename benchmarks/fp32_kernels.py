@@ -1,6 +1,7 @@
 """Times products and convolutions of float32 by the kernels of this package.
 
-Usage: ``python benchmarks/fp32_kernels.py [--threads 1] [--rounds 30] [--only ResNet-50]``
+Usage: ``python benchmarks/fp32_kernels.py [--threads 1] [--rounds 30] [--only ResNet-50]
+[--cold]``
 
 Shapes are those of ResNet-50, MobileNetV2, MiniLM, BERT, ViT and GPT-2, and products of few rows,
 for which reading the matrix takes longest. Ours and XNNPACK's are run in turns. Shown are billions
@@ -8,6 +9,11 @@ of operations a second, a multiplication and an addition being two, by processor
 is one thread; the median of all rounds, and the best of them in brackets, since other programs
 only make one slower; of the medians, how many times faster ours is; and how fast the matrix is read
 in the best round. Results must agree.
+
+Convolutions of 3 x 3 by 1 are also run by Winograd's algorithm, with tiles of 2 x 2 and 4 x 4; its
+operations are counted as if it did all of them. A star shows what the backend would take. With
+``--cold``, weights are written out of the caches before each run, as other layers of a large model do
+that.
 """
 
 from __future__ import annotations
@@ -23,6 +29,12 @@ import numpy as np
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected, Movement
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
+from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
+    TILES,
+    WinogradConvolution,
+    fits_winograd,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -77,7 +89,7 @@ SHAPES: tuple[Shape, ...] = (
 
 
 def operators(shape: Shape, rng: np.random.Generator) -> dict[str, Any]:
-    """Give two operators."""
+    """Give the operators by name."""
     _, size, inputs, outputs, window, stride = shape
     bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
     if len(size) == 1:
@@ -91,14 +103,20 @@ def operators(shape: Shape, rng: np.random.Generator) -> dict[str, Any]:
     movement = Movement(pads=(pad,) * 4, strides=(stride, stride))
     depth = np.float32(math.sqrt(window * window * inputs))
     kernel = Weight.of(rng.standard_normal((outputs, window, window, inputs), np.float32) / depth)
-    return {
+    made: dict[str, Any] = {
         "ours": TiledConvolution(kernel, bias, movement),
         "XNNPACK": Convolution(kernel, bias, movement),
     }
+    if fits_winograd(kernel.shape, movement):
+        for tile in TILES:
+            star = "*" * (tile_for(kernel.shape, movement, (1, *size)) == tile)
+            name = f"{tile} x {tile}{star}"
+            made[name] = WinogradConvolution(kernel, bias, movement, tile)
+    return made
 
 
 def measure(
-    shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int
+    shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int, cold: bool
 ) -> tuple[float, dict[str, list[float]]]:
     """Give the operations of a run, and the seconds of each round of each operator."""
     _, size, inputs, outputs, window, _ = shape
@@ -125,13 +143,16 @@ def measure(
         tape.run(pool)
         kept += [given, scratch]
         tapes[name] = tape
-    if not np.allclose(results["ours"], results["XNNPACK"], rtol=0, atol=1e-4):
-        raise SystemExit(f"{shape}: ours and XNNPACK's results differ")
+    for name, result in results.items():
+        if not np.allclose(result, results["XNNPACK"], rtol=0, atol=1e-4):
+            raise SystemExit(f"{shape}: the results of {name} and XNNPACK differ")
     work = 2.0 * pixels * outputs * window * window * inputs
-    repeats = max(1, round(1e8 / work))
+    repeats = 1 if cold else max(1, round(1e8 / work))
+    others = np.ones((64 << 20) // 4 if cold else 0, np.float32)
     clock = time.process_time if pool.threads == 1 else time.perf_counter
     for _ in range(rounds):
         for name, tape in tapes.items():
+            others += 1
             start = clock()
             for _ in range(repeats):
                 tape.run(pool)
@@ -145,13 +166,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", default="")
+    parser.add_argument("--cold", action="store_true")
     arguments = parser.parse_args()
     pool, rng = shared(arguments.threads), np.random.default_rng(0)
     print(f"{'':40}{'ours':>18}{'XNNPACK':>18}   faster   GB/s")
     for shape in SHAPES:
         if arguments.only not in shape[0]:
             continue
-        work, seconds = measure(shape, rng, pool, arguments.rounds)
+        work, seconds = measure(shape, rng, pool, arguments.rounds, arguments.cold)
         name, size, inputs, outputs, window, stride = shape
         sizes = "x".join(map(str, size))
         text = f"{name:11} {sizes:8} {window}x{window}/{stride} {inputs} to {outputs}"
@@ -162,7 +184,9 @@ def main() -> None:
         ]
         matrix = 4 * window * window * inputs * outputs / min(seconds["ours"]) / 1e9
         ratio = medians["XNNPACK"] / medians["ours"]
-        print(f"{text:40}{rates[0]}{rates[1]} {ratio:8.2f} {matrix:6.1f}", flush=True)
+        more = "".join(f"  {key}: {rate}" for key, rate in zip(seconds, rates, strict=True))
+        more = more[len(f"  ours: {rates[0]}  XNNPACK: {rates[1]}") :]
+        print(f"{text:40}{rates[0]}{rates[1]} {ratio:8.2f} {matrix:6.1f}{more}", flush=True)
 
 
 if __name__ == "__main__":

@@ -51,11 +51,14 @@ from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
+from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
+from narrowpass_xnn_cpu.native.operators.winograd_fp32 import WinogradConvolution
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-AnyConvolution = Convolution | TiledConvolution
+AnyConvolution = Convolution | TiledConvolution | WinogradConvolution
 AnyFullyConnected = FullyConnected | TiledFullyConnected
 
 
@@ -93,15 +96,33 @@ def convolution(
     movement: Movement,
     epilogue: Epilogue,
     *,
+    image: tuple[int, int, int] | None = None,
     depthwise: bool = False,
+    winograd: bool = True,
     session: Session | None = None,
 ) -> AnyConvolution:
     """Make a convolution; see `Convolution`.
+
+    Args:
+        kernel: see `Convolution`.
+        bias: see `Convolution`.
+        movement: see `Convolution`.
+        epilogue: what becomes of sums.
+        image: batch, height and width of its input, where they are known.
+        depthwise: see `Convolution`.
+        winograd: whether it may be computed by Winograd's algorithm.
+        session: of the weights cache; None to pack for this operator alone.
 
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
     if convolutions_are_ours() and not depthwise:
+        tile = tile_for(kernel.shape, movement, image) if winograd else 0
+        if tile:
+            try:
+                return WinogradConvolution(kernel, bias, movement, tile, epilogue, session=session)
+            except UnfitError:
+                pass  # weights that the transformation may not hold
         return TiledConvolution(kernel, bias, movement, epilogue, session=session)
     _check(epilogue)
     return Convolution(kernel, bias, movement, depthwise=depthwise, session=session)
