@@ -25,7 +25,7 @@ LARGEST_WEIGHT = 2.0**48
 """Transformed weights of this size, times transformed inputs, leave room below the largest float32
 for inputs of 2**48."""
 
-_BLOCK_BYTES = {8: 3 << 17, 16: 7 << 17}
+_BLOCK_BYTES = {8: 3 << 17, 16: 1 << 20}
 """Of transformed tiles and their products with a panel, by lanes: what stays in the second cache."""
 _ROWS = 24
 """Tiles that are multiplied with each weight that is read, at least, where there are as many."""
