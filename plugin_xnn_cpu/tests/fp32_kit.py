@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native import epilogue as endings
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, fp32_choice
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned

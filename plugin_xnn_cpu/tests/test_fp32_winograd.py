@@ -230,6 +230,10 @@ def test_weights_that_are_too_large_are_multiplied_directly(weight):
     assert isinstance(operator, TiledConvolution)
     with pytest.raises(UnfitError, match="not finite, or above"):
         WinogradConvolution(Weight.of(kernel), None, Movement(), 4)
+    # In a session of the weights cache too.
+    moved = kernel.transpose(0, 3, 1, 2)
+    (plan,) = compile_model(one_node("Conv", [[1, 64, 56, 56], moved])).explain()
+    assert plan.kernel == "convolution"
 
 
 def _model(size, **attributes):

@@ -27,9 +27,7 @@ _GAIN = 1.15
 """How many times faster it must be: it rounds more, and takes more memory."""
 
 
-def tile_for(
-    kernel: Sequence[int], movement: Movement, image: tuple[int, int, int] | None
-) -> int:
+def tile_for(kernel: Sequence[int], movement: Movement, image: tuple[int, int, int] | None) -> int:
     """Give the tile that a convolution is computed by fastest; 0 for none at all.
 
     Args:

@@ -22,11 +22,11 @@ from narrowpass_xnn_cpu.weights.weight import Array, Weight
 TILES = 2, 4
 """Outputs of a tile, down and along."""
 LARGEST_WEIGHT = 2.0**48
-"""Transformed weights of this size, times transformed inputs, leave room below the largest float32
-for inputs of 2**48."""
+"""Above this, products with inputs that are no larger might overflow before they are transformed
+back."""
 
 _BLOCK_BYTES = {8: 3 << 17, 16: 1 << 20}
-"""Of transformed tiles and their products with a panel, by lanes: what stays in the second cache."""
+"""Of transformed tiles and their products with a panel, by lanes: about the second cache."""
 _ROWS = 24
 """Tiles that are multiplied with each weight that is read, at least, where there are as many."""
 _LINE = 16
