@@ -12,8 +12,8 @@ in the best round. Results must agree.
 
 Convolutions of 3 x 3 by 1 are also run by Winograd's algorithm, with tiles of 2 x 2 and 4 x 4; its
 operations are counted as if it did all of them. A star shows what the backend would take. With
-``--cold``, other memory is written before each run, so that weights leave the caches as they do in a
-large model.
+``--cold``, other memory is written before each run, so that weights leave the caches, as they do
+in a large model.
 """
 
 from __future__ import annotations
