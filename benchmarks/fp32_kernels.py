@@ -1,7 +1,7 @@
 """Times products and convolutions of float32 by the kernels of this package.
 
 Usage: ``python benchmarks/fp32_kernels.py [--threads 1] [--rounds 30] [--only ResNet-50]
-[--cold]``
+[--cold] [--errors]``
 
 Shapes are those of ResNet-50, MobileNetV2, MiniLM, BERT, ViT and GPT-2, and products of few rows,
 for which reading the matrix takes longest. Ours and XNNPACK's are run in turns. Shown are billions
@@ -13,7 +13,8 @@ in the best round. Results must agree.
 Convolutions of 3 x 3 by 1 are also run by Winograd's algorithm, with tiles of 2 x 2 and 4 x 4; its
 operations are counted as if it did all of them. A star shows what the backend would take. With
 ``--cold``, other memory is written before each run, so that weights leave the caches, as they do
-in a large model.
+in a large model. ``--errors`` shows the errors of convolutions against sums of float64, too: root
+mean squares, in units of the distance from 1 to the next float32 times that of the results.
 """
 
 from __future__ import annotations
@@ -96,17 +97,23 @@ SHAPES: tuple[Shape, ...] = (
 )
 
 
-def operators(shape: Shape, rng: np.random.Generator) -> dict[str, Any]:
-    """Give the operators by name."""
+Array = np.ndarray[Any, Any]
+
+
+def operators(
+    shape: Shape, rng: np.random.Generator
+) -> tuple[dict[str, Any], tuple[Weight, Weight]]:
+    """Give the operators by name, and their kernel and bias."""
     _, size, inputs, outputs, window, stride = shape
     bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
     if len(size) == 1:
         matrix = rng.standard_normal((outputs, inputs), np.float32) / np.float32(math.sqrt(inputs))
         kernel = Weight.of(matrix)
-        return {
+        products: dict[str, Any] = {
             "ours": TiledFullyConnected(kernel, bias, Epilogue()),
             "XNNPACK": FullyConnected(kernel, bias),
         }
+        return products, (kernel, bias)
     pad = window // 2
     movement = Movement(pads=(pad,) * 4, strides=(stride, stride))
     depth = np.float32(math.sqrt(window * window * inputs))
@@ -120,15 +127,30 @@ def operators(shape: Shape, rng: np.random.Generator) -> dict[str, Any]:
             star = "*" * (tile_for(kernel.shape, movement, (1, *size)) == tile)
             name = f"{tile} x {tile}{star}"
             made[name] = WinogradConvolution(kernel, bias, movement, tile)
-    return made
+    return made, (kernel, bias)
+
+
+def convolved(x: Array, kernel: Array, bias: Array, stride: int) -> Array:
+    """Give a convolution of [1, H, W, C] with [O, K, K, C], in float64."""
+    outputs, window, _, _ = kernel.shape
+    pad = window // 2
+    wide = np.pad(x[0].astype(np.float64), ((pad, pad), (pad, pad), (0, 0)))
+    seen = np.lib.stride_tricks.sliding_window_view(wide, (window, window), (0, 1))
+    seen = seen[::stride, ::stride].transpose(0, 1, 3, 4, 2)
+    rows = seen.reshape(seen.shape[0] * seen.shape[1], -1)
+    made: Array = rows @ kernel.astype(np.float64).reshape(outputs, -1).T + bias
+    return made.reshape(-1)
 
 
 def measure(
     shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int, cold: bool
-) -> tuple[float, dict[str, list[float]]]:
-    """Give the operations of a run, and the seconds of each round of each operator."""
-    _, size, inputs, outputs, window, _ = shape
-    made = operators(shape, rng)
+) -> tuple[float, dict[str, list[float]], dict[str, float]]:
+    """Give the operations of a run, the seconds of each round of each operator, and their errors.
+
+    There are errors of convolutions only.
+    """
+    _, size, inputs, outputs, window, stride = shape
+    made, (kernel, bias) = operators(shape, rng)
     image = (1, *size, inputs) if len(size) == 2 else (*size, inputs)
     x = rng.standard_normal(image).astype(np.float32)
     tapes, kept, results = {}, [], {}
@@ -154,6 +176,12 @@ def measure(
     for name, result in results.items():
         if not np.allclose(result, results["XNNPACK"], rtol=0, atol=1e-4):
             raise SystemExit(f"{shape}: the results of {name} and XNNPACK differ")
+    errors = {}
+    if len(size) == 2:
+        exact = convolved(x, kernel.array(), bias.array(), stride)
+        unit = math.sqrt(float((exact**2).mean())) * float(np.finfo(np.float32).eps)
+        for name, result in results.items():
+            errors[name] = math.sqrt(float(((result - exact) ** 2).mean())) / unit
     work = 2.0 * pixels * outputs * window * window * inputs
     repeats = 1 if cold else max(1, round(1e8 / work))
     others = np.ones((64 << 20) // 4 if cold else 0, np.float32)
@@ -165,7 +193,7 @@ def measure(
             for _ in range(repeats):
                 tape.run(pool)
             seconds[name].append((clock() - start) / repeats)
-    return work, seconds
+    return work, seconds, errors
 
 
 def main() -> None:
@@ -175,13 +203,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", default="")
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--errors", action="store_true")
     arguments = parser.parse_args()
     pool, rng = shared(arguments.threads), np.random.default_rng(0)
     print(f"{'':40}{'ours':>18}{'XNNPACK':>18}   faster   GB/s")
     for shape in SHAPES:
         if arguments.only not in shape[0]:
             continue
-        work, seconds = measure(shape, rng, pool, arguments.rounds, arguments.cold)
+        work, seconds, errors = measure(shape, rng, pool, arguments.rounds, arguments.cold)
         name, size, inputs, outputs, window, stride = shape
         sizes = "x".join(map(str, size))
         text = f"{name:11} {sizes:8} {window}x{window}/{stride} {inputs} to {outputs}"
@@ -195,6 +224,8 @@ def main() -> None:
         more = "".join(f"  {key}: {rate}" for key, rate in zip(seconds, rates, strict=True))
         more = more[len(f"  ours: {rates[0]}  XNNPACK: {rates[1]}") :]
         print(f"{text:40}{rates[0]}{rates[1]} {ratio:8.2f} {matrix:6.1f}{more}", flush=True)
+        if arguments.errors and errors:
+            print("  errors: ", *(f"{key}: {error:.1f}" for key, error in errors.items()))
 
 
 if __name__ == "__main__":
