@@ -124,7 +124,7 @@ def operators(
     }
     if fits_winograd(kernel.shape, movement):
         for tile in TILES:
-            star = "*" * (tile_for(kernel.shape, movement, (1, *size)) == tile)
+            star = "*" * (tile_for(kernel.shape, movement, (1, size[0], size[1])) == tile)
             name = f"{tile} x {tile}{star}"
             made[name] = WinogradConvolution(kernel, bias, movement, tile)
     return made, (kernel, bias)
