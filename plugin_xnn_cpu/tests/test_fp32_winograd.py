@@ -13,7 +13,13 @@ import narrowpass
 from narrowpass.backend import CompileOptions
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, UnfitError, fp32_choice
+from narrowpass_xnn_cpu.native.operators import (
+    UNBOUNDED,
+    Movement,
+    UnfitError,
+    fp32_choice,
+    winograd_choice,
+)
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
 from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
@@ -296,21 +302,19 @@ def test_transformed_weights_have_names_of_their_own(tmp_path):
             assert ("winograd" in program.explain()[0].kernel) == winograd
 
 
-RESNET = {
-    (56, 64): 4,
-    (28, 128): 4,
-    (14, 256): 2,
-    (7, 512): 0,
-}
+RESNET = {(56, 64): (4, 4), (28, 128): (4, 4), (14, 256): (2, 2), (7, 512): (0, 2)}
+"""Tiles for height, width and channels, with AVX-512 and with registers half as long."""
 
 
 @pytest.mark.parametrize("size", RESNET)
-def test_the_choice_follows_sizes(size):
-    """Tiles get smaller where the weights are many, down to none."""
+def test_the_choice_follows_sizes(size, monkeypatch):
+    """Tiles get smaller where the weights are many, down to none where reading these takes longest."""
     pixels, channels = size
     movement = Movement((1, 1, 1, 1))
     kernel = channels, 3, 3, channels
-    assert tile_for(kernel, movement, (1, pixels, pixels)) == RESNET[size]
+    for lanes, tile in zip((16, 8), RESNET[size], strict=True):
+        monkeypatch.setattr(winograd_choice, "lanes", lambda lanes=lanes: lanes)
+        assert tile_for(kernel, movement, (1, pixels, pixels)) == tile
     assert tile_for(kernel, movement, None) == 0
     assert tile_for((channels, 3, 1, channels), movement, (1, pixels, pixels)) == 0
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import lanes
 from narrowpass_xnn_cpu.native.operators.winograd_fp32 import TILES, fits_winograd
 
-_RATE = 135e9
-"""Multiplications and additions a second, on one core, of long sums."""
+_RATE = {8: 64e9, 16: 135e9}
+"""Multiplications and additions a second, on one core, of long sums, by lanes."""
 _START = 12
 """What each sum takes beside its inputs, in these: it is started and written."""
 _READ = 11e9
@@ -59,4 +60,4 @@ def tile_for(kernel: Sequence[int], movement: Movement, image: tuple[int, int, i
 def _multiplying(rows: int, inputs: int, matrices: int, outputs: int) -> float:
     """Give the seconds of products of as many rows with each of some matrices."""
     work = 2.0 * rows * matrices * outputs * (inputs + _START)
-    return max(work / _RATE, 4.0 * matrices * inputs * outputs / _READ)
+    return max(work / _RATE[lanes()], 4.0 * matrices * inputs * outputs / _READ)
