@@ -302,13 +302,13 @@ def test_transformed_weights_have_names_of_their_own(tmp_path):
             assert ("winograd" in program.explain()[0].kernel) == winograd
 
 
-RESNET = {(56, 64): (4, 4), (28, 128): (4, 4), (14, 256): (2, 2), (7, 512): (0, 2)}
+RESNET = {(56, 64): (4, 4), (28, 128): (4, 4), (14, 256): (2, 4), (7, 512): (0, 2)}
 """Tiles for height, width and channels, with AVX-512 and with registers half as long."""
 
 
 @pytest.mark.parametrize("size", RESNET)
 def test_the_choice_follows_sizes(size, monkeypatch):
-    """Tiles get smaller where the weights are many, down to none where reading these takes longest."""
+    """Tiles get smaller where weights are many, down to none where reading them takes longest."""
     pixels, channels = size
     movement = Movement((1, 1, 1, 1))
     kernel = channels, 3, 3, channels
