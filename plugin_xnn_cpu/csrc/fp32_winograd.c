@@ -160,7 +160,7 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_fp32_winograd(const void *params, const void *const *inputs, void *out, void *workspace,
-                     pthreadpool_t pool) {
+                     np_workers *workers) {
   const struct np_fp32_winograd_params *p = params;
   const struct np_epilogue *e = &p->epilogue;
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
@@ -181,7 +181,7 @@ int np_fp32_winograd(const void *params, const void *const *inputs, void *out, v
   const double tiles = (double)p->batch * (double)(p->tiles[0] * p->tiles[1]);
   const double elements = (double)((p->tile + 2) * (p->tile + 2));
   const double work = tiles * elements * (double)p->outputs * (double)p->channels;
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
-                                         p->blocks * p->parts, NP_DISABLE_DENORMALS);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->blocks * p->parts,
+            NP_DISABLE_DENORMALS);
   return 0;
 }
