@@ -52,9 +52,9 @@ struct np_fp32_convolution_params {
 /* Changes whenever transformed weights are laid out otherwise, or are other numbers. */
 #define NP_FP32_WINOGRAD_LAYOUT 1
 
-/* The same as np_fp32_convolution of windows of 3 x 3 that move by 1, with fewer multiplications: see
- * fp32_winograd.c. The tiles of all images are numbered row by row, and some of them are computed at
- * a time. */
+/* The same as np_fp32_convolution of windows of 3 x 3 that move by 1, with fewer multiplications:
+ * see fp32_winograd.c. The tiles of all images are numbered row by row, and some of them are
+ * computed at a time. */
 struct np_fp32_winograd_params {
   const void *packed;
   size_t lanes;          /* of the packed weights */

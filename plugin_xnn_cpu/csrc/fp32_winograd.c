@@ -1,10 +1,10 @@
 /* Convolutions of float32 by 3 x 3 with fewer multiplications (Winograd, F(m x m, 3 x 3)).
  *
- * A tile of m x m outputs, m being 2 or 4, takes (m + 2)² multiplications for each channel in place
- * of 9 m²: inputs d and weights g are transformed, multiplied element by element, and transformed
- * back, A [ (G g G') * (B d B') ] A'. Along an axis that is a product of polynomials, which is known
- * by its values at m + 2 points, infinity among them: 0, 1, -1 for m = 2, and 0, a, -a, b, -b for
- * m = 4, NP_WINOGRAD_NEAR and NP_WINOGRAD_FAR.
+ * A tile of m x m outputs, m being 2 or 4, takes (m + 2)² multiplications for each channel in
+ * place of 9 m²: inputs d and weights g are transformed, multiplied element by element, and
+ * transformed back, A [ (G g G') * (B d B') ] A'. Along an axis that is a product of polynomials,
+ * which is known by its values at m + 2 points, infinity among them: 0, 1, -1 for m = 2, and 0, a,
+ * -a, b, -b for m = 4, a being NP_WINOGRAD_NEAR and b NP_WINOGRAD_FAR.
  *
  *   B = | a²b²   0    -(a²+b²)   0     1  0 |    A = | 1  1    1   1    1   0 |
  *       |  0   -ab²     -b²      a     1  0 |        | 0  a   -a   b   -b   0 |

@@ -1,6 +1,6 @@
 /* What is done with tiles of Winograd's algorithm before and after they are multiplied; see
- * fp32_winograd.c for what is computed. Written with vectors of the compiler in fp32_winograd_tile.h,
- * for each instruction set. */
+ * fp32_winograd.c for what is computed. Written with vectors of the compiler, for each instruction
+ * set, in fp32_winograd_tile.h. */
 #ifndef NARROWPASS_FP32_WINOGRAD_CODE_H
 #define NARROWPASS_FP32_WINOGRAD_CODE_H
 
@@ -9,7 +9,7 @@
 #define NP_WINOGRAD_MOST_ELEMENTS 36 /* of a transformed tile */
 
 /* The four points of tiles of 4 x 4 beside 0 and infinity: both with either sign. All that is made
- * of them for inputs and outputs is exact in float32. */
+ * of them for inputs and outputs is exact in float32, and errors are half of those of 1 and 2. */
 #define NP_WINOGRAD_NEAR 0.625f
 #define NP_WINOGRAD_FAR 1.5f
 

@@ -7,8 +7,8 @@
 
 #define MOST_SIZE 6 /* elements along an axis */
 
-/* What three weights become: at each point, the polynomial that has them as coefficients, divided by
- * the product of the distances to the other points. */
+/* What three weights become: at each point, the polynomial that has them as coefficients, divided
+ * by the product of the distances to the other points. */
 typedef struct {
   size_t size;
   double rows[MOST_SIZE][3];

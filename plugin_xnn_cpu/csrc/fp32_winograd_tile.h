@@ -3,7 +3,7 @@
  * Who includes this defines LANES, the floats of a register; TARGET, an attribute of functions for
  * the instruction set; and CODE, the name of the table that is made. */
 #if defined(__GNUC__) && !defined(__clang__)
-/* Vectors are passed between functions that become one: there is no calling convention to change. */
+/* Vectors are passed between functions that become one, without any calling convention. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
@@ -88,7 +88,9 @@ TILE_INLINE void transform_vector(const int tile, const float *const *pixels, si
   UNROLL for (int j = 0; j < size; j++) {
     vec v[MOST];
     spread(tile, half + j, size, v, 1);
-    UNROLL for (int i = 0; i < size; i++) *(vec *)(to + (size_t)(i * size + j) * stride + at) = v[i];
+    UNROLL for (int i = 0; i < size; i++) {
+      *(vec *)(to + (size_t)(i * size + j) * stride + at) = v[i];
+    }
   }
 }
 
