@@ -38,9 +38,9 @@ product or convolution                       XNNPACK  here
 3 x 3 by 2 of 224 x 224, 3 to 32 channels         69    59
 ===========================================  =======  ====
 
-Windows of 3 x 3 that move by 1 may be computed with fewer multiplications: see
-`winograd_choice`. Depthwise convolutions have another kernel, which is XNNPACK's everywhere. What runs on Neon is
-near the limit of the processor.
+Windows of 3 x 3 that move by 1 may be computed with fewer multiplications: see `winograd_choice`.
+Depthwise convolutions have another kernel, which is XNNPACK's everywhere. What runs on Neon is near
+the limit of the processor.
 """
 
 from __future__ import annotations
