@@ -1,6 +1,7 @@
 """Times products and convolutions of float32 by the kernels of this package.
 
-Usage: ``python benchmarks/fp32_kernels.py [--threads 1] [--rounds 30] [--only ResNet-50]``
+Usage: ``python benchmarks/fp32_kernels.py [--threads 1] [--rounds 30] [--only ResNet-50]
+[--cold] [--errors]``
 
 Shapes are those of ResNet-50, MobileNetV2, MiniLM, BERT, ViT and GPT-2, and products of few rows,
 for which reading the matrix takes longest. Ours and XNNPACK's are run in turns. Shown are billions
@@ -8,6 +9,12 @@ of operations a second, a multiplication and an addition being two, by processor
 is one thread; the median of all rounds, and the best of them in brackets, since other programs
 only make one slower; of the medians, how many times faster ours is; and how fast the matrix is read
 in the best round. Results must agree.
+
+Convolutions of 3 x 3 by 1 are also run by Winograd's algorithm, with tiles of 2 x 2 and 4 x 4; its
+operations are counted as if it did all of them. A star shows what the backend would take. With
+``--cold``, other memory is written before each run, so that weights leave the caches, as they do
+in a large model. ``--errors`` shows the errors of convolutions against sums of float64, too: root
+mean squares, in units of the distance from 1 to the next float32 times that of the results.
 """
 
 from __future__ import annotations
@@ -22,6 +29,12 @@ from one_step import alone, in_turns, parser
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected, Movement
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
+from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
+    TILES,
+    WinogradConvolution,
+    fits_winograd,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -63,6 +76,14 @@ SHAPES: tuple[Shape, ...] = (
     ("ViT", (197,), 3072, 768, 1, 1),
     ("GPT-2", (128,), 768, 2304, 1, 1),
     ("GPT-2", (128,), 768, 50257, 1, 1),
+    ("windows", (28, 28), 16, 16, 3, 1),
+    ("windows", (112, 112), 32, 32, 3, 1),
+    ("windows", (56, 56), 96, 96, 3, 1),
+    ("windows", (7, 7), 64, 64, 3, 1),
+    ("windows", (10, 10), 160, 160, 3, 1),
+    ("windows", (14, 14), 192, 192, 3, 1),
+    ("windows", (20, 20), 256, 256, 3, 1),
+    ("windows", (10, 10), 512, 512, 3, 1),
     ("few rows", (1,), 768, 768, 1, 1),
     ("few rows", (1,), 768, 3072, 1, 1),
     ("few rows", (2,), 768, 3072, 1, 1),
@@ -74,33 +95,60 @@ SHAPES: tuple[Shape, ...] = (
 )
 
 
-def operators(shape: Shape, rng: np.random.Generator) -> dict[str, Any]:
-    """Give two operators."""
+Array = np.ndarray[Any, Any]
+
+
+def operators(
+    shape: Shape, rng: np.random.Generator
+) -> tuple[dict[str, Any], tuple[Weight, Weight]]:
+    """Give the operators by name, and their kernel and bias."""
     _, size, inputs, outputs, window, stride = shape
     bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
     if len(size) == 1:
         matrix = rng.standard_normal((outputs, inputs), np.float32) / np.float32(math.sqrt(inputs))
         kernel = Weight.of(matrix)
-        return {
+        products: dict[str, Any] = {
             "ours": TiledFullyConnected(kernel, bias, Epilogue()),
             "XNNPACK": FullyConnected(kernel, bias),
         }
+        return products, (kernel, bias)
     pad = window // 2
     movement = Movement(pads=(pad,) * 4, strides=(stride, stride))
     depth = np.float32(math.sqrt(window * window * inputs))
     kernel = Weight.of(rng.standard_normal((outputs, window, window, inputs), np.float32) / depth)
-    return {
+    made: dict[str, Any] = {
         "ours": TiledConvolution(kernel, bias, movement),
         "XNNPACK": Convolution(kernel, bias, movement),
     }
+    if fits_winograd(kernel.shape, movement):
+        for tile in TILES:
+            star = "*" * (tile_for(kernel.shape, movement, (1, size[0], size[1])) == tile)
+            name = f"{tile} x {tile}{star}"
+            made[name] = WinogradConvolution(kernel, bias, movement, tile)
+    return made, (kernel, bias)
+
+
+def convolved(x: Array, kernel: Array, bias: Array, stride: int) -> Array:
+    """Give a convolution of [1, H, W, C] with [O, K, K, C], in float64."""
+    outputs, window, _, _ = kernel.shape
+    pad = window // 2
+    wide = np.pad(x[0].astype(np.float64), ((pad, pad), (pad, pad), (0, 0)))
+    seen = np.lib.stride_tricks.sliding_window_view(wide, (window, window), (0, 1))
+    seen = seen[::stride, ::stride].transpose(0, 1, 3, 4, 2)
+    rows = seen.reshape(seen.shape[0] * seen.shape[1], -1)
+    made: Array = rows @ kernel.astype(np.float64).reshape(outputs, -1).T + bias
+    return made.reshape(-1)
 
 
 def measure(
-    shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int
-) -> tuple[float, dict[str, list[float]]]:
-    """Give the operations of a run, and the seconds of each round of each operator."""
-    _, size, inputs, outputs, window, _ = shape
-    made = operators(shape, rng)
+    shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int, cold: bool
+) -> tuple[float, dict[str, list[float]], dict[str, float]]:
+    """Give the operations of a run, the seconds of each round of each operator, and their errors.
+
+    There are errors of convolutions only.
+    """
+    _, size, inputs, outputs, window, stride = shape
+    made, (kernel, bias) = operators(shape, rng)
     image = (1, *size, inputs) if len(size) == 2 else (*size, inputs)
     x = rng.standard_normal(image).astype(np.float32)
     runs, results, pixels = {}, {}, size[0]
@@ -112,23 +160,33 @@ def measure(
         results[name] = np.empty(pixels * outputs, np.float32)
         runs[name] = alone(operator, operator.params, x, results[name], pool)
         runs[name]()
-    if not np.allclose(results["ours"], results["XNNPACK"], rtol=0, atol=1e-4):
-        raise SystemExit(f"{shape}: ours and XNNPACK's results differ")
+    for name, result in results.items():
+        if not np.allclose(result, results["XNNPACK"], rtol=0, atol=1e-4):
+            raise SystemExit(f"{shape}: the results of {name} and XNNPACK differ")
+    errors = {}
+    if len(size) == 2:
+        exact = convolved(x, kernel.array(), bias.array(), stride)
+        unit = math.sqrt(float((exact**2).mean())) * float(np.finfo(np.float32).eps)
+        for name, result in results.items():
+            errors[name] = math.sqrt(float(((result - exact) ** 2).mean())) / unit
     work = 2.0 * pixels * outputs * window * window * inputs
-    return work, in_turns(runs, rounds, max(1, round(1e8 / work)), pool)
+    repeats = 1 if cold else max(1, round(1e8 / work))
+    return work, in_turns(runs, rounds, repeats, pool, cold=cold), errors
 
 
 def main() -> None:
     """Print a row for each shape."""
     options = parser(__doc__, 30)
     options.add_argument("--only", default="")
+    options.add_argument("--cold", action="store_true")
+    options.add_argument("--errors", action="store_true")
     arguments = options.parse_args()
     pool, rng = shared(arguments.threads), np.random.default_rng(0)
     print(f"{'':40}{'ours':>18}{'XNNPACK':>18}   faster   GB/s")
     for shape in SHAPES:
         if arguments.only not in shape[0]:
             continue
-        work, seconds = measure(shape, rng, pool, arguments.rounds)
+        work, seconds, errors = measure(shape, rng, pool, arguments.rounds, arguments.cold)
         name, size, inputs, outputs, window, stride = shape
         sizes = "x".join(map(str, size))
         text = f"{name:11} {sizes:8} {window}x{window}/{stride} {inputs} to {outputs}"
@@ -139,7 +197,11 @@ def main() -> None:
         ]
         matrix = 4 * window * window * inputs * outputs / min(seconds["ours"]) / 1e9
         ratio = medians["XNNPACK"] / medians["ours"]
-        print(f"{text:40}{rates[0]}{rates[1]} {ratio:8.2f} {matrix:6.1f}", flush=True)
+        more = "".join(f"  {key}: {rate}" for key, rate in zip(seconds, rates, strict=True))
+        more = more[len(f"  ours: {rates[0]}  XNNPACK: {rates[1]}") :]
+        print(f"{text:40}{rates[0]}{rates[1]} {ratio:8.2f} {matrix:6.1f}{more}", flush=True)
+        if arguments.errors and errors:
+            print("  errors: ", *(f"{key}: {error:.1f}" for key, error in errors.items()))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]
+_OTHERS = 64 << 20
+"""Bytes that no cache of a core has room for."""
 
 
 def parser(doc: str, rounds: int) -> argparse.ArgumentParser:
@@ -42,13 +44,23 @@ def _run(tape: Tape, pool: ThreadPool, _kept: tuple[Array, ...]) -> None:
 
 
 def in_turns(
-    runs: Mapping[str, Run], rounds: int, repeats: int, pool: ThreadPool
+    runs: Mapping[str, Run], rounds: int, repeats: int, pool: ThreadPool, *, cold: bool = False
 ) -> dict[str, list[float]]:
-    """Give the seconds of each by name, one for each round: by processor time on one thread."""
+    """Give the seconds of each by name, one for each round: by processor time on one thread.
+
+    Args:
+        runs: what is timed.
+        rounds: how often each has its turn.
+        repeats: runs of a turn.
+        pool: the threads.
+        cold: whether other memory is written before each turn, so that weights leave the caches.
+    """
+    others = np.ones(_OTHERS // 4 if cold else 0, np.float32)
     clock = time.process_time if pool.threads == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
+            others += 1
             start = clock()
             for _ in range(repeats):
                 run()

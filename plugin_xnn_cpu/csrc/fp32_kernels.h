@@ -49,6 +49,45 @@ struct np_fp32_convolution_params {
   size_t thread_scratch; /* bytes */
 };
 
+/* Changes whenever transformed weights are laid out otherwise, or are other numbers. */
+#define NP_FP32_WINOGRAD_LAYOUT 1
+
+/* The same as np_fp32_convolution of windows of 3 x 3 that move by 1, with fewer multiplications:
+ * see fp32_winograd.c. The tiles of all images are numbered row by row, and some of them are
+ * computed at a time. */
+struct np_fp32_winograd_params {
+  const void *packed;
+  size_t lanes;          /* of the packed weights */
+  size_t tile;           /* its outputs down and along: 2 or 4 */
+  size_t batch;
+  size_t height;
+  size_t width;
+  size_t channels;
+  size_t out_height;
+  size_t out_width;
+  size_t outputs;
+  size_t pads[2];        /* above, left */
+  size_t tiles[2];       /* of an image: down, along */
+  size_t blocks;         /* that all tiles are divided into, evenly */
+  size_t parts;          /* that the panels are divided into, for threads */
+  size_t row_stride;     /* floats from a transformed tile to the next */
+  size_t element_stride; /* from an element of these tiles to the next */
+  size_t sums_stride;    /* the same for their products with a panel */
+  struct np_epilogue epilogue;
+  int32_t target;        /* NP_TARGET_* */
+  size_t sums_offset;    /* bytes, in a thread's scratch memory; transformed tiles come first */
+  size_t zeros_offset;   /* a pixel of zeros, which lies around images */
+  size_t rows_offset;    /* where the transformed tiles start */
+  size_t thread_scratch; /* bytes */
+};
+
+/* Bytes of packed weights of a convolution. */
+size_t np_fp32_winograd_packed_size(size_t lanes, size_t tile, size_t outputs, size_t channels);
+
+/* weights[outputs][3][3][channels], transformed for tiles, in panels; `bias` may be NULL. */
+void np_fp32_winograd_pack(size_t lanes, size_t tile, size_t outputs, size_t channels,
+                           const void *weights, const void *bias, void *packed);
+
 /* Bytes of packed weights of `outputs` columns for each group. */
 size_t np_fp32_packed_size(size_t lanes, size_t groups, size_t outputs, size_t inputs);
 

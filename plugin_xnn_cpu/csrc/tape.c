@@ -158,6 +158,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_few_rows(step->params, inputs, out, workers);
     case NP_FP32_CONVOLUTION:
       return np_fp32_convolution(step->params, inputs, out, workspace, workers);
+    case NP_FP32_WINOGRAD:
+      return np_fp32_winograd(step->params, inputs, out, workspace, workers);
     case NP_NBITS:
       return np_nbits(step->params, inputs, out, workspace, workers);
     case NP_BF16_CONVOLUTION:

@@ -69,7 +69,8 @@ enum np_call {
   NP_NBITS = 76,
   NP_INT8_ROWS = 77,
   NP_INT8_QUAD_DEPTHWISE = 78,
-  NP_FEW_ROWS = 80
+  NP_FEW_ROWS = 80,
+  NP_FP32_WINOGRAD = 83
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -7,13 +7,21 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from narrowpass_xnn_cpu.native.operators import Movement
+from narrowpass_xnn_cpu.native import epilogue as endings
+from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 
 GUARD = 64
 EPSILON = 2.0**-24
 """Half of the distance between 1 and the next float32: what rounding is off by, at most."""
+
+LIMITS = st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)])
+RESIDUALS = st.sampled_from(["", "", "before", "after"])
+EPILOGUES = st.one_of(
+    st.builds(endings.Epilogue, st.just("clamp"), LIMITS, RESIDUALS),
+    st.builds(endings.Epilogue, st.sampled_from(endings.FUNCTIONS[1:]), residual=RESIDUALS),
+)
 
 
 STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])

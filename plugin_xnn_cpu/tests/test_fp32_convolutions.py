@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fp32_kit import (
     CONVOLUTIONS,
+    EPILOGUES,
     REFUSED,
     compare,
     convolve,
@@ -19,20 +20,13 @@ from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, fp32_choice
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
-
-LIMITS = st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)])
-RESIDUALS = st.sampled_from(["", "", "before", "after"])
-EPILOGUES = st.one_of(
-    st.builds(Epilogue, st.just("clamp"), LIMITS, RESIDUALS),
-    st.builds(Epilogue, st.sampled_from(FUNCTIONS[1:]), residual=RESIDUALS),
-)
 
 
 def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):

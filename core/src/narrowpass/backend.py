@@ -61,6 +61,8 @@ class CompileOptions:
         share_workspace: whether all methods compute in the same memory. They then take turns.
         observe: whether values of `keep` are read by `Program.observe` alone. A backend then need
             not give them out through `run`, which leaves it free where and how they lie.
+        winograd: whether a backend may compute convolutions of floats by Winograd's algorithm. It
+            takes fewer multiplications, and rounds more.
     """
 
     threads: int | None = None
@@ -71,6 +73,7 @@ class CompileOptions:
     cache_dir: str | os.PathLike[str] | None = None
     share_workspace: bool = False
     observe: bool = False
+    winograd: bool = True
 
 
 @dataclass(frozen=True)

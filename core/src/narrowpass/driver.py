@@ -173,6 +173,7 @@ def load(
     cache: bool | Literal["memory"] = True,
     cache_dir: str | os.PathLike[str] | None = None,
     share_workspace: bool = False,
+    winograd: bool = True,
     pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
@@ -189,6 +190,8 @@ def load(
         cache: whether packed weights are shared and kept on disk; see `CompileOptions.cache`.
         cache_dir: where they are kept; None for the user's cache directory.
         share_workspace: whether all methods compute in the same memory, and take turns.
+        winograd: whether convolutions may be computed with fewer multiplications, which rounds
+            more; see `CompileOptions.winograd`.
         pipeline: for an ONNX file: as in `build`; None for the backend's default.
         plugins: the plugins to use; None for the installed ones.
 
@@ -208,6 +211,7 @@ def load(
         cache=cache,
         cache_dir=cache_dir,
         share_workspace=share_workspace,
+        winograd=winograd,
     )
     program = compile_bundle(chosen, bundle, options)
     if bundle is not source and _weights_of(bundle) > _WORTH_COLLECTING:

@@ -50,11 +50,13 @@ class Premises:
         workspace: the memory that it computes in.
         session: of the weights cache; None to pack for this method alone.
         identities: names of the contents of tensors, by their ``id``; see `Weight.identity`.
+        winograd: see `CompileOptions.winograd`.
     """
 
     workspace: Workspace
     session: Session | None = None
     identities: Mapping[int, str] = field(default_factory=dict)
+    winograd: bool = True
 
 
 class Method:
@@ -266,7 +268,7 @@ def _compile(
             and (value.name in wanted or read_by.get(value.name, set()) - {index})
         ]
         if native:
-            builder = Builder(facts, premises.session)
+            builder = Builder(facts, premises.session, winograd=premises.winograd)
             for entry in unit.ops:
                 if entry.where is Where.SHAPES:
                     builder.add_shape_node(_shape_node(entry.op, facts, model))

@@ -57,6 +57,7 @@ class XnnProgram(Program):
         self._methods: dict[str, Method] = {}
         self._closed = False
         self._keep, self._observe = options.keep, options.observe
+        self._winograd = options.winograd
         self._models: dict[str, ir.Model] = {}
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._workspace = Workspace() if options.share_workspace else None
@@ -80,7 +81,8 @@ class XnnProgram(Program):
     ) -> Premises:
         if session is not None:
             session.label = method
-        return Premises(self._workspace or Workspace(), session, identities)
+        workspace = self._workspace or Workspace()
+        return Premises(workspace, session, identities, self._winograd)
 
     def _compile(
         self,

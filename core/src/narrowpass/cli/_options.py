@@ -104,6 +104,15 @@ cache_dir_option = click.option(
     "directory]",
 )
 
+winograd_option = click.option(
+    "--no-winograd",
+    "winograd",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Compute convolutions without Winograd's algorithm, which is faster and rounds more.",
+)
+
 native_option = click.option(
     "--require-native",
     "require_native",

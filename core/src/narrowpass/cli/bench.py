@@ -24,6 +24,7 @@ from narrowpass.cli._options import (
     shape_option,
     spin_option,
     threads_option,
+    winograd_option,
 )
 from narrowpass.cli._output import format_seconds, print_json, print_table
 from narrowpass.cli._state import State, pass_state
@@ -47,6 +48,7 @@ _PROFILE_RUNS = 5
 @threads_option
 @spin_option
 @native_option
+@winograd_option
 @cache_option
 @cache_dir_option
 @click.option(
@@ -75,6 +77,7 @@ def bench(
     threads: int | None,
     spin: bool,
     require_native: bool,
+    winograd: bool,
     cache: bool,
     cache_dir: str | None,
     runs: int | None,
@@ -114,6 +117,7 @@ def bench(
         spin=spin,
         cache=cache,
         cache_dir=cache_dir,
+        winograd=winograd,
     )
     with compile_bundle(chosen, bundle, options) as program:
         try:

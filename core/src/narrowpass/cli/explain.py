@@ -14,6 +14,7 @@ from narrowpass.cli._options import (
     native_option,
     pipeline_option,
     threads_option,
+    winograd_option,
 )
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
@@ -33,6 +34,7 @@ _ORIGIN = "narrowpass.origin"
 @pipeline_option
 @threads_option
 @native_option
+@winograd_option
 @click.option(
     "--report",
     metavar="OUT.html",
@@ -48,6 +50,7 @@ def explain(
     pipeline: str | None,
     threads: int | None,
     require_native: bool,
+    winograd: bool,
     report: str | None,
     as_json: bool,
 ) -> None:
@@ -72,7 +75,7 @@ def explain(
         choose_method(method, list(bundle.methods))
     if backend is None:
         state.note(f"backend: {chosen.name}")
-    options = CompileOptions(threads=threads, require_native=require_native)
+    options = CompileOptions(threads=threads, require_native=require_native, winograd=winograd)
     with compile_bundle(chosen, bundle, options) as program:
         plans = [plan for plan in program.explain() if method in (None, plan.method)]
     decided = _decisions(bundle, method)

@@ -20,6 +20,7 @@ from narrowpass.cli._options import (
     native_option,
     pipeline_option,
     threads_option,
+    winograd_option,
 )
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @pipeline_option
 @threads_option
 @native_option
+@winograd_option
 @cache_option
 @cache_dir_option
 @json_option
@@ -51,6 +53,7 @@ def run(
     pipeline: str | None,
     threads: int | None,
     require_native: bool,
+    winograd: bool,
     cache: bool,
     cache_dir: str | None,
     as_json: bool,
@@ -79,7 +82,11 @@ def run(
     if backend is None:
         state.note(f"backend: {chosen.name}")
     options = CompileOptions(
-        threads=threads, require_native=require_native, cache=cache, cache_dir=cache_dir
+        threads=threads,
+        require_native=require_native,
+        cache=cache,
+        cache_dir=cache_dir,
+        winograd=winograd,
     )
     with compile_bundle(chosen, bundle, options) as program:
         results = program.run(feeds, method)

@@ -38,11 +38,15 @@ class Builder:
     Args:
         facts: of the graph.
         session: of the weights cache; None to pack for each operator alone.
+        winograd: whether convolutions may be computed by Winograd's algorithm.
     """
 
-    def __init__(self, facts: Facts, session: Session | None = None) -> None:
+    def __init__(
+        self, facts: Facts, session: Session | None = None, *, winograd: bool = True
+    ) -> None:
         self.facts = facts
         self.session = session
+        self.winograd = winograd
         self._items: list[Item] = []
         self._places: list[Place] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}

@@ -29,7 +29,7 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -186,7 +186,7 @@ class Convolve(Ended):
         line = (image[0], width, self._outputs)
         result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
         epilogue = self.fitting(shapes, result)
-        if isinstance(operator, TiledConvolution | TiledConvolutionBf16):
+        if isinstance(operator, Fp32 | TiledConvolutionBf16):
             operator.end_with(epilogue)
         return Run(result, operator.call if image[0] else "", operator, operator.params)
 
@@ -249,6 +249,18 @@ def _bias(facts: Facts, value: ir.Value | None) -> Weight | None:
 
 def _movement(op: Op, window: Window) -> Movement:
     return Movement(window.pads, window.strides, window.dilations, op.get("group", 1), op.limits)
+
+
+def _image(facts: Facts, value: ir.Value) -> tuple[int, int, int] | None:
+    """Give the batch, height and width of images; None where a height or width is not known.
+
+    A batch that is not known is 1: more images are no worse.
+    """
+    batch, _, *sizes = facts.dims(value) or (None, None)
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(sizes) != 2 or len(known) != 2:
+        return None
+    return (batch if isinstance(batch, int) else 1), known[0], known[1]
 
 
 def _is_depthwise(op: Op, per_group: int) -> bool:
@@ -321,10 +333,12 @@ def _conv(op: Op, builder: Builder) -> None:
         _bias(facts, op.input(2)),
         movement,
         op.epilogue,
+        image=_image(facts, given),
         depthwise=depthwise,
+        winograd=builder.winograd,
         session=builder.session,
     )
-    name = "depthwise convolution" if depthwise else "convolution"
+    name = "depthwise convolution" if depthwise else operator.name
     step = Convolve(
         builder.at(given, perm),
         builder.new(op.output),

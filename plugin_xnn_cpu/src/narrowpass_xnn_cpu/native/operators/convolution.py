@@ -113,6 +113,7 @@ class Convolution(_Windowed):
     """
 
     call = "NP_CONVOLUTION"
+    name = "convolution"
     _function = "xnn_create_convolution2d_nhwc_f32"
 
     def __init__(

@@ -38,8 +38,9 @@ product or convolution                       XNNPACK  here
 3 x 3 by 2 of 224 x 224, 3 to 32 channels         69    59
 ===========================================  =======  ====
 
-Depthwise convolutions have another kernel, which is XNNPACK's everywhere. What runs on Neon is
-near the limit of the processor.
+Windows of 3 x 3 that move by 1 may be computed with fewer multiplications: see `winograd_choice`.
+Depthwise convolutions have another kernel, which is XNNPACK's everywhere. What runs on Neon is near
+the limit of the processor.
 """
 
 from __future__ import annotations
@@ -51,11 +52,14 @@ from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
+from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
+from narrowpass_xnn_cpu.native.operators.winograd_fp32 import WinogradConvolution
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-AnyConvolution = Convolution | TiledConvolution
+AnyConvolution = Convolution | TiledConvolution | WinogradConvolution
 AnyFullyConnected = FullyConnected | TiledFullyConnected
 
 
@@ -93,15 +97,33 @@ def convolution(
     movement: Movement,
     epilogue: Epilogue,
     *,
+    image: tuple[int, int, int] | None = None,
     depthwise: bool = False,
+    winograd: bool = True,
     session: Session | None = None,
 ) -> AnyConvolution:
     """Make a convolution; see `Convolution`.
+
+    Args:
+        kernel: see `Convolution`.
+        bias: see `Convolution`.
+        movement: see `Convolution`.
+        epilogue: what becomes of sums.
+        image: batch, height and width of its input, where they are known.
+        depthwise: see `Convolution`.
+        winograd: whether it may be computed by Winograd's algorithm.
+        session: of the weights cache; None to pack for this operator alone.
 
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
     if convolutions_are_ours() and not depthwise:
+        tile = tile_for(kernel.shape, movement, image) if winograd else 0
+        if tile:
+            try:
+                return WinogradConvolution(kernel, bias, movement, tile, epilogue, session=session)
+            except UnfitError:
+                pass  # weights that the transformation may not hold
         return TiledConvolution(kernel, bias, movement, epilogue, session=session)
     _check(epilogue)
     return Convolution(kernel, bias, movement, depthwise=depthwise, session=session)

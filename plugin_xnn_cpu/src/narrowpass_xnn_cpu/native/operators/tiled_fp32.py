@@ -37,7 +37,15 @@ def lanes() -> int:
     return max(8, int(extension().lib.np_fp32_lanes()))
 
 
-class _TiledFp32(tiled.Tiled):
+class Fp32(tiled.Tiled):
+    """A kernel of float32 of ours, which ends with any epilogue."""
+
+    def end_with(self, epilogue: Epilogue) -> None:
+        """Let this become of sums, until the next `reshape`."""
+        self.params.epilogue = epilogue.params()
+
+
+class _TiledFp32(Fp32):
     """What products and convolutions share: how they are packed, and the parameters of C."""
 
     call = "NP_FP32_CONVOLUTION"
@@ -119,10 +127,6 @@ class _TiledFp32(tiled.Tiled):
         }
         self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
 
-    def end_with(self, epilogue: Epilogue) -> None:
-        """Let this become of sums, until the next `reshape`."""
-        self.params.epilogue = epilogue.params()
-
 
 def _parts(panels: int, tasks: int, threads: int) -> int:
     """Divide panels so that threads have enough to do beside the tasks that there are."""
@@ -144,6 +148,8 @@ class TiledConvolution(_TiledFp32):
     Raises:
         BackendError: what is not valid.
     """
+
+    name = "convolution"
 
     def __init__(
         self,

@@ -1,0 +1,63 @@
+"""When Winograd's algorithm pays for a convolution of float32, and with which tiles.
+
+It takes 2.25 times fewer multiplications with tiles of 2 x 2 and 4 times fewer with those of 4 x 4,
+as far as tiles do not reach over the border; weights take 1.8 and 4 times the memory. Four times
+that is worth it where many tiles share the weights, and not where each of them is read from memory
+for a few: so the choice is made from sizes, by the time that each way takes at least. That is the
+time to multiply or to read the weights, whichever is longer, since they are fetched ahead; and that
+to transform tiles and products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import lanes
+from narrowpass_xnn_cpu.native.operators.winograd_fp32 import TILES, fits_winograd
+
+_RATE = {8: 64e9, 16: 135e9}
+"""Multiplications and additions a second, on one core, of long sums, by lanes."""
+_START = 12
+"""What each sum takes beside its inputs, in these: it is started and written."""
+_READ = 11e9
+"""Bytes of weights a second, from memory."""
+_TRANSFORMED = 8e9
+"""Elements of tiles, or of their products, that are transformed a second."""
+_GAIN = 1.15
+"""How many times faster it must be: it rounds more, and takes more memory."""
+
+
+def tile_for(kernel: Sequence[int], movement: Movement, image: tuple[int, int, int] | None) -> int:
+    """Give the tile that a convolution is computed by fastest; 0 for none at all.
+
+    Args:
+        kernel: its shape, [O, KH, KW, C].
+        movement: of its window.
+        image: batch, height and width of its input; None where they are not known. It is computed
+            without tiles then.
+    """
+    if image is None or not fits_winograd(kernel, movement):
+        return 0
+    outputs, _, _, inputs = kernel
+    batch, height, width = image
+    top, left, bottom, right = movement.pads
+    size = height + top + bottom - 2, width + left + right - 2
+    if min(size) < 1:
+        return 0
+    pixels = batch * size[0] * size[1]
+    best, chosen = _multiplying(pixels, 9 * inputs, 1, outputs) / _GAIN, 0
+    for tile in TILES:
+        count = batch * -(-size[0] // tile) * -(-size[1] // tile)
+        elements = (tile + 2) ** 2
+        seconds = _multiplying(count, inputs, elements, outputs)
+        seconds += count * elements * (inputs + outputs) / _TRANSFORMED
+        if seconds < best:
+            best, chosen = seconds, tile
+    return chosen
+
+
+def _multiplying(rows: int, inputs: int, matrices: int, outputs: int) -> float:
+    """Give the seconds of products of as many rows with each of some matrices."""
+    work = 2.0 * rows * matrices * outputs * (inputs + _START)
+    return max(work / _RATE[lanes()], 4.0 * matrices * inputs * outputs / _READ)

@@ -1,0 +1,337 @@
+"""Winograd's algorithm for convolutions of float32, against sums of float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fp32_kit import EPILOGUES, EPSILON, STEEPEST, convolve, ended, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xnn_kit import check, compile_model, feeds_for, one_node
+
+import narrowpass
+from narrowpass.backend import CompileOptions
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import (
+    UNBOUNDED,
+    Movement,
+    UnfitError,
+    fp32_choice,
+    winograd_choice,
+)
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
+from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
+from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
+    LARGEST_WEIGHT,
+    TILES,
+    WinogradConvolution,
+)
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+
+POINTS = {2: (0, 1, -1), 4: (0, 0.625, -0.625, 1.5, -1.5)}
+
+
+def matrices(tile):
+    """Give A, B and G of F(tile x tile, 3 x 3) in float64, from what defines them.
+
+    A product of polynomials is known by its values at the points, and its highest coefficient.
+    """
+    points = POINTS[tile]
+    size = tile + 2
+    a, g = np.zeros((size, tile)), np.zeros((size, 3))
+    b = np.zeros((size, size))
+    for i, point in enumerate(points):
+        others = [other for other in points if other != point]
+        a[i] = [point**k for k in range(tile)]
+        g[i] = np.array([point**k for k in range(3)]) / np.prod([point - x for x in others])
+        b[i, :-1] = np.poly(others)[::-1]
+    a[-1, -1] = g[-1, -1] = 1
+    b[-1] = np.poly(points)[::-1]
+    return a, b, g
+
+
+def transformed(x, kernel, pads, tile, *, magnitudes):
+    """Compute a convolution by its definition by tiles, in float64; or with all magnitudes."""
+    a, b, g = matrices(tile)
+    top, left, bottom, right = pads
+    n, height, width, channels = x.shape
+    out = height + top + bottom - 2, width + left + right - 2
+    tiles = [-(-size // tile) for size in out]
+    wide = np.zeros((n, *[tile * count + 2 for count in tiles], channels))
+    wide[:, top : top + height, left : left + width] = x[
+        :, : wide.shape[1] - top, : wide.shape[2] - left
+    ]
+    kernel = kernel.astype(np.float64)
+    if magnitudes:
+        a, b, g, wide, kernel = (np.abs(array) for array in (a, b, g, wide, kernel))
+    seen = np.lib.stride_tricks.sliding_window_view(wide, (tile + 2, tile + 2), (1, 2))
+    seen = seen[:, ::tile, ::tile]
+    inputs = np.einsum("ip,jq,nhwcpq->nhwcij", b, b, seen, optimize=True)
+    weights = np.einsum("ip,jq,opqc->ocij", g, g, kernel, optimize=True)
+    sums = np.einsum("nhwcij,ocij->nhwoij", inputs, weights, optimize=True)
+    sums = np.einsum("ik,jl,nhwoij->nhkwlo", a, a, sums, optimize=True)
+    sums = sums.reshape(n, tiles[0] * tile, tiles[1] * tile, -1)
+    return sums[:, : out[0], : out[1]]
+
+
+def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
+    """Compare what an operator gives with sums of float64.
+
+    An error is one of transformed inputs or weights, of their sums, or of what is made of these:
+    each is at most `EPSILON` for each rounding of what magnitudes come to by the same way.
+    """
+    sums = convolve(x, kernel, bias, movement)
+    tile = operator.params.tile
+    most = transformed(x, kernel, movement.pads, tile, magnitudes=True)
+    most = most + (0 if bias is None else abs(bias)) + (0 if residual is None else abs(residual))
+    got = run(operator, x, sums.shape, threads, residual)
+    expected = ended(sums, epilogue, residual)
+    allowed = STEEPEST * (x.shape[-1] + 32) * EPSILON * most + 16 * EPSILON * np.abs(expected)
+    wrong = np.abs(got - expected) > allowed
+    assert not wrong.any(), (got[wrong][:3], expected[wrong][:3], allowed[wrong][:3])
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_the_bound_is_of_the_algorithm(tile):
+    """By the same way without magnitudes, the oracle comes out."""
+    rng = np.random.default_rng(2)
+    x, kernel = rng.standard_normal((2, 7, 9, 3)), rng.standard_normal((5, 3, 3, 3))
+    movement = Movement((1, 0, 2, 1))
+    found = transformed(x, kernel, movement.pads, tile, magnitudes=False)
+    np.testing.assert_allclose(found, convolve(x, kernel, None, movement), rtol=0, atol=1e-12)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    tile=st.sampled_from(TILES),
+    batch=st.integers(1, 3),
+    size=st.tuples(st.integers(1, 15), st.integers(1, 15)),
+    pads=st.one_of(st.just((1, 1, 1, 1)), st.tuples(*[st.integers(0, 5)] * 4)),
+    inputs=st.sampled_from([1, 2, 3, 4, 7, 8, 15, 16, 17, 33]),
+    outputs=st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 48, 50, 64, 65, 80, 111, 130]),
+    epilogue=EPILOGUES,
+    has_bias=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_convolutions(
+    seed, tile, batch, size, pads, inputs, outputs, epilogue, has_bias, threads
+):  # fmt: skip
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads)
+    size = [max(s, 3 - pads[i] - pads[i + 2], 1) for i, s in enumerate(size)]
+    x = rng.standard_normal((batch, *size, inputs)).astype(np.float32)
+    kernel = rng.standard_normal((outputs, 3, 3, inputs)).astype(np.float32)
+    bias = rng.standard_normal(outputs).astype(np.float32) if has_bias else None
+    stored = None if bias is None else Weight.of(bias)
+    operator = WinogradConvolution(Weight.of(kernel), stored, movement, tile, epilogue)
+    out = operator.reshape(x.shape, shared(threads))
+    residual = None
+    if epilogue.residual:
+        residual = rng.standard_normal((batch, *out, outputs)).astype(np.float32)
+    check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("tile", TILES)
+def test_blocks_and_parts(tile, threads):
+    """Many tiles are divided into blocks; panels of few tiles among threads."""
+    rng = np.random.default_rng(3)
+    movement = Movement((1, 1, 1, 1))
+    for size, channels, outputs in [((40, 46), 40, 20), ((8, 8), 20, 200)]:
+        kernel = rng.standard_normal((outputs, 3, 3, channels)).astype(np.float32)
+        x = rng.standard_normal((2, *size, channels)).astype(np.float32)
+        operator = WinogradConvolution(Weight.of(kernel), None, movement, tile)
+        operator.reshape(x.shape, shared(threads))
+        params = operator.params
+        assert params.blocks > 1 if size[0] == 40 else params.blocks * params.parts >= threads
+        check_operator(operator, x, kernel, None, movement, Epilogue(), threads)
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_the_residual_may_lie_where_the_result_does(tile):
+    rng = np.random.default_rng(4)
+    kernel = rng.standard_normal((70, 3, 3, 20)).astype(np.float32)
+    x = rng.standard_normal((1, 9, 6, 20)).astype(np.float32)
+    residual = rng.standard_normal((1, 7, 4, 70)).astype(np.float32)
+    for function in ("clamp", "silu"):
+        epilogue = Epilogue(function, residual="before")
+        operator = WinogradConvolution(Weight.of(kernel), None, Movement(), tile, epilogue)
+        operator.reshape(x.shape, shared(1))
+        got = run(operator, x, residual.shape, 1, residual, in_place=True)
+        np.testing.assert_array_equal(got, run(operator, x, residual.shape, 1, residual))
+
+
+@pytest.mark.parametrize(("tile", "largest", "usual"), [(2, 2.5, 1.0), (4, 8.0, 3.0)])
+@pytest.mark.parametrize("channels", [16, 64, 256])
+def test_accuracy(tile, largest, usual, channels):
+    """Errors of random numbers; tiles of 2 x 2 make smaller ones than long sums do.
+
+    The largest is told in roundings of the largest sum of magnitudes, and the root mean square
+    beside that of the direct way.
+    """
+    rng = np.random.default_rng(5)
+    kernel = rng.standard_normal((64, 3, 3, channels)).astype(np.float32)
+    x = rng.standard_normal((1, 12, 12, channels)).astype(np.float32)
+    movement = Movement((1, 1, 1, 1))
+    expected = convolve(x, kernel, None, movement)
+    magnitudes = convolve(abs(x), abs(kernel), None, movement)
+    errors = []
+    for operator in (
+        WinogradConvolution(Weight.of(kernel), None, movement, tile),
+        TiledConvolution(Weight.of(kernel), None, movement),
+    ):
+        operator.reshape(x.shape, shared(1))
+        errors.append(run(operator, x, expected.shape, 1) - expected)
+    assert abs(errors[0]).max() < largest * EPSILON * magnitudes.max()
+    ours, direct = (np.sqrt((error**2).mean()) for error in errors)
+    assert ours < usual * direct
+
+
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
+def test_what_is_not_finite_stays_in_its_tiles(tile, limits):
+    """What a NaN or infinity makes is that or NaN; others in the same tiles may become NaN too."""
+    x = np.ones((1, 13, 13, 5), np.float32)
+    x[0, 1, 1, 2], x[0, 1, 9, 3], x[0, 9, 1, 4] = np.nan, np.inf, -np.inf
+    kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
+    movement = Movement((1, 1, 1, 1), limits=limits)
+    operator = WinogradConvolution(Weight.of(kernel), None, movement, tile)
+    operator.reshape(x.shape, shared(1))
+    got = run(operator, x, (1, 13, 13, 20), 1)
+    touched = np.zeros((13, 13), bool)
+    for y, z in [(1, 1), (1, 9), (9, 1)]:
+        for row in range(0, 13, tile):
+            for column in range(0, 13, tile):
+                near = row - 1 <= y <= row + tile and column - 1 <= z <= column + tile
+                touched[row : row + tile, column : column + tile] |= near
+    expected = np.clip(convolve(x, kernel, None, movement), *limits)
+    np.testing.assert_allclose(got[0, ~touched], expected[0, ~touched], rtol=1e-5)
+    same = np.isclose(got, expected, rtol=1e-5, equal_nan=True)
+    assert (same | np.isnan(got)).all()
+    assert np.isnan(got[np.isnan(expected)]).all()
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_numbers_up_to_the_largest_that_are_promised(tile):
+    """Inputs and weights of 2**48 do not overflow on the way."""
+    rng = np.random.default_rng(6)
+    x = (rng.uniform(-1, 1, (1, 8, 8, 64)) * 2.0**48).astype(np.float32)
+    kernel = (rng.uniform(-1, 1, (16, 3, 3, 64)) * LARGEST_WEIGHT).astype(np.float32)
+    operator = WinogradConvolution(Weight.of(kernel), None, Movement(), tile)
+    operator.reshape(x.shape, shared(1))
+    check_operator(operator, x, kernel, None, Movement(), Epilogue(), 1)
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -np.inf, 3e38])
+def test_weights_that_are_too_large_are_multiplied_directly(weight):
+    kernel = np.ones((64, 3, 3, 64), np.float32)
+    kernel[3, 1, 2, 5] = weight
+    image = 1, 56, 56
+    operator = fp32_choice.convolution(Weight.of(kernel), None, Movement(), Epilogue(), image=image)
+    assert isinstance(operator, TiledConvolution)
+    with pytest.raises(UnfitError, match="not finite, or above"):
+        WinogradConvolution(Weight.of(kernel), None, Movement(), 4)
+    # In a session of the weights cache too.
+    moved = kernel.transpose(0, 3, 1, 2)
+    (plan,) = compile_model(one_node("Conv", [[1, 64, 56, 56], moved])).explain()
+    assert plan.kernel == "convolution"
+
+
+def _model(size, **attributes):
+    kernel = np.random.default_rng(1).standard_normal((64, 64, 3, 3)).astype(np.float32) / 24
+    bias = np.linspace(-1, 1, 64, dtype=np.float32)
+    return one_node("Conv", [["n", 64, *size], kernel, bias], pads=[1, 1, 1, 1], **attributes)
+
+
+def test_models():
+    """An image whose size is known; any batch, an empty one too."""
+    model = _model((56, 30))
+    program = compile_model(model)
+    (plan,) = program.explain()
+    assert plan.kernel == "winograd 4x4 convolution"
+    for n in (2, 0, 1):
+        feeds = feeds_for(model, sizes={"n": n})
+        if n:
+            check(model, feeds, program=program)
+        else:
+            (y,) = program.run(feeds).values()
+            assert y.shape == (0, 64, 56, 30)
+
+
+@pytest.mark.parametrize(
+    ("size", "attributes"),
+    [
+        (("h", "w"), {}),
+        ((56, 56), {"strides": [2, 2]}),
+        ((56, 56), {"dilations": [2, 2]}),
+        ((3, 3), {}),
+    ],
+)
+def test_what_is_multiplied_directly(size, attributes):
+    """Sizes that are not known, windows that are not dense or move further, a few pixels."""
+    (plan,) = compile_model(_model(size, **attributes)).explain()
+    assert plan.kernel == "convolution"
+
+
+def test_it_can_be_switched_off():
+    model = _model((56, 56))
+    feeds = feeds_for(model, sizes={"n": 1})
+    results = []
+    for winograd in (True, False):
+        program = narrowpass.load(model, "xnn-cpu", winograd=winograd, cache=False)
+        (plan,) = program.explain()
+        assert ("winograd" in plan.kernel) == winograd
+        results += program.run(feeds).values()
+    assert (results[0] != results[1]).any()  # rounded otherwise
+    np.testing.assert_allclose(*results, rtol=0, atol=1e-4)
+    assert CompileOptions().winograd
+
+
+def test_transformed_weights_have_names_of_their_own(tmp_path):
+    """Packed once for both ways; found again by a program that computes in the same way."""
+    path = tmp_path / "m.narrow"
+    narrowpass.build(_model((56, 56)), "", path)
+    for winograd, packs in [(True, 1), (False, 1), (True, 0), (False, 0)]:
+        with narrowpass.load(path, "xnn-cpu", winograd=winograd, cache_dir=tmp_path) as program:
+            assert program.stats()["weights"]["packs"] == packs
+            assert ("winograd" in program.explain()[0].kernel) == winograd
+
+
+RESNET = {(56, 64): (4, 4), (28, 128): (4, 4), (14, 256): (2, 4), (7, 512): (0, 2)}
+"""Tiles for height, width and channels, with AVX-512 and with registers half as long."""
+
+
+@pytest.mark.parametrize("size", RESNET)
+def test_the_choice_follows_sizes(size, monkeypatch):
+    """Tiles get smaller where weights are many, down to none where reading them takes longest."""
+    pixels, channels = size
+    movement = Movement((1, 1, 1, 1))
+    kernel = channels, 3, 3, channels
+    for lanes, tile in zip((16, 8), RESNET[size], strict=True):
+        monkeypatch.setattr(winograd_choice, "lanes", lambda lanes=lanes: lanes)
+        assert tile_for(kernel, movement, (1, pixels, pixels)) == tile
+    assert tile_for(kernel, movement, None) == 0
+    assert tile_for((channels, 3, 1, channels), movement, (1, pixels, pixels)) == 0
+
+
+@pytest.mark.parametrize(
+    ("movement", "tile", "shape", "message"),
+    [
+        (Movement(strides=(1, 2)), 2, (1, 4, 4, 4), "no tiles"),
+        (Movement(dilations=(2, 1)), 2, (1, 8, 8, 4), "no tiles"),
+        (Movement(), 3, (1, 4, 4, 4), "no tiles of 3 x 3"),
+        (Movement((-1, 0, 0, 0)), 2, (1, 4, 4, 4), "padding"),
+        (Movement(limits=(1.0, 0.0)), 2, (1, 4, 4, 4), "clamped"),
+        (Movement(), 4, (1, 4, 4, 5), "4 channels got 5"),
+        (Movement(), 4, (1, 2, 4, 4), "window of 3 is larger"),
+    ],
+)
+def test_refusals(movement, tile, shape, message):
+    kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
+    with pytest.raises(BackendError, match=message):
+        WinogradConvolution(kernel, None, movement, tile).reshape(shape, shared(1))
