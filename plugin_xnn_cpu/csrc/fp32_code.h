@@ -32,7 +32,20 @@ typedef struct {
   const float *after;    /* its residual; NULL for none */
 } np_fp32_panel;
 
+/* The columns of a panel of a group. */
+typedef struct {
+  size_t first;
+  size_t columns;
+  size_t width;  /* with those that fill the last vector */
+  size_t offset; /* floats, in the group's packed weights: of the bias, which the weights follow */
+} np_fp32_panel_place;
+
+np_fp32_panel_place np_fp32_place(size_t lanes, size_t outputs, size_t inputs, size_t number);
+
 typedef void np_fp32_multiply(const np_fp32_panel *panel);
+
+/* Code for the lanes that weights are packed for. */
+np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target);
 
 np_fp32_multiply np_fp32_multiply_plain;
 #ifdef NP_CHOOSES_CPU

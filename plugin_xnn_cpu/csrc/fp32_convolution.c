@@ -26,8 +26,7 @@ size_t np_fp32_lanes(void) {
   return 0;
 }
 
-/* Code for the lanes that weights are packed for. */
-static np_fp32_multiply *fitting(size_t lanes, int32_t target) {
+np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {
 #ifdef NP_CHOOSES_CPU
   if (target != NP_TARGET_PLAIN && lanes <= np_fp32_lanes()) {
     if (lanes == 8) return np_fp32_multiply_avx2;
@@ -103,33 +102,19 @@ static int next_part(const struct np_fp32_convolution_params *p, inputs_part *pa
   return part->run < p->runs;
 }
 
-/* The columns of a panel of a group. */
-typedef struct {
-  size_t first;
-  size_t columns;
-  size_t width;  /* with those that fill the last vector */
-  size_t offset; /* floats, in the group's packed weights */
-} panel_place;
-
-static panel_place place(const struct np_fp32_convolution_params *p, size_t number) {
-  const size_t outputs = p->outputs / p->groups;
-  const size_t vectors = (outputs + p->lanes - 1) / p->lanes;
-  const size_t panels = np_fp32_panels(p->lanes, outputs);
-  const size_t first = number * vectors / panels * p->lanes;
-  const size_t end = (number + 1) * vectors / panels * p->lanes;
-  const size_t columns = (end < outputs ? end : outputs) - first;
-  return (panel_place){first, columns, end - first, first * (1 + p->runs * p->run_length)};
+static np_fp32_panel_place place(const struct np_fp32_convolution_params *p, size_t number) {
+  return np_fp32_place(p->lanes, p->outputs / p->groups, p->runs * p->run_length, number);
 }
 
 static const float *weights_of(const struct np_fp32_convolution_params *p, const float *packed,
-                               panel_place panel, inputs_part part) {
+                               np_fp32_panel_place panel, inputs_part part) {
   const size_t before = part.run * p->run_length + part.start;
   return packed + panel.offset + panel.width * (1 + before);
 }
 
 /* Multiply a part of the inputs of all windows with a panel; `panel` knows the windows. */
-static void multiply(const job *task, np_fp32_panel panel, const float *packed, panel_place at,
-                     inputs_part part, int last) {
+static void multiply(const job *task, np_fp32_panel panel, const float *packed,
+                     np_fp32_panel_place at, inputs_part part, int last) {
   const struct np_fp32_convolution_params *p = task->params;
   const struct np_epilogue *e = &task->epilogue;
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
@@ -157,7 +142,7 @@ static void multiply_group(const job *task, np_fp32_panel panel, const float *pa
   const struct np_fp32_convolution_params *p = task->params;
   if (!p->panels_within) {
     for (size_t n = first; n < end; n++) {
-      const panel_place at = place(p, n);
+      const np_fp32_panel_place at = place(p, n);
       inputs_part part = {0}, next = {0};
       for (int more = next_part(p, &part); more; part = next) {
         next = part;
@@ -174,7 +159,7 @@ static void multiply_group(const job *task, np_fp32_panel panel, const float *pa
     more = next_part(p, &next);
     for (size_t n = first; n < end; n++) {
       const int within = n + 1 < end;
-      const panel_place after = place(p, within ? n + 1 : first);
+      const np_fp32_panel_place after = place(p, within ? n + 1 : first);
       panel.ahead = weights_of(p, packed, after, within || !more ? part : next);
       multiply(task, panel, packed, place(p, n), part, !more);
     }
@@ -229,7 +214,7 @@ int np_fp32_convolution(const void *params, const void *const *inputs, void *out
   const struct np_fp32_convolution_params *p = params;
   job task = {
       .params = p,
-      .multiply = fitting(p->lanes, p->target),
+      .multiply = np_fp32_multiply_for(p->lanes, p->target),
       .end = np_epilogue_for(p->target),
       .epilogue = p->epilogue,
       .in = inputs[0],

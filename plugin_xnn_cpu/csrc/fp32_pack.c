@@ -18,6 +18,14 @@ size_t np_fp32_panels(size_t lanes, size_t outputs) {
   return vectors % 3 == 0 ? vectors / 3 : (vectors + 3) / 4;
 }
 
+np_fp32_panel_place np_fp32_place(size_t lanes, size_t outputs, size_t inputs, size_t number) {
+  const size_t vectors = (outputs + lanes - 1) / lanes, panels = np_fp32_panels(lanes, outputs);
+  const size_t first = number * vectors / panels * lanes;
+  const size_t end = (number + 1) * vectors / panels * lanes;
+  const size_t columns = (end < outputs ? end : outputs) - first;
+  return (np_fp32_panel_place){first, columns, end - first, first * (1 + inputs)};
+}
+
 static void pack_panel(size_t width, size_t columns, size_t inputs, const float *source,
                        size_t column_step, size_t input_step, const float *bias, float *to) {
   for (size_t n = 0; n < width; n++) to[n] = n < columns && bias != NULL ? bias[n] : 0.0f;
@@ -39,17 +47,14 @@ void np_fp32_pack(size_t lanes, size_t groups, size_t outputs, size_t inputs, in
   float *to = packed;
   const size_t column_step = inputs_first ? 1 : inputs;
   const size_t input_step = inputs_first ? groups * outputs : 1;
-  const size_t vectors = (outputs + lanes - 1) / lanes, panels = np_fp32_panels(lanes, outputs);
+  const size_t panels = np_fp32_panels(lanes, outputs);
   for (size_t group = 0; group < groups; group++) {
     for (size_t panel = 0; panel < panels; panel++) {
-      const size_t start = panel * vectors / panels * lanes;
-      const size_t end = (panel + 1) * vectors / panels * lanes;
-      const size_t width = end - start;
-      const size_t columns = (end < outputs ? end : outputs) - start;
-      const size_t column = group * outputs + start;
-      pack_panel(width, columns, inputs, source + column * column_step, column_step, input_step,
-                 added == NULL ? NULL : added + column, to);
-      to += width * (1 + inputs);
+      const np_fp32_panel_place at = np_fp32_place(lanes, outputs, inputs, panel);
+      const size_t column = group * outputs + at.first;
+      pack_panel(at.width, at.columns, inputs, source + column * column_step, column_step,
+                 input_step, added == NULL ? NULL : added + column, to);
+      to += at.width * (1 + inputs);
     }
   }
 }

@@ -158,6 +158,10 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_few_rows(step->params, inputs, out, pool);
     case NP_FP32_CONVOLUTION:
       return np_fp32_convolution(step->params, inputs, out, workspace, pool);
+    case NP_FP32_DEPTHWISE:
+      return np_fp32_depthwise(step->params, inputs, out, workspace, pool);
+    case NP_FP32_SEPARABLE:
+      return np_fp32_separable(step->params, inputs, out, workspace, pool);
     case NP_NBITS:
       return np_nbits(step->params, inputs, out, workspace, pool);
     case NP_BF16_CONVOLUTION:

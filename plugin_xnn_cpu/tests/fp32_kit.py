@@ -6,15 +6,25 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS as NAMES
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import UNBOUNDED, fp32_choice
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 
 GUARD = 64
 EPSILON = 2.0**-24
 """Half of the distance between 1 and the next float32: what rounding is off by, at most."""
+
+LIMITS = st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)])
+RESIDUALS = st.sampled_from(["", "", "before", "after"])
+EPILOGUES = st.one_of(
+    st.builds(Epilogue, st.just("clamp"), LIMITS, RESIDUALS),
+    st.builds(Epilogue, st.sampled_from(NAMES[1:]), residual=RESIDUALS),
+)
 
 
 @pytest.fixture(autouse=True, params=["plain", "avx2", "best"])
@@ -48,6 +58,23 @@ def run(operator, x, shape, threads, residual=None, in_place=False):
     assert (memory[:GUARD] == 85).all()
     assert (memory[-GUARD:] == 85).all()
     return memory[GUARD:-GUARD].reshape(shape)
+
+
+def convolve(x, kernel, bias, movement):
+    """Give the sums of a convolution with [O, KH, KW, C / groups], in float64."""
+    outputs, height, width, per_group = kernel.shape
+    top, left, bottom, right = movement.pads
+    wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    down, along = movement.dilations
+    reach = (height - 1) * down + 1, (width - 1) * along + 1
+    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
+    seen = seen[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
+    n, h, w = seen.shape[:3]
+    groups = movement.groups
+    seen = seen.reshape(n, h, w, groups, per_group, height, width)
+    weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
+    sums = np.einsum("nhwgcab,goabc->nhwgo", seen, weights, optimize=True)
+    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
 
 
 FUNCTIONS = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp32_kit import code, compare, ended, run  # noqa: F401
+from fp32_kit import EPILOGUES, code, compare, convolve, ended, run  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, fp32_choice
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.native.pool import shared
@@ -19,29 +19,6 @@ from narrowpass_xnn_cpu.weights.weight import Weight
 pytestmark = pytest.mark.once
 
 STEPS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2), (3, 1)])
-LIMITS = st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)])
-RESIDUALS = st.sampled_from(["", "", "before", "after"])
-EPILOGUES = st.one_of(
-    st.builds(Epilogue, st.just("clamp"), LIMITS, RESIDUALS),
-    st.builds(Epilogue, st.sampled_from(FUNCTIONS[1:]), residual=RESIDUALS),
-)
-
-
-def convolve(x, kernel, bias, movement):
-    """Give the sums of a convolution with [O, KH, KW, C / groups], in float64."""
-    outputs, height, width, per_group = kernel.shape
-    top, left, bottom, right = movement.pads
-    wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    down, along = movement.dilations
-    reach = (height - 1) * down + 1, (width - 1) * along + 1
-    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
-    seen = seen[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
-    n, h, w = seen.shape[:3]
-    groups = movement.groups
-    seen = seen.reshape(n, h, w, groups, per_group, height, width)
-    weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
-    sums = np.einsum("nhwgcab,goabc->nhwgo", seen, weights, optimize=True)
-    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
 
 
 def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
@@ -172,12 +149,6 @@ def test_models(name):
         else:
             (y,) = program.run(feeds).values()
             assert y.shape[:2] == (0, 18)
-
-
-def test_depthwise_stays():
-    model = one_node("Conv", [[1, 8, 5, 5], np.ones((8, 1, 3, 3), np.float32)], group=8)
-    (plan,) = check(model).explain()
-    assert plan.kernel == "xnn depthwise convolution"
 
 
 def test_the_choice_follows_the_processor(monkeypatch):

@@ -51,11 +51,12 @@ from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-AnyConvolution = Convolution | TiledConvolution
+AnyConvolution = Convolution | TiledConvolution | TiledDepthwise
 AnyFullyConnected = FullyConnected | TiledFullyConnected
 
 
@@ -80,11 +81,18 @@ def is_product(window: tuple[int, int], movement: Movement) -> bool:
     return window == (1, 1) and movement.groups == 1 and not moved and convolutions_are_ours()
 
 
-def is_ours(window: tuple[int, int], movement: Movement, *, depthwise: bool) -> bool:
+def depthwise_is_ours(outputs: int, movement: Movement) -> bool:
+    """Tell whether a depthwise convolution runs by a kernel of ours: one output for each input."""
+    return products_are_ours() and outputs == movement.groups
+
+
+def is_ours(window: tuple[int, int], movement: Movement, outputs: int, *, depthwise: bool) -> bool:
     """Tell whether a convolution runs by a kernel of ours, which ends with any epilogue."""
     if is_product(window, movement):
         return products_are_ours()
-    return convolutions_are_ours() and not depthwise
+    if depthwise:
+        return depthwise_is_ours(outputs, movement)
+    return convolutions_are_ours()
 
 
 def convolution(
@@ -101,6 +109,8 @@ def convolution(
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
+    if depthwise and depthwise_is_ours(kernel.shape[-1], movement):
+        return TiledDepthwise(kernel, bias, movement, epilogue, session=session)
     if convolutions_are_ours() and not depthwise:
         return TiledConvolution(kernel, bias, movement, epilogue, session=session)
     _check(epilogue)

@@ -139,6 +139,16 @@ class _TiledFp32(tiled.Tiled):
         }
         self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
 
+    @property
+    def packed(self) -> Any:
+        """Where the packed weights lie, for C."""
+        return self._packed_weights
+
+    @property
+    def lanes(self) -> int:
+        """Those that weights are packed for."""
+        return self._lanes
+
     def end_with(self, epilogue: Epilogue) -> None:
         """Let this become of sums, until the next `reshape`."""
         self.params.epilogue = epilogue.params()
@@ -215,6 +225,9 @@ class TiledFullyConnected(_TiledFp32):
         transposed: whether the kernel has its input channels first.
         session: of the weights cache; None to pack for this operator alone.
 
+    Attributes:
+        epilogue: what becomes of sums, unless `end_with` says something else.
+
     Raises:
         BackendError: what is not valid.
     """
@@ -233,7 +246,7 @@ class TiledFullyConnected(_TiledFp32):
         if transposed:
             outputs, inputs = inputs, outputs
         self.channels, self.outputs = inputs, outputs
-        self._epilogue = epilogue
+        self.epilogue = epilogue
         self._few: FewRows | None = None
         self._pack(kernel, bias, (1, outputs, inputs), transposed, session)
 
@@ -258,5 +271,5 @@ class TiledFullyConnected(_TiledFp32):
         checked_shape((rows, max(self.channels, self.outputs)))
         sizes, out = (1, rows, 1, self.channels), (rows, 1)
         runs = 1, self.channels
-        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self._epilogue, pool)
+        self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self.epilogue, pool)
         return self.params
