@@ -47,6 +47,12 @@ typedef void np_fp32_multiply(const np_fp32_panel *panel);
 /* Code for the lanes that weights are packed for. */
 np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target);
 
+/* Compute `rows` rows of the output from `first` on, of one image; no more than `band`, which what is
+ * needed of the scratch memory follows from. The residual lies as these rows do. */
+void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const float *image,
+                              size_t first, size_t rows, const float *residual, float *out,
+                              uint8_t *scratch);
+
 np_fp32_multiply np_fp32_multiply_plain;
 #ifdef NP_CHOOSES_CPU
 np_fp32_multiply np_fp32_multiply_avx2, np_fp32_multiply_avx512;

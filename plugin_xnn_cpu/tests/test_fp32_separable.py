@@ -17,7 +17,7 @@ from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import Movement
 from narrowpass_xnn_cpu.native.operators.separable import Separable
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -63,16 +63,27 @@ def follow(x, stages, residual):
         st.sampled_from([0, 0, 3, 16]), st.sampled_from([1, 24, 48, 200]), st.integers(1, 40)
     ),
     epilogues=st.tuples(INNER, INNER, EPILOGUES),
+    stem=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-def test_separable(seed, batch, size, window, stride, dilation, pads, channels, epilogues, threads):
+def test_separable(
+    seed, batch, size, window, stride, dilation, pads, channels, epilogues, stem, threads
+):
     rng = np.random.default_rng(seed)
     inputs, inner, outputs = channels
     movement = Movement(pads, stride, dilation, inner)
     reach = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
     height, width = map(max, zip(size, reach, strict=True))
     expand, stages = None, []
-    if inputs:
+    x = normal(rng, batch, height, width, inputs or inner)
+    if inputs and stem:
+        x = normal(rng, batch, 2 * height, 2 * width, inputs)
+        by_two = Movement((1, 1, 1, 1), (2, 2))
+        weights, added = normal(rng, inner, 3, 3, inputs), normal(rng, inner)
+        stored = Weight.of(weights), Weight.of(added)
+        expand = TiledConvolution(*stored, by_two, epilogues[0])
+        stages.append(((weights, added, by_two), epilogues[0]))
+    elif inputs:
         expand, given_stage = product(rng, inputs, inner, epilogues[0])
         stages.append((given_stage, epilogues[0]))
     kernel, bias = normal(rng, *window, inner), normal(rng, inner)
@@ -81,7 +92,6 @@ def test_separable(seed, batch, size, window, stride, dilation, pads, channels, 
     project, last = product(rng, inner, outputs, epilogues[2])
     stages.append((last, epilogues[2]))
     operator = Separable(expand, depthwise, project)
-    x = normal(rng, batch, height, width, inputs or inner)
     out = operator.reshape(x.shape, shared(threads))
     residual = normal(rng, batch, *out, outputs) if epilogues[2].residual else None
     expected, magnitudes, terms = follow(x, stages, residual)
@@ -100,7 +110,7 @@ def test_strips_and_spans(threads):
     depthwise = TiledDepthwise(Weight.of(kernel), Weight.of(bias), movement, epilogue)
     project, last = product(rng, 160, 8, Epilogue())
     operator = Separable(expand, depthwise, project)
-    x = normal(rng, 2, 50, 40, 8)
+    x = normal(rng, 1, 60, 40, 8)
     operator.reshape(x.shape, shared(threads))
     assert operator.params.strip < operator.params.span
     assert (operator.params.spans > 1) == (threads > 1)
@@ -124,12 +134,15 @@ def test_refusals():
         Separable(None, plain, fits).reshape((1, 5, 5, 4), shared(1))
 
 
-def block(outputs=("y",), size=(20, 24), expands=True):
-    """Give a block as of MobileNetV2: 8 channels become 48, then 8 again, plus the input."""
+def block(outputs=("y",), size=(20, 24), expands=True, window=1):
+    """Give a block as of MobileNetV2: 8 channels become 48, then 8 again, plus the input.
+
+    The first convolution may be missing, or have a larger window than 1.
+    """
     rng = np.random.default_rng(7)
     inner = 48
     weights = {
-        "e": normal(rng, inner, 8, 1, 1),
+        "e": normal(rng, inner, 8, window, window),
         "eb": normal(rng, inner),
         "d": normal(rng, inner, 1, 3, 3),
         "db": normal(rng, inner),
@@ -140,7 +153,7 @@ def block(outputs=("y",), size=(20, 24), expands=True):
     }
     around = {"group": inner, "pads": [1, 1, 1, 1]}
     nodes = [
-        helper.make_node("Conv", ["x", "e", "eb"], ["a"]),
+        helper.make_node("Conv", ["x", "e", "eb"], ["a"], pads=[window // 2] * 4),
         helper.make_node("Clip", ["a", "zero", "six"], ["b"]),
         helper.make_node("Conv", ["b", "d", "db"], ["c"], **around),
         helper.make_node("Clip", ["c", "zero", "six"], ["m"]),
@@ -172,14 +185,14 @@ def kernels_of(model):
     return [plan.kernel for plan in compile_model(model).explain()]
 
 
-WHOLE = "depthwise convolution with products"
+WHOLE = "convolutions in bands"
 HALF = "depthwise convolution and product"
 
 
-@pytest.mark.parametrize("expands", [True, False])
-def test_models(monkeypatch, expands):
+@pytest.mark.parametrize(("expands", "window"), [(True, 1), (True, 3), (False, 1)])
+def test_models(monkeypatch, expands, window):
     monkeypatch.setattr(separable, "LEAST_BYTES", 1)
-    model = block(expands=expands)
+    model = block(expands=expands, window=window)
     plans = check(model).explain()
     assert {plan.kernel for plan in plans} == {WHOLE if expands else HALF}
     assert len(plans) == len(model.graph.node)

@@ -1,4 +1,4 @@
-"""Depthwise convolutions that are computed in one pass with the products around them.
+"""Depthwise convolutions that are computed in one pass with what is around them.
 
 The image between a product that makes many channels of few and a depthwise convolution is the
 largest of networks for small devices. Where it does not fit the second cache, most of both steps'
@@ -11,14 +11,16 @@ import math
 
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.convolve import Convolve
+from narrowpass_xnn_cpu.lower.ending import Ended
 from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native.operators.separable import Separable
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 
-LEAST_BYTES = 1 << 20
-"""Of an inner image, so that it pays not to write it: about what a core's second cache has."""
+LEAST_BYTES = 1 << 19
+"""Of an inner image, so that it pays not to write it: half of what a core's second cache has."""
 
 
 def take_depthwise(op: Op, last: Linear, builder: Builder, perm: Perm) -> bool:
@@ -35,22 +37,22 @@ def take_depthwise(op: Op, last: Linear, builder: Builder, perm: Perm) -> bool:
     if found is None or project is None or not op.residual_fits:
         return False
     middle, depthwise = found
+    expand: TiledFullyConnected | TiledConvolution | None = None
+    replaced: list[Step] = [middle]
     first = _expanding(middle, builder)
     if first is not None and _bytes(middle.inputs[0], builder) >= LEAST_BYTES:
-        replaced: list[Step] = [first, middle]
-    elif _bytes(last.inputs[0], builder) >= LEAST_BYTES:
-        first, replaced = None, [middle]
-    else:
+        expand, replaced = first[1], [first[0], middle]
+    elif _bytes(last.inputs[0], builder) < LEAST_BYTES:
         return False
-    expand = None if first is None else first.product.tiled
     given = replaced[0].inputs[0]
+    convolution = next(old for old in replaced if isinstance(old, Convolve))
     residual = last.inputs[1] if len(last.inputs) > 1 else None
-    name = "depthwise convolution with products" if first else "depthwise convolution and product"
+    name = "depthwise convolution and product" if expand is None else "convolutions in bands"
     step = Convolve(
         given,
         last.output,
         Separable(expand, depthwise, project),
-        middle.window,
+        convolution.window,
         project.outputs,
         name,
         last.epilogue,
@@ -72,12 +74,20 @@ def _depthwise(last: Linear, builder: Builder) -> tuple[Convolve, TiledDepthwise
     return (step, operator) if isinstance(operator, TiledDepthwise) else None
 
 
-def _expanding(middle: Convolve, builder: Builder) -> Linear | None:
-    """Give the product that makes what a depthwise convolution alone reads."""
+def _expanding(
+    middle: Convolve, builder: Builder
+) -> tuple[Ended, TiledFullyConnected | TiledConvolution] | None:
+    """Give what makes what a depthwise convolution alone reads, and its operator."""
     step = builder.maker(middle.inputs[0], middle)
-    if not isinstance(step, Linear) or step.product.tiled is None:
+    operator: object = None
+    if isinstance(step, Linear):
+        operator = step.product.tiled
+    elif isinstance(step, Convolve):
+        operator = step.operator
+    if not isinstance(step, Ended) or step.epilogue.residual:
         return None
-    return None if step.epilogue.residual else step
+    fits = isinstance(operator, TiledFullyConnected | TiledConvolution)
+    return (step, operator) if fits else None
 
 
 def _bytes(slot: Slot, builder: Builder) -> int:

@@ -78,8 +78,12 @@ class _TiledFp32(tiled.Tiled):
         movement: Movement,
         epilogue: Epilogue,
         pool: ThreadPool,
+        rows: int = 0,
     ) -> None:
-        """Make the parameters for an input of `shape` and an output of `out` pixels."""
+        """Make the parameters for an input of `shape` and an output of `out` pixels.
+
+        Where `rows` are given, so many rows of the output are computed at a time, by one thread.
+        """
         batch, height, width, channels = shape
         out_height, out_width = out
         steps, dilations = tuple(movement.strides), tuple(movement.dilations)
@@ -101,8 +105,10 @@ class _TiledFp32(tiled.Tiled):
             wanted = -(-pool.threads // (batch * parts))
             least = -(-_PIXELS // 2 // out_width)
             band, bands = tiled.even_bands(out_height, max(least, -(-out_height // wanted)))
-        rows = (band - 1) * steps[0] + reach[0]
-        elements = tiled.checked_elements(rows * wide_width * channels)
+        if rows:
+            band, bands, parts = rows, 1, 1
+        needed = (band - 1) * steps[0] + reach[0]
+        elements = tiled.checked_elements(needed * wide_width * channels)
         pixels = tiled.line(4 * elements) if copies else 0
         starts = pixels + tiled.line(4 * band * out_width)
         scratch = starts + tiled.line(4 * runs[0])
@@ -138,16 +144,6 @@ class _TiledFp32(tiled.Tiled):
             "thread_scratch": scratch,
         }
         self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
-
-    @property
-    def packed(self) -> Any:
-        """Where the packed weights lie, for C."""
-        return self._packed_weights
-
-    @property
-    def lanes(self) -> int:
-        """Those that weights are packed for."""
-        return self._lanes
 
     def end_with(self, epilogue: Epilogue) -> None:
         """Let this become of sums, until the next `reshape`."""
@@ -192,7 +188,7 @@ class TiledConvolution(_TiledFp32):
         check_movement(movement)
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._movement = (height, width), movement
-        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
+        self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -201,8 +197,11 @@ class TiledConvolution(_TiledFp32):
         sizes = groups, outputs // groups, height * width * per_group
         self._pack(kernel, bias, sizes, False, session)
 
-    def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
-        """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
+    def reshape(self, shape: Sequence[int], pool: ThreadPool, rows: int = 0) -> tuple[int, int]:
+        """Take an input of `shape` [N, H, W, C]; give the output's height and width.
+
+        Where `rows` are given, the parameters are for so many rows of the output at a time.
+        """
         batch, height, width, channels = checked_shape(shape, 4)
         if channels != self.channels:
             raise BackendError(f"a convolution of {self.channels} channels got {channels}")
@@ -210,7 +209,15 @@ class TiledConvolution(_TiledFp32):
         out = output_size(sizes, self._window, self._movement)
         checked_shape((batch, *out, self.outputs))
         self._reshape(
-            sizes, out, self.outputs, self._window, self._runs, self._movement, self._epilogue, pool
+            sizes,
+            out,
+            self.outputs,
+            self._window,
+            self._runs,
+            self._movement,
+            self.epilogue,
+            pool,
+            rows,
         )
         return out
 
@@ -273,3 +280,13 @@ class TiledFullyConnected(_TiledFp32):
         runs = 1, self.channels
         self._reshape(sizes, out, self.outputs, (1, 1), runs, Movement(), self.epilogue, pool)
         return self.params
+
+    def reshape_image(self, shape: Sequence[int], pool: ThreadPool, rows: int) -> tuple[int, int]:
+        """Take pixels [N, H, W, C] as their rows, so many at a time; give height and width."""
+        batch, height, width, channels = checked_shape(shape, 4)
+        if channels != self.channels:
+            raise BackendError(f"a product of {self.channels} channels got {channels}")
+        image, out, one = (batch, height, width, channels), (height, width), (1, 1)
+        runs = 1, channels
+        self._reshape(image, out, self.outputs, one, runs, Movement(), self.epilogue, pool, rows)
+        return out
