@@ -1,11 +1,11 @@
 /* Depthwise convolutions for one instruction set.
  *
  * Who includes this defines LANES, the floats of a register, which divide the channels of a block
- * of weights; HIGH, the rows of the output of a tile; DEPTHWISE, the name of the function that is
+ * of weights; HIGH, the most rows of the output of a tile, 1, 2 or 4; DEPTHWISE, the name of the function that is
  * made, and TARGET, its attribute. Then `vec` and what is done with it: load, load_some, store,
  * store_some, plus, multiply_add, clamped.
  *
- * A tile is HIGH rows by WIDE pixels of the output. Its windows overlap: each pixel of the image is
+ * A tile is up to HIGH rows by WIDE pixels of the output. Its windows overlap: each pixel of the image is
  * loaded once for all windows that it is in. Channels are the innermost loop, so that memory is
  * read and written as it lies; what a tile reads and writes of all channels stays in the first
  * cache. */
@@ -25,7 +25,7 @@ INLINE const float *weights_of(const np_fp32_windows *p, size_t channel) {
  * `step`; x[i] is where row i of the image has the tile's first column. */
 INLINE void tile(const np_fp32_windows *p, const float *const *x, size_t channel, float *out,
                  size_t out_row, const int high, const int size, const int step) {
-  vec sums[2][WIDE];
+  vec sums[HIGH][WIDE];
   const float *weights = weights_of(p, channel);
   const size_t pixel = p->pixel;
   const vec bias = load(weights);
@@ -175,8 +175,8 @@ INLINE void tiles(const np_fp32_windows *p, size_t row, size_t column, const int
   for (size_t r = row; r < row + (size_t)high; r++) row_part(p, r, column, channel, WIDE);
 }
 
-/* Rows from `row` on: `high` of them where no row of their windows is outside, otherwise one.
- * Windows of `size` 0 are others than those that there are tiles for. */
+/* Rows from `row` on, as many as a tile may have where no row of their windows is outside; gives how
+ * many these are. Windows of `size` 0 are others than those that there are tiles for. */
 INLINE size_t some_rows(const np_fp32_windows *p, size_t row, taps whole, const int size,
                         const int step) {
   size_t inside_rows = 0; /* of the image, from the window's first on */
@@ -188,15 +188,19 @@ INLINE size_t some_rows(const np_fp32_windows *p, size_t row, taps whole, const 
     while (inside_rows < wanted && p->rows[first + inside_rows] != NULL) inside_rows++;
   }
   const int tiled = size > 0 && inside_rows >= (size_t)size;
-  const int two = HIGH == 2 && size > 0 && inside_rows == (size_t)(step + size);
-  const size_t rows = two ? 2 : 1;
+  /* Windows that move by 2 share fewer rows: more than two of them do not pay. */
+  const int four = HIGH == 4 && step == 1 && tiled && inside_rows == (size_t)(3 + size);
+  const int two = HIGH >= 2 && tiled && !four && inside_rows >= (size_t)(step + size);
+  const size_t rows = four ? 4 : two ? 2 : 1;
   size_t column = 0;
   while (column < p->out_width) {
     const int wide = column >= whole.first && column + WIDE <= whole.end;
     if (!wide) {
       for (size_t r = row; r < row + rows; r++) row_part(p, r, column, 0, 1);
-    } else if (two) {
+    } else if (HIGH == 4 && step == 1 && four) {
       tiles(p, row, column, HIGH, size, step);
+    } else if (HIGH >= 2 && two) {
+      tiles(p, row, column, HIGH < 2 ? HIGH : 2, size, step);
     } else if (tiled) {
       tiles(p, row, column, 1, size, step);
     } else {

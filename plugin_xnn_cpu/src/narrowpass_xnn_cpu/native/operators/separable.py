@@ -72,7 +72,7 @@ class Separable(Operator):
             wanted = -(-_SPANS * pool.threads // batch)
             if expand is not None:
                 wanted = min(wanted, max(height // _LEAST_SPAN, -(-pool.threads // batch)))
-            span, spans = tiled.even_bands(out_height, -(-out_height // wanted), 2)
+            span, spans = tiled.even_bands(out_height, -(-out_height // wanted))
         # A strip of n rows takes (n - 1) · step + reach rows of the ring, and n of the middle.
         ring_bytes, middle_bytes = 4 * inner * width, 4 * inner * out_width
         if expand is None:
