@@ -12,7 +12,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthw
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 
-_STRIP_BYTES = 1 << 18
+_STRIP_BYTES = 3 << 17
 """Of the inner images, what a thread works on at a time: it stays in the second cache."""
 _SPANS = 4
 """For each thread, where there are several: one that is late leaves some of them to others."""
@@ -78,7 +78,7 @@ class Separable(Operator):
         if expand is None:
             ring_bytes = 0
         room = _STRIP_BYTES - ring_bytes * (reach - step)
-        strip, _ = tiled.even_bands(span, room // (ring_bytes * step + middle_bytes), 2)
+        strip, _ = tiled.even_bands(span, max(1, room // (ring_bytes * step + middle_bytes)), 2)
         ring = (strip - 1) * step + reach
         project.reshape_image((batch, out_height, out_width, inner), pool, strip)
         if isinstance(expand, TiledConvolution):
