@@ -242,12 +242,12 @@ void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const 
 }
 
 int np_fp32_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
-                        pthreadpool_t pool) {
+                        np_workers *workers) {
   const struct np_fp32_convolution_params *p = params;
   job task = job_of(p, inputs[0], inputs[1], out, workspace);
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
                                          p->batch * p->bands * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

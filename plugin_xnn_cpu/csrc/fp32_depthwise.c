@@ -110,7 +110,7 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_fp32_depthwise(const void *params, const void *const *inputs, void *out, void *workspace,
-                      pthreadpool_t pool) {
+                      np_workers *workers) {
   const struct np_fp32_depthwise_params *p = params;
   job task = {
       .params = p,
@@ -123,7 +123,7 @@ int np_fp32_depthwise(const void *params, const void *const *inputs, void *out, 
   };
   const double outputs = (double)p->batch * (double)(p->out_height * p->out_width * p->channels);
   const double work = outputs * (double)(p->window[0] * p->window[1]);
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
-                                         p->batch * p->bands * p->parts, NP_DISABLE_DENORMALS);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts,
+            NP_DISABLE_DENORMALS);
   return 0;
 }

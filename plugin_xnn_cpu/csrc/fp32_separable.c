@@ -84,7 +84,7 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_fp32_separable(const void *params, const void *const *inputs, void *out, void *workspace,
-                      pthreadpool_t pool) {
+                      np_workers *workers) {
   const struct np_fp32_separable_params *p = params;
   const struct np_fp32_depthwise_params *d = &p->depthwise;
   job task = {
@@ -95,7 +95,6 @@ int np_fp32_separable(const void *params, const void *const *inputs, void *out, 
       .out = out,
       .scratch = workspace,
   };
-  pthreadpool_parallelize_1d_with_thread(pool, part, &task, d->batch * p->spans,
-                                         NP_DISABLE_DENORMALS);
+  np_divide(workers, part, &task, d->batch * p->spans, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -38,8 +38,9 @@ product or convolution                       XNNPACK  here
 3 x 3 by 2 of 224 x 224, 3 to 32 channels         69    59
 ===========================================  =======  ====
 
-Depthwise convolutions have another kernel, which is XNNPACK's everywhere. What runs on Neon is
-near the limit of the processor.
+Depthwise convolutions have other kernels. On AVX-512 ours are faster where windows move by 1, and
+about as fast where they move by 2 (`benchmarks/fp32_depthwise.py`); elsewhere, and with several
+outputs for each channel, XNNPACK's are taken. What runs on Neon is near the limit of the processor.
 """
 
 from __future__ import annotations
