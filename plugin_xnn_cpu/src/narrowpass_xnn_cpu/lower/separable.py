@@ -79,15 +79,12 @@ def _expanding(
 ) -> tuple[Ended, TiledFullyConnected | TiledConvolution] | None:
     """Give what makes what a depthwise convolution alone reads, and its operator."""
     step = builder.maker(middle.inputs[0], middle)
-    operator: object = None
-    if isinstance(step, Linear):
-        operator = step.product.tiled
-    elif isinstance(step, Convolve):
-        operator = step.operator
-    if not isinstance(step, Ended) or step.epilogue.residual:
+    if not isinstance(step, Linear | Convolve) or step.epilogue.residual:
         return None
-    fits = isinstance(operator, TiledFullyConnected | TiledConvolution)
-    return (step, operator) if fits else None
+    operator = step.product.tiled if isinstance(step, Linear) else step.operator
+    if not isinstance(operator, TiledFullyConnected | TiledConvolution):
+        return None
+    return step, operator
 
 
 def _bytes(slot: Slot, builder: Builder) -> int:
