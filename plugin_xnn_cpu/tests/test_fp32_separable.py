@@ -9,7 +9,7 @@ from fp32_kit import EPILOGUES, STEEPEST, code, compare, convolve, ended, run  #
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from xnn_kit import check, compile_model
+from xnn_kit import check, compile_model, feeds_for
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import separable
@@ -134,7 +134,7 @@ def test_refusals():
         Separable(None, plain, fits).reshape((1, 5, 5, 4), shared(1))
 
 
-def block(outputs=("y",), size=(20, 24), expands=True, window=1):
+def block(outputs=("y",), size=(20, 24), expands=True, window=1, batch=1):
     """Give a block as of MobileNetV2: 8 channels become 48, then 8 again, plus the input.
 
     The first convolution may be missing, or have a larger window than 1.
@@ -162,7 +162,7 @@ def block(outputs=("y",), size=(20, 24), expands=True, window=1):
     ]
     channels = {"x": 8, "b": inner, "m": inner, "y": 8}
     values = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, count, *size])
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, count, *size])
         for name, count in channels.items()
     }
     if not expands:
@@ -196,6 +196,19 @@ def test_models(monkeypatch, expands, window):
     plans = check(model).explain()
     assert {plan.kernel for plan in plans} == {WHOLE if expands else HALF}
     assert len(plans) == len(model.graph.node)
+
+
+def test_batches_of_any_size(monkeypatch):
+    monkeypatch.setattr(separable, "LEAST_BYTES", 1)
+    model = block(batch="n")
+    program = compile_model(model)
+    assert {plan.kernel for plan in program.explain()} == {WHOLE}
+    for n in (2, 0, 1):
+        feeds = feeds_for(model, sizes={"n": n})
+        if n:
+            check(model, feeds, program=program)
+        else:
+            assert program.run(feeds)["y"].shape == (0, 8, 20, 24)
 
 
 def test_small_images_stay_apart():
