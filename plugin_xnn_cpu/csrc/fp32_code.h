@@ -39,7 +39,7 @@ typedef struct {
   size_t first;
   size_t columns;
   size_t width;  /* with those that fill the last vector */
-  size_t offset; /* floats, in the group's packed weights */
+  size_t offset; /* floats, in the group's packed weights: of the bias, which the weights follow */
 } np_fp32_place;
 
 /* Panel `number` of a group of `outputs` columns, each of a bias and `inputs` weights. */
@@ -47,6 +47,12 @@ np_fp32_place np_fp32_panel_place(size_t lanes, size_t outputs, size_t inputs, s
 
 /* Code for the lanes that weights are packed for. */
 np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target);
+
+/* Compute `rows` rows of the output from `first` on, of one image; no more than `band`, which what is
+ * needed of the scratch memory follows from. The residual lies as these rows do. */
+void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const float *image,
+                              size_t first, size_t rows, const float *residual, float *out,
+                              uint8_t *scratch);
 
 np_fp32_multiply np_fp32_multiply_plain;
 #ifdef NP_CHOOSES_CPU

@@ -135,16 +135,10 @@ static void multiply_group(const job *task, np_fp32_panel panel, const float *pa
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  const job *task = context;
+/* `rows` rows of the output from `first` on, of the panels of each group from `panel` to `end`. */
+static void some_rows(const job *task, const float *image, size_t first, size_t rows, size_t panel,
+                      size_t end, float *out, uint8_t *scratch) {
   const struct np_fp32_convolution_params *p = task->params;
-  const size_t side = index % p->parts;
-  const size_t band = index / p->parts % p->bands;
-  const size_t number = index / p->parts / p->bands;
-  const size_t first = band * p->band;
-  const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
-  const float *image = task->in + number * p->height * p->width * p->channels;
-  uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
   const np_windows windows = {p->wide_width, p->channels,  p->window,
@@ -171,9 +165,8 @@ static void part(void *context, size_t thread, size_t index) {
   }
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
-  const size_t panels = np_fp32_panels(p->lanes, outputs);
   const size_t group_size = np_fp32_packed_size(p->lanes, 1, outputs, p->runs * p->run_length);
-  np_fp32_panel panel = {
+  np_fp32_panel given = {
       .pixels = pixels,
       .count = rows * p->out_width,
       .runs = runs,
@@ -181,32 +174,59 @@ static void part(void *context, size_t thread, size_t index) {
       .out_stride = p->outputs,
       .epilogue = &task->epilogue,
   };
-  float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
   for (size_t group = 0; group < p->groups; group++) {
-    panel.image = image + group * inputs;
-    panel.out = out + group * outputs;
+    given.image = image + group * inputs;
+    given.out = out + group * outputs;
     const float *packed = (const float *)p->packed + group * (group_size / sizeof(float));
-    multiply_group(task, panel, packed, side * panels / p->parts,
-                   (side + 1) * panels / p->parts);
+    multiply_group(task, given, packed, panel, end);
   }
 }
 
-int np_fp32_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
-                        np_workers *workers) {
-  const struct np_fp32_convolution_params *p = params;
+static void part(void *context, size_t thread, size_t index) {
+  const job *task = context;
+  const struct np_fp32_convolution_params *p = task->params;
+  const size_t side = index % p->parts;
+  const size_t band = index / p->parts % p->bands;
+  const size_t number = index / p->parts / p->bands;
+  const size_t first = band * p->band;
+  const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
+  const float *image = task->in + number * p->height * p->width * p->channels;
+  float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
+  const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
+  some_rows(task, image, first, rows, side * panels / p->parts, (side + 1) * panels / p->parts, out,
+            task->scratch + thread * p->thread_scratch);
+}
+
+static job job_of(const struct np_fp32_convolution_params *p, const float *in,
+                  const float *residual, float *out, uint8_t *scratch) {
   job task = {
       .params = p,
       .multiply = np_fp32_multiply_for(p->lanes, p->target),
       .end = np_epilogue_for(p->target),
       .epilogue = p->epilogue,
-      .in = inputs[0],
-      .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
-      .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
+      .in = in,
+      .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? residual : NULL,
+      .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? residual : NULL,
       .out = out,
-      .scratch = workspace,
+      .scratch = scratch,
   };
   /* What is added before is part of the sums already when the epilogue begins. */
   if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
+  return task;
+}
+
+void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const float *image,
+                              size_t first, size_t rows, const float *residual, float *out,
+                              uint8_t *scratch) {
+  const job task = job_of(p, image, residual, out, scratch);
+  const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
+  some_rows(&task, image, first, rows, 0, panels, out, scratch);
+}
+
+int np_fp32_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
+                        np_workers *workers) {
+  const struct np_fp32_convolution_params *p = params;
+  job task = job_of(p, inputs[0], inputs[1], out, workspace);
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
   np_divide(work < SMALL_WORK ? NULL : workers, part, &task,

@@ -160,6 +160,10 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_fp32_convolution(step->params, inputs, out, workspace, workers);
     case NP_FP32_WINOGRAD:
       return np_fp32_winograd(step->params, inputs, out, workspace, workers);
+    case NP_FP32_DEPTHWISE:
+      return np_fp32_depthwise(step->params, inputs, out, workspace, workers);
+    case NP_FP32_SEPARABLE:
+      return np_fp32_separable(step->params, inputs, out, workspace, workers);
     case NP_NBITS:
       return np_nbits(step->params, inputs, out, workspace, workers);
     case NP_BF16_CONVOLUTION:

@@ -70,7 +70,9 @@ enum np_call {
   NP_INT8_ROWS = 77,
   NP_INT8_QUAD_DEPTHWISE = 78,
   NP_FEW_ROWS = 80,
-  NP_FP32_WINOGRAD = 83
+  NP_FP32_WINOGRAD = 81,
+  NP_FP32_DEPTHWISE = 82,
+  NP_FP32_SEPARABLE = 83
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

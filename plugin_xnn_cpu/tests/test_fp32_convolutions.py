@@ -150,12 +150,6 @@ def test_models(name):
             assert y.shape[:2] == (0, 18)
 
 
-def test_depthwise_stays():
-    model = one_node("Conv", [[1, 8, 5, 5], np.ones((8, 1, 3, 3), np.float32)], group=8)
-    (plan,) = check(model).explain()
-    assert plan.kernel == "xnn depthwise convolution"
-
-
 def test_the_choice_follows_the_processor(monkeypatch):
     model = one_node("Conv", [[1, 8, 5, 5], np.ones((8, 8, 1, 1), np.float32)])
     monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: False)

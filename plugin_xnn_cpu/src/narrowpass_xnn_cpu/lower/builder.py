@@ -50,6 +50,7 @@ class Builder:
         self._items: list[Item] = []
         self._places: list[Place] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
+        self._values: dict[Slot, list[ir.Value]] = {}
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._constants: dict[tuple[str, Perm, int], Slot] = {}
@@ -187,21 +188,34 @@ class Builder:
 
         return self.once((slot, what), add)
 
-    def maker(self, slot: Slot) -> Step | None:
-        """Give the step that makes a slot, where no step of this partition reads it."""
+    def maker(self, slot: Slot, reader: Step | None = None) -> Step | None:
+        """Give the step that makes a slot, where nobody but an operation of this graph needs it.
+
+        Args:
+            slot: the slot; one value lies there, which one node reads.
+            reader: the step of that node, where it has one already; no other step reads the slot.
+        """
+        values = self._values.get(slot, [])
+        if len(values) != 1 or self.facts.only_user(values[0]) is None:
+            return None
         steps = [item for item in self._items if isinstance(item, Step)]
-        if any(slot in step.inputs for step in steps):
+        if any(slot in step.inputs for step in steps if step is not reader):
             return None
         return next((step for step in steps if step.output is slot), None)
 
-    def replace(self, old: Step, step: Step, value: ir.Value, perm: Perm) -> None:
-        """Put a step in the place of one whose output nobody needs, and make `value` with it.
+    def value_of(self, slot: Slot) -> ir.Value:
+        """Give a value that lies in a slot, of which `maker` has given the step."""
+        return self._values[slot][0]
 
-        It comes last, since it may read what was made after the other one.
+    def replace(self, old: Sequence[Step], step: Step, value: ir.Value, perm: Perm) -> None:
+        """Put a step in the place of some whose outputs nobody else needs; make `value` with it.
+
+        It comes last, since it may read what was made after the others.
         """
-        self._items.remove(old)
-        self._places = [place for place in self._places if place.slot is not old.output]
-        nodes = step.nodes
+        outputs = [item.output for item in old]
+        self._items = [item for item in self._items if item not in old]
+        self._places = [place for place in self._places if place.slot not in outputs]
+        nodes = [name for item in old for name in item.nodes]
         self.emit(step, value, perm)
         step.nodes = tuple(dict.fromkeys((*nodes, *step.nodes)))
 
@@ -219,6 +233,7 @@ class Builder:
     def _place(self, value: ir.Value, slot: Slot, perm: Perm) -> None:
         name = value.name or ""
         self._slots.setdefault(name, {})[perm] = slot
+        self._values.setdefault(slot, []).append(value)
         self._places.append(Place(name, slot, perm))
 
     def observe(self, values: Sequence[ir.Value]) -> None:

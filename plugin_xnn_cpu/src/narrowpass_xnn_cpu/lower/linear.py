@@ -35,6 +35,9 @@ class Linear(Ended):
         product: makes them.
         residual: what is added, where the product's epilogue has that.
         fits: whether it surely has the shape of the result.
+
+    Attributes:
+        product: makes the products.
     """
 
     def __init__(
@@ -46,14 +49,14 @@ class Linear(Ended):
         fits: bool = True,
     ) -> None:
         super().__init__(given, output, product.epilogue, residual, fits)
-        self._product = product
+        self.product = product
         self.precision = product.precision
         self.kernel = product.kernel
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
         shape = shapes[0]
-        product = self._product
+        product = self.product
         if not product.quantized_rows and shape[-1] != product.channels:
             raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {product.channels}")
         result = (*shape[:-1], product.outputs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolution import CHANNELS_LAST, Window
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduced

@@ -229,6 +229,13 @@ class Product:
         self._operators[dtype] = made
         return made
 
+    @property
+    def tiled(self) -> TiledFullyConnected | None:
+        """The operator of float32 that is ours, where there is no other one."""
+        made = list(self._operators.values())
+        only = made[0] if len(made) == 1 and self._source is None else None
+        return only if isinstance(only, TiledFullyConnected) else None
+
     def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         found = self._by_type(rows)

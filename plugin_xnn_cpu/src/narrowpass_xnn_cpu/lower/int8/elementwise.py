@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
-from narrowpass_xnn_cpu.lower.convolution import CHANNELS_LAST, Convolve
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve
 from narrowpass_xnn_cpu.lower.elementwise import common_layout, operand, same_shape
 from narrowpass_xnn_cpu.lower.int8.constants import byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
@@ -103,7 +103,7 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
         turned = added if index == 0 else added.turned()
         step = made.plus(slots[1 - index], builder.new(op.output), turned)
         if step is not None:
-            builder.replace(made, step, op.output, perm)
+            builder.replace([made], step, op.output, perm)
             return True
     return False
 

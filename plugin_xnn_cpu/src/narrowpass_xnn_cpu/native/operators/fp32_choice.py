@@ -39,8 +39,9 @@ product or convolution                       XNNPACK  here
 ===========================================  =======  ====
 
 Windows of 3 x 3 that move by 1 may be computed with fewer multiplications: see `winograd_choice`.
-Depthwise convolutions have another kernel, which is XNNPACK's everywhere. What runs on Neon is near
-the limit of the processor.
+Depthwise convolutions have other kernels. On AVX-512 ours are faster where windows move by 1, and
+about as fast where they move by 2 (`benchmarks/fp32_depthwise.py`); elsewhere, and with several
+outputs for each channel, XNNPACK's are taken. What runs on Neon is near the limit of the processor.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
 from narrowpass_xnn_cpu.native.operators.winograd_fp32 import WinogradConvolution
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
-AnyConvolution = Convolution | TiledConvolution | WinogradConvolution
+AnyConvolution = Convolution | TiledConvolution | TiledDepthwise | WinogradConvolution
 AnyFullyConnected = FullyConnected | TiledFullyConnected
 
 
@@ -84,11 +86,18 @@ def is_product(window: tuple[int, int], movement: Movement) -> bool:
     return window == (1, 1) and movement.groups == 1 and not moved and convolutions_are_ours()
 
 
-def is_ours(window: tuple[int, int], movement: Movement, *, depthwise: bool) -> bool:
+def depthwise_is_ours(outputs: int, movement: Movement) -> bool:
+    """Tell whether a depthwise convolution runs by a kernel of ours: one output for each input."""
+    return products_are_ours() and outputs == movement.groups
+
+
+def is_ours(window: tuple[int, int], movement: Movement, outputs: int, *, depthwise: bool) -> bool:
     """Tell whether a convolution runs by a kernel of ours, which ends with any epilogue."""
     if is_product(window, movement):
         return products_are_ours()
-    return convolutions_are_ours() and not depthwise
+    if depthwise:
+        return depthwise_is_ours(outputs, movement)
+    return convolutions_are_ours()
 
 
 def convolution(
@@ -117,6 +126,8 @@ def convolution(
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
+    if depthwise and depthwise_is_ours(kernel.shape[-1], movement):
+        return TiledDepthwise(kernel, bias, movement, epilogue, session=session)
     if convolutions_are_ours() and not depthwise:
         tile = tile_for(kernel.shape, movement, image) if winograd else 0
         if tile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
@@ -80,9 +81,17 @@ class _TiledFp32(Fp32):
         )
 
     def _reshape(
-        self, image: Sequence[int], out: tuple[int, int], epilogue: Epilogue, pool: ThreadPool
+        self,
+        image: Sequence[int],
+        out: tuple[int, int],
+        epilogue: Epilogue,
+        pool: ThreadPool,
+        rows: int = 0,
     ) -> None:
-        """Make the parameters for an image [N, H, W, C] and an output of `out` pixels."""
+        """Make the parameters for an image [N, H, W, C] and an output of `out` pixels.
+
+        Where `rows` are given, so many rows of the output are computed at a time, by one thread.
+        """
         windows, movement = self._windows, self._windows.movement
         window, (runs, run_length) = windows.size, windows.runs
         batch, _, width, channels = image
@@ -105,8 +114,10 @@ class _TiledFp32(Fp32):
             wanted = -(-pool.threads // (batch * parts))
             least = -(-_PIXELS // 2 // out_width)
             band, bands = tiled.even_bands(out_height, max(least, -(-out_height // wanted)))
-        rows = (band - 1) * steps[0] + reach[0]
-        elements = tiled.checked_elements(rows * wide_width * channels)
+        if rows:
+            band, bands, parts = rows, 1, 1
+        needed = (band - 1) * steps[0] + reach[0]
+        elements = tiled.checked_elements(needed * wide_width * channels)
         scratch = windows.scratch(4 * elements if copies else 0, band * out_width)
         self.workspace = pool.threads * scratch["thread_scratch"]
         given = {
@@ -161,13 +172,16 @@ class TiledConvolution(_TiledFp32):
         session: Session | None = None,
     ) -> None:
         super().__init__()
-        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
+        self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         self._pack(Windows.of(kernel.shape, movement), kernel, bias, False, session)
 
-    def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
-        """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
+    def reshape(self, shape: Sequence[int], pool: ThreadPool, rows: int = 0) -> tuple[int, int]:
+        """Take an input of `shape` [N, H, W, C]; give the output's height and width.
+
+        Where `rows` are given, the parameters are for so many rows of the output at a time.
+        """
         image, out = self._windows.over(shape)
-        self._reshape(image, out, self._epilogue, pool)
+        self._reshape(image, out, self.epilogue, pool, rows)
         return out
 
 
@@ -180,6 +194,9 @@ class TiledFullyConnected(_TiledFp32):
         epilogue: what becomes of sums.
         transposed: whether the kernel has its input channels first.
         session: of the weights cache; None to pack for this operator alone.
+
+    Attributes:
+        epilogue: what becomes of sums, unless `end_with` says something else.
 
     Raises:
         BackendError: what is not valid.
@@ -198,7 +215,7 @@ class TiledFullyConnected(_TiledFp32):
         outputs, inputs = checked_shape(kernel.shape, 2)
         if transposed:
             outputs, inputs = inputs, outputs
-        self._epilogue = epilogue
+        self.epilogue = epilogue
         self._few: FewRows | None = None
         windows = Windows(inputs, outputs, (1, 1), Movement())
         self._pack(windows, kernel, bias, transposed, session)
@@ -222,5 +239,14 @@ class TiledFullyConnected(_TiledFp32):
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
         checked_shape((rows, max(self.channels, self.outputs)))
-        self._reshape((1, rows, 1, self.channels), (rows, 1), self._epilogue, pool)
+        self._reshape((1, rows, 1, self.channels), (rows, 1), self.epilogue, pool)
         return self.params
+
+    def reshape_image(self, shape: Sequence[int], pool: ThreadPool, rows: int) -> tuple[int, int]:
+        """Take pixels [N, H, W, C] as their rows, so many at a time; give height and width."""
+        batch, height, width, channels = checked_shape(shape, 4)
+        if channels != self.channels:
+            raise BackendError(f"a product of {self.channels} channels got {channels}")
+        out = height, width
+        self._reshape((batch, *out, channels), out, self.epilogue, pool, rows)
+        return out

@@ -1,0 +1,201 @@
+"""Times depthwise convolutions of float32, alone and in one pass with the products around them.
+
+Usage: ``python benchmarks/fp32_depthwise.py [--threads 1] [--rounds 30]``
+
+Shapes are those of MobileNetV2, and some of 5 x 5 as EfficientNet has them. The first table
+compares ours with XNNPACK's depthwise convolutions: milliseconds by processor time where there is
+one thread, the median of all rounds, run in turns, and the best of them in brackets; then for the
+best of ours billions of operations a second, and of bytes that are read and written. The second
+table has blocks of a product, a depthwise convolution and a product: in one pass, and in three
+steps. Results must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import Convolution, Movement
+from narrowpass_xnn_cpu.native.operators.separable import Separable
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+# Height and width, channels, window, stride.
+DEPTHWISE = (
+    (112, 32, 3, 1),
+    (112, 96, 3, 2),
+    (56, 144, 3, 1),
+    (56, 144, 3, 2),
+    (28, 192, 3, 1),
+    (28, 192, 3, 2),
+    (14, 384, 3, 1),
+    (14, 576, 3, 1),
+    (14, 576, 3, 2),
+    (7, 960, 3, 1),
+    (56, 144, 5, 2),
+    (28, 240, 5, 1),
+    (14, 480, 5, 1),
+)
+
+# Height and width, inputs (0 where the first product is missing), channels, outputs, stride.
+BLOCKS = (
+    (112, 0, 32, 16, 1),
+    (112, 16, 96, 24, 2),
+    (56, 24, 144, 24, 1),
+    (56, 24, 144, 32, 2),
+    (28, 32, 192, 32, 1),
+    (28, 32, 192, 64, 2),
+    (14, 64, 384, 64, 1),
+    (14, 96, 576, 96, 1),
+    (7, 160, 960, 160, 1),
+)
+RELU6 = Epilogue(limits=(0.0, 6.0))
+
+Run = tuple[Any, int]
+"""An operator that was reshaped, and the floats of its output."""
+
+
+class Chain:
+    """Operators that run one after the other, as one tape."""
+
+    def __init__(self, x: np.ndarray[Any, Any], runs: Sequence[Run], pool: ThreadPool) -> None:
+        self._pool = pool
+        self._tape = Tape(
+            [
+                Entry(operator.call, (i,), i + 1, operator, operator.params, False, str(i))
+                for i, (operator, _) in enumerate(runs)
+            ],
+            len(runs) + 1,
+        )
+        self._kept = [aligned(x.nbytes)]
+        self._kept[0][: x.nbytes].view(np.float32)[...] = x.reshape(-1)
+        self._kept += [aligned(4 * size) for _, size in runs]
+        self._scratch = aligned(max(operator.workspace for operator, _ in runs))
+        self._tape.bind_workspace(self._scratch, 0)
+        for number, memory in enumerate(self._kept):
+            self._tape.bind(number, memory)
+        self.run()
+        self.result = self._kept[-1][: 4 * runs[-1][1]].view(np.float32).copy()
+
+    def run(self) -> None:
+        """Run them."""
+        self._tape.run(self._pool)
+
+
+def compare(chains: dict[str, Chain], rounds: int, threads: int) -> dict[str, list[float]]:
+    """Give the seconds of each round of each chain, which are run in turns."""
+    first, *rest = chains.values()
+    for other in rest:
+        np.testing.assert_allclose(other.result, first.result, rtol=0, atol=2e-4)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    start = clock()
+    first.run()
+    repeats = max(3, round(3e-3 / max(1e-6, clock() - start)))
+    seconds: dict[str, list[float]] = {name: [] for name in chains}
+    for _ in range(rounds):
+        for name, chain in chains.items():
+            chain.run()
+            start = clock()
+            for _ in range(repeats):
+                chain.run()
+            seconds[name].append((clock() - start) / repeats)
+    return seconds
+
+
+def shown(times: Sequence[float]) -> str:
+    """Give a median, and the best in brackets, in milliseconds."""
+    return f"{1e3 * statistics.median(times):9.3f} ({1e3 * min(times):6.3f})"
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
+    """Give random numbers."""
+    return rng.standard_normal(shape, np.float32)
+
+
+def alone(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
+    """Print the first table."""
+    print(f"{'depthwise':28}{'ours':>18}{'XNNPACK':>18}   faster  GFLOP/s    GB/s")
+    for size, channels, window, stride in DEPTHWISE:
+        pad = window // 2
+        movement = Movement((pad,) * 4, (stride, stride), groups=channels, limits=(0.0, 6.0))
+        kernel = Weight.of(normal(rng, window, window, channels))
+        bias = Weight.of(normal(rng, channels))
+        x = normal(rng, 1, size, size, channels)
+        chains = {}
+        outputs = 0
+        for name, operator in {
+            "ours": TiledDepthwise(kernel, bias, movement),
+            "XNNPACK": Convolution(kernel, bias, movement, depthwise=True),
+        }.items():
+            height, width = operator.reshape(x.shape, pool)
+            outputs = height * width * channels
+            chains[name] = Chain(x, [(operator, outputs)], pool)
+        seconds = compare(chains, rounds, pool.threads)
+        best, other = (statistics.median(times) for times in seconds.values())
+        rate = 2 * outputs * window * window / min(seconds["ours"]) / 1e9
+        moved = 4 * (x.size + outputs) / min(seconds["ours"]) / 1e9
+        text = f"{size}x{size}x{channels} {window}x{window}/{stride}"
+        times = "".join(map(shown, seconds.values()))
+        print(f"{text:28}{times} {other / best:8.2f} {rate:8.1f} {moved:7.1f}", flush=True)
+
+
+def blocks(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
+    """Print the second table."""
+    print(f"{'block':28}{'one pass':>18}{'three steps':>18}   faster  GFLOP/s")
+    for size, inputs, inner, outputs, stride in BLOCKS:
+        movement = Movement((1,) * 4, (stride, stride), groups=inner, limits=(0.0, 6.0))
+
+        def product(inputs: int, outputs: int, epilogue: Epilogue) -> TiledFullyConnected:
+            matrix = Weight.of(normal(rng, outputs, inputs) / np.float32(np.sqrt(inputs)))
+            return TiledFullyConnected(matrix, Weight.of(normal(rng, outputs)), epilogue)
+
+        expand = product(inputs, inner, RELU6) if inputs else None
+        kernel, bias = Weight.of(normal(rng, 3, 3, inner)), Weight.of(normal(rng, inner))
+        project = product(inner, outputs, Epilogue())
+        x = normal(rng, 1, size, size, inputs or inner)
+        together = TiledDepthwise(kernel, bias, movement)
+        depthwise = TiledDepthwise(kernel, bias, movement)
+        block = Separable(expand, together, project)
+        pixels = int(np.prod(block.reshape(x.shape, pool)))
+        runs: list[Run] = []
+        if expand is not None:
+            expand.reshape(size * size, pool)
+            runs.append((expand, size * size * inner))
+        depthwise.reshape((1, size, size, inner), pool)
+        project.reshape(pixels, pool)
+        runs += [(depthwise, pixels * inner), (project, pixels * outputs)]
+        chains = {
+            "one pass": Chain(x, [(block, pixels * outputs)], pool),
+            "three steps": Chain(x, runs, pool),
+        }
+        seconds = compare(chains, rounds, pool.threads)
+        one, three = (statistics.median(times) for times in seconds.values())
+        work = 2 * inner * (size * size * inputs + pixels * (9 + outputs))
+        rate = work / min(seconds["one pass"]) / 1e9
+        text = f"{size}x{size} {inputs}-{inner}-{outputs}/{stride}"
+        times = "".join(map(shown, seconds.values()))
+        print(f"{text:28}{times} {three / one:8.2f} {rate:8.1f}", flush=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=30)
+    arguments = parser.parse_args()
+    pool, rng = shared(arguments.threads), np.random.default_rng(0)
+    alone(rng, pool, arguments.rounds)
+    blocks(rng, pool, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Depthwise convolutions of float32 by kernels of ours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fp32_kit import EPILOGUES, compare, convolve, ended, fitted, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xnn_kit import check, compile_model, feeds_for, one_node
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+
+# Squares that move alike both ways have code of their own.
+WINDOWS = st.one_of(
+    st.sampled_from([(3, 3), (5, 5)]), st.tuples(st.integers(1, 7), st.integers(1, 7))
+)
+STRIDES = st.sampled_from([(1, 1), (1, 1), (2, 2), (2, 2), (1, 2), (2, 1), (3, 4)])
+DILATIONS = st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 2), (1, 3)])
+PADS = st.one_of(
+    st.sampled_from([(0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (2, 2, 2, 2)]),
+    st.tuples(*[st.integers(0, 9)] * 4),
+)
+SIZES = st.tuples(st.integers(1, 14), st.integers(1, 19))
+CHANNELS = st.sampled_from([1, 3, 4, 7, 8, 15, 16, 17, 24, 32, 33, 64, 72, 100, 130])
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def stored(array):
+    return None if array is None else Weight.of(array)
+
+
+def as_grouped(kernel):
+    """Give [KH, KW, C] as [C, KH, KW, 1]."""
+    return kernel.transpose(2, 0, 1)[..., None]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 3),
+    size=SIZES,
+    window=WINDOWS,
+    strides=STRIDES,
+    dilations=DILATIONS,
+    pads=PADS,
+    channels=CHANNELS,
+    epilogue=EPILOGUES,
+    has_bias=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_depthwise_convolutions(
+    seed, batch, size, window, strides, dilations, pads, channels, epilogue, has_bias, threads
+):
+    rng = np.random.default_rng(seed)
+    movement = Movement(pads, strides, dilations, channels)
+    x = normal(rng, batch, *fitted(size, window, movement), channels)
+    kernel = normal(rng, *window, channels)
+    bias = normal(rng, channels) if has_bias else None
+    operator = TiledDepthwise(Weight.of(kernel), stored(bias), movement, epilogue)
+    out = operator.reshape(x.shape, shared(threads))
+    residual = normal(rng, batch, *out, channels) if epilogue.residual else None
+    sums = convolve(x, as_grouped(kernel), bias, movement)
+    magnitudes = convolve(
+        abs(x), as_grouped(abs(kernel)), None if bias is None else abs(bias), movement
+    )
+    if residual is not None:
+        magnitudes = magnitudes + abs(residual)
+    got = run(operator, x, sums.shape, threads, residual)
+    compare(got, ended(sums, epilogue, residual), magnitudes, window[0] * window[1] + 2)
+    if epilogue.residual == "before":
+        again = run(operator, x, sums.shape, threads, residual, in_place=True)
+        np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize(
+    ("shape", "divided"), [((1, 64, 9, 40), "bands"), ((1, 7, 7, 200), "parts")]
+)
+def test_tasks(shape, divided):
+    rng = np.random.default_rng(2)
+    kernel = normal(rng, 3, 3, shape[3])
+    movement = Movement((1, 1, 1, 1), groups=shape[3])
+    operator = TiledDepthwise(Weight.of(kernel), None, movement)
+    operator.reshape(shape, shared(2))
+    assert getattr(operator.params, divided) > 2
+    x = normal(rng, *shape)
+    sums = convolve(x, as_grouped(kernel), None, movement)
+    magnitudes = convolve(abs(x), as_grouped(abs(kernel)), None, movement)
+    compare(run(operator, x, sums.shape, 2), sums, magnitudes, 10)
+
+
+@pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
+@pytest.mark.parametrize("channels", [16, 5])
+def test_what_is_not_finite_stays(limits, channels):
+    """NaN is not clamped; infinities are; each comes where its window is, and nowhere else."""
+    x = np.ones((1, 12, 12, channels), np.float32)
+    x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
+    kernel = np.full((3, 3, channels), 0.125, np.float32)
+    movement = Movement((1, 1, 1, 1), groups=channels, limits=limits)
+    operator = TiledDepthwise(Weight.of(kernel), None, movement)
+    operator.reshape(x.shape, shared(1))
+    got = run(operator, x, x.shape, 1)
+    expected = np.clip(convolve(x, as_grouped(kernel), None, movement), *limits)
+    np.testing.assert_array_equal(got, expected)
+    assert np.isnan(got).sum() == 9
+
+
+MODELS = {
+    "squares": ((3, 3), {"pads": [1, 1, 1, 1]}),
+    "squares apart": ((5, 5), {"strides": [2, 2], "pads": [1, 1, 2, 2]}),
+    "spread": ((3, 2), {"dilations": [2, 3]}),
+    "lines": ((3,), {"pads": [1, 1]}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name):
+    """Sizes that change from run to run, an empty batch among them."""
+    window, attributes = MODELS[name]
+    kernel = normal(np.random.default_rng(1), 18, 1, *window)
+    bias = np.linspace(-1, 1, 18, dtype=np.float32)
+    image = ["n", 18, *["h", "w"][: len(window)]]
+    model = one_node("Conv", [image, kernel, bias], group=18, **attributes)
+    program = compile_model(model)
+    (plan,) = program.explain()
+    assert plan.kernel == "depthwise convolution"
+    for n, h, w in [(1, 7, 9), (3, 12, 5), (0, 7, 9), (2, 7, 9)]:
+        feeds = feeds_for(model, sizes={"n": n, "h": h, "w": w})
+        if n:
+            check(model, feeds, program=program)
+        else:
+            (y,) = program.run(feeds).values()
+            assert y.shape[:2] == (0, 18)
+
+
+def test_several_outputs_of_a_channel_are_for_xnnpack():
+    kernel = np.ones((16, 1, 3, 3), np.float32)
+    model = one_node("Conv", [[1, 8, 5, 5], kernel], group=8)
+    (plan,) = check(model).explain()
+    assert plan.kernel == "xnn depthwise convolution"
+
+
+@pytest.mark.parametrize(
+    ("movement", "shape", "message"),
+    [
+        (Movement(groups=3), (1, 4, 4, 4), "not 3 groups"),
+        (Movement((-1, 0, 0, 0), groups=4), (1, 4, 4, 4), "padding"),
+        (Movement(strides=(0, 1), groups=4), (1, 4, 4, 4), "stride"),
+        (Movement(groups=4, limits=(1.0, 0.0)), (1, 4, 4, 4), "clamped"),
+        (Movement(groups=4), (1, 4, 4, 5), "4 channels got 5"),
+        (Movement(groups=4), (1, 2, 4, 4), "window of 3 is larger"),
+    ],
+)
+def test_refusals(movement, shape, message):
+    kernel = Weight.of(np.ones((3, 3, 4), np.float32))
+    with pytest.raises(BackendError, match=message):
+        TiledDepthwise(kernel, None, movement).reshape(shape, shared(1))

@@ -1,0 +1,232 @@
+"""Depthwise convolutions in one pass with the products around them, against sums of float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from fp32_kit import EPILOGUES, STEEPEST, compare, convolve, ended, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from xnn_kit import check, compile_model, feeds_for
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower import separable
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators import Movement
+from narrowpass_xnn_cpu.native.operators.separable import Separable
+from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+
+INNER = EPILOGUES.filter(lambda epilogue: not epilogue.residual)
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def product(rng, inputs, outputs, epilogue):
+    """Give a product, and its matrix and bias as a convolution has them."""
+    matrix, bias = normal(rng, outputs, inputs), normal(rng, outputs)
+    made = TiledFullyConnected(Weight.of(matrix), Weight.of(bias), epilogue)
+    return made, (matrix[:, None, None, :], bias, Movement())
+
+
+def follow(x, stages, residual):
+    """Give what stages make of x in float64, and the magnitudes of all that is summed."""
+    y, magnitudes, terms = x, abs(x), 0
+    for index, ((kernel, bias, movement), epilogue) in enumerate(stages):
+        added = residual if index == len(stages) - 1 else None
+        sums = convolve(y, kernel, bias, movement)
+        y = ended(sums, epilogue, added)
+        magnitudes = STEEPEST * convolve(magnitudes, abs(kernel), abs(bias), movement)
+        # The roundings of sums, and what a function behind them adds.
+        terms += kernel[0].size + 2 + 20
+    return y, magnitudes + (0 if residual is None else abs(residual)), terms
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 3),
+    size=st.tuples(st.integers(5, 40), st.integers(5, 20)),
+    window=st.sampled_from([(3, 3), (3, 3), (5, 5), (2, 3), (1, 1), (4, 1)]),
+    stride=st.sampled_from([(1, 1), (2, 2), (3, 1), (5, 2)]),
+    dilation=st.sampled_from([(1, 1), (1, 1), (2, 1)]),
+    pads=st.one_of(st.just((1, 1, 1, 1)), st.tuples(*[st.integers(0, 7)] * 4)),
+    channels=st.tuples(
+        st.sampled_from([0, 0, 3, 16]), st.sampled_from([1, 24, 48, 200]), st.integers(1, 40)
+    ),
+    epilogues=st.tuples(INNER, INNER, EPILOGUES),
+    stem=st.booleans(),
+    threads=st.sampled_from([1, 2]),
+)
+def test_separable(
+    seed, batch, size, window, stride, dilation, pads, channels, epilogues, stem, threads
+):
+    rng = np.random.default_rng(seed)
+    inputs, inner, outputs = channels
+    movement = Movement(pads, stride, dilation, inner)
+    reach = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+    height, width = map(max, zip(size, reach, strict=True))
+    expand, stages = None, []
+    x = normal(rng, batch, height, width, inputs or inner)
+    if inputs and stem:
+        x = normal(rng, batch, 2 * height, 2 * width, inputs)
+        by_two = Movement((1, 1, 1, 1), (2, 2))
+        weights, added = normal(rng, inner, 3, 3, inputs), normal(rng, inner)
+        stored = Weight.of(weights), Weight.of(added)
+        expand = TiledConvolution(*stored, by_two, epilogues[0])
+        stages.append(((weights, added, by_two), epilogues[0]))
+    elif inputs:
+        expand, given_stage = product(rng, inputs, inner, epilogues[0])
+        stages.append((given_stage, epilogues[0]))
+    kernel, bias = normal(rng, *window, inner), normal(rng, inner)
+    depthwise = TiledDepthwise(Weight.of(kernel), Weight.of(bias), movement, epilogues[1])
+    stages.append(((kernel.transpose(2, 0, 1)[..., None], bias, movement), epilogues[1]))
+    project, last = product(rng, inner, outputs, epilogues[2])
+    stages.append((last, epilogues[2]))
+    operator = Separable(expand, depthwise, project)
+    out = operator.reshape(x.shape, shared(threads))
+    residual = normal(rng, batch, *out, outputs) if epilogues[2].residual else None
+    expected, magnitudes, terms = follow(x, stages, residual)
+    got = run(operator, x, expected.shape, threads, residual)
+    compare(got, expected, magnitudes, terms)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_strips_and_spans(threads):
+    """Images that are larger than what a thread works on at a time."""
+    rng = np.random.default_rng(5)
+    epilogue = Epilogue(limits=(0.0, 6.0))
+    expand, first = product(rng, 8, 160, epilogue)
+    kernel, bias = normal(rng, 3, 3, 160), normal(rng, 160)
+    movement = Movement((1, 1, 1, 1), groups=160)
+    depthwise = TiledDepthwise(Weight.of(kernel), Weight.of(bias), movement, epilogue)
+    project, last = product(rng, 160, 8, Epilogue())
+    operator = Separable(expand, depthwise, project)
+    x = normal(rng, 1, 60, 40, 8)
+    operator.reshape(x.shape, shared(threads))
+    assert operator.params.strip < operator.params.span
+    assert (operator.params.spans > 1) == (threads > 1)
+    middle = (kernel.transpose(2, 0, 1)[..., None], bias, movement), epilogue
+    stages = [(first, epilogue), middle, (last, Epilogue())]
+    expected, magnitudes, terms = follow(x, stages, None)
+    compare(run(operator, x, expected.shape, threads), expected, magnitudes, terms)
+
+
+def test_refusals():
+    rng = np.random.default_rng(6)
+    ones = Weight.of(np.ones((3, 3, 8), np.float32))
+    plain = TiledDepthwise(ones, None, Movement(groups=8))
+    added = TiledDepthwise(ones, None, Movement(groups=8), Epilogue(residual="before"))
+    fits, other = product(rng, 8, 8, Epilogue())[0], product(rng, 9, 8, Epilogue())[0]
+    with pytest.raises(BackendError, match="do not fit"):
+        Separable(None, plain, other)
+    with pytest.raises(BackendError, match="residual"):
+        Separable(None, added, fits)
+    with pytest.raises(BackendError, match="8 channels got 4"):
+        Separable(None, plain, fits).reshape((1, 5, 5, 4), shared(1))
+
+
+def block(outputs=("y",), size=(20, 24), expands=True, window=1, batch=1):
+    """Give a block as of MobileNetV2: 8 channels become 48, then 8 again, plus the input.
+
+    The first convolution may be missing, or have a larger window than 1.
+    """
+    rng = np.random.default_rng(7)
+    inner = 48
+    weights = {
+        "e": normal(rng, inner, 8, window, window),
+        "eb": normal(rng, inner),
+        "d": normal(rng, inner, 1, 3, 3),
+        "db": normal(rng, inner),
+        "p": normal(rng, 8, inner, 1, 1),
+        "pb": normal(rng, 8),
+        "zero": np.float32(0),
+        "six": np.float32(6),
+    }
+    around = {"group": inner, "pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "e", "eb"], ["a"], pads=[window // 2] * 4),
+        helper.make_node("Clip", ["a", "zero", "six"], ["b"]),
+        helper.make_node("Conv", ["b", "d", "db"], ["c"], **around),
+        helper.make_node("Clip", ["c", "zero", "six"], ["m"]),
+        helper.make_node("Conv", ["m", "p", "pb"], ["q"]),
+        helper.make_node("Add", ["q", "x"], ["y"]),
+    ]
+    channels = {"x": 8, "b": inner, "m": inner, "y": 8}
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, count, *size])
+        for name, count in channels.items()
+    }
+    if not expands:
+        nodes = [nodes[2], nodes[3], nodes[4]]
+        nodes[-1].output[0] = "y"
+    used = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "block",
+        [values["x" if expands else "b"]],
+        [values[name] for name in outputs],
+        [numpy_helper.from_array(np.asarray(w), k) for k, w in weights.items() if k in used],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def kernels_of(model):
+    return [plan.kernel for plan in compile_model(model).explain()]
+
+
+WHOLE = "convolutions in bands"
+HALF = "depthwise convolution and product"
+
+
+@pytest.mark.parametrize(("expands", "window"), [(True, 1), (True, 3), (False, 1)])
+def test_models(monkeypatch, expands, window):
+    monkeypatch.setattr(separable, "LEAST_BYTES", 1)
+    model = block(expands=expands, window=window)
+    plans = check(model).explain()
+    assert {plan.kernel for plan in plans} == {WHOLE if expands else HALF}
+    assert len(plans) == len(model.graph.node)
+
+
+def test_batches_of_any_size(monkeypatch):
+    monkeypatch.setattr(separable, "LEAST_BYTES", 1)
+    model = block(batch="n")
+    program = compile_model(model)
+    assert {plan.kernel for plan in program.explain()} == {WHOLE}
+    for n in (2, 0, 1):
+        feeds = feeds_for(model, sizes={"n": n})
+        if n:
+            check(model, feeds, program=program)
+        else:
+            assert program.run(feeds)["y"].shape == (0, 8, 20, 24)
+
+
+def test_small_images_stay_apart():
+    """In the second cache they need no bands, and threads can divide their channels."""
+    assert WHOLE not in kernels_of(block())
+
+
+def test_unknown_sizes_stay_apart(monkeypatch):
+    monkeypatch.setattr(separable, "LEAST_BYTES", 1)
+    found = kernels_of(block(size=("h", "w")))
+    assert WHOLE not in found
+    assert HALF not in found
+
+
+@pytest.mark.parametrize(("value", "expected"), [("b", HALF), ("m", "depthwise convolution")])
+def test_what_others_read_is_written(monkeypatch, value, expected):
+    monkeypatch.setattr(separable, "LEAST_BYTES", 1)
+    model = block(outputs=("y", value))
+    kernels = {plan.kernel for plan in check(model).explain()}
+    assert expected in kernels
+    assert WHOLE not in kernels
