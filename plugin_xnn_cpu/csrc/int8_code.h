@@ -96,6 +96,8 @@ typedef struct {
   const float *row_scales;  /* of a float32 output */
   const int32_t *row_zeros; /* the same of each row, for it */
   float low, high;
+  const struct np_int8_sum *sum; /* of quads: how another tensor is added to int8, or NULL */
+  const int8_t *other;           /* which lies as the output does */
 } np_int8_panel;
 
 /* A row of depthwise windows of 16 channels, with their rows in pairs: for each pixel and channel
@@ -177,9 +179,6 @@ typedef struct {
   void (*interleave)(const int8_t *const *rows, size_t stride, size_t count, size_t columns,
                      int32_t zero, uint8_t *out);
   void (*quad_depthwise)(const np_int8_quad_block *block);
-  /* out = the sum of out and other, of rows of `columns` bytes that lie `stride` apart. */
-  void (*add)(const struct np_int8_sum *sum, const int8_t *other, int8_t *out, size_t rows,
-              size_t columns, size_t stride);
 } np_int8_code;
 
 extern const np_int8_code np_int8_plain, np_int8_avx2, np_int8_quads_plain, np_int8_quads_avx512;

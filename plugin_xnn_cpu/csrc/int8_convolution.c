@@ -74,6 +74,7 @@ static void part(void *context, size_t thread, size_t index) {
       .out_stride = p->outputs,
       .range = {p->out_zero, p->low, p->high},
       .zero = p->in_zero + 128,
+      .sum = p->adds ? &p->sum : NULL,
   };
   for (size_t group = 0; group < p->groups; group++) {
     const uint8_t *packed = (const uint8_t *)p->packed + group * group_size;
@@ -82,11 +83,8 @@ static void part(void *context, size_t thread, size_t index) {
       panel.columns = last - column < code->most ? last - column : code->most;
       panel.panel = packed + column / code->columns * panel_size;
       panel.out = out + group * outputs + column;
+      if (p->adds) panel.other = task->other + ((int8_t *)panel.out - task->out);
       code->multiply(&panel);
-      if (p->adds) {
-        const int8_t *other = task->other + ((int8_t *)panel.out - task->out);
-        code->add(&p->sum, other, panel.out, panel.count, panel.columns, p->outputs);
-      }
     }
   }
 }

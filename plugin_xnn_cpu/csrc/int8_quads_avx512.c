@@ -11,6 +11,7 @@
 #define ROWS NP_INT8_QUAD_ROWS
 #define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */
 #define AHEAD 1024                      /* bytes of weights that are asked for early */
+#define SMALL_PANEL 8192                /* bytes */
 #define EARLY_TILES 16                  /* at most, in which the next panel is asked for */
 
 /* How the sums of a panel become int8. */
@@ -118,25 +119,74 @@ static tile_code *const narrow_tiles[ROWS][2] = {
 static tile_code *const wide_tiles[ROWS / 2] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
                                                 tile_5_4, tile_6_4, tile_7_4};
 
+/* How another tensor is added to bytes of 16 bits. Factors have more bits than a multiplication of
+ * int16 takes: the low 7 of them, and those above, are multiplied one after the other, and the
+ * former's product has lost as many bits by then. */
+typedef struct {
+  __m512i lower, upper; /* pairs of factors */
+  __m512i bias;
+  __m128i shift; /* that is left */
+  __m512i least, most; /* of what is added to */
+} summing;
+
+INLINE summing summing_of(const np_int8_panel *p) {
+  const struct np_int8_sum *sum = p->sum;
+  const int32_t low_pair = (sum->own & 127) | (sum->other & 127) << 16;
+  const int32_t high_pair = (sum->own >> 7) | (int32_t)((uint32_t)(sum->other >> 7) << 16);
+  return (summing){
+      .lower = _mm512_set1_epi32(low_pair),
+      .upper = _mm512_set1_epi32(high_pair),
+      .bias = _mm512_set1_epi32(sum->bias),
+      .shift = _mm_cvtsi32_si128(sum->shift - 7),
+      .least = _mm512_set1_epi16((int16_t)p->range.low),
+      .most = _mm512_set1_epi16((int16_t)p->range.high),
+  };
+}
+
+/* 32 columns of a row, as `halved` gives them, and the bytes that are added. */
+INLINE __m512i with_other(const summing *s, __m512i own, const int8_t *other, __mmask32 mask) {
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i bytes = _mm256_maskz_loadu_epi8(mask, other);
+  const __m512i b = _mm512_cvtepi8_epi16(_mm256_permutevar8x32_epi32(bytes, order));
+  const __m512i a = _mm512_min_epi16(_mm512_max_epi16(own, s->least), s->most);
+  __m512i pairs[2] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)};
+  UNROLL for (int i = 0; i < 2; i++) {
+    const __m512i low = _mm512_dpwssd_epi32(s->bias, pairs[i], s->lower);
+    const __m512i whole = _mm512_dpwssd_epi32(_mm512_srai_epi32(low, 7), pairs[i], s->upper);
+    pairs[i] = _mm512_sra_epi32(whole, s->shift);
+  }
+  return _mm512_packs_epi32(pairs[0], pairs[1]);
+}
+
 /* Rows of small sums of a panel to bytes, two at a time. */
 INLINE void small_to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
-                           size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+                           size_t stride, const uint8_t *panel, size_t column, size_t columns,
+                           const int adds) {
   const size_t width = np_int8_quad_width(columns), second = width - LANES;
   const float *scales = (const float *)(const void *)panel + width;
   const __m512 scale = _mm512_load_ps(scales), other = _mm512_load_ps(scales + second);
+  const summing s = adds ? summing_of(p) : (summing){.shift = _mm_setzero_si128()};
   const __m512i zero = _mm512_set1_epi16((int16_t)p->range.zero);
-  const __m512i low = _mm512_set1_epi8((int8_t)p->range.low);
-  const __m512i high = _mm512_set1_epi8((int8_t)p->range.high);
+  const __m512i sum_zero = _mm512_set1_epi16((int16_t)(adds ? p->sum->zero : 0));
+  const __m512i low = _mm512_set1_epi8((int8_t)(adds ? p->sum->low : p->range.low));
+  const __m512i high = _mm512_set1_epi8((int8_t)(adds ? p->sum->high : p->range.high));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __mmask32 mask = (__mmask32)mask_of(columns);
   const size_t out_stride = p->out_stride;
   int8_t *out = (int8_t *)p->out + first * out_stride + column;
+  const int8_t *added = adds ? p->other + first * out_stride + column : NULL;
   for (size_t r = 0; r < rows; r += 2, sums += 2 * stride, out += 2 * out_stride) {
     const int32_t *next = sums + (r + 1 < rows ? stride : 0);
-    const __m512i a = halved(_mm512_load_si512(sums), _mm512_load_si512(sums + second), scale,
-                             other, zero);
-    const __m512i b = halved(_mm512_load_si512(next), _mm512_load_si512(next + second), scale,
-                             other, zero);
+    __m512i a = halved(_mm512_load_si512(sums), _mm512_load_si512(sums + second), scale, other,
+                       zero);
+    __m512i b = halved(_mm512_load_si512(next), _mm512_load_si512(next + second), scale, other,
+                       zero);
+    if (adds) {
+      const int8_t *below = added + (next != sums ? out_stride : 0);
+      a = _mm512_adds_epi16(with_other(&s, a, added, mask), sum_zero);
+      b = _mm512_adds_epi16(with_other(&s, b, below, mask), sum_zero);
+      added += 2 * out_stride;
+    }
     const __m512i cut = _mm512_min_epi8(_mm512_max_epi8(_mm512_packs_epi16(a, b), low), high);
     const __m512i both = _mm512_permutexvar_epi32(order, cut);
     _mm256_mask_storeu_epi8(out, mask, _mm512_castsi512_si256(both));
@@ -193,10 +243,17 @@ INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int3
                    size_t stride, const uint8_t *panel, size_t column, size_t columns, int small) {
   if (p->kind == NP_INT8_TO_FLOAT) {
     to_floats(p, first, rows, sums, stride, panel, column, columns);
+  } else if (small && p->sum != NULL) {
+    small_to_bytes(p, first, rows, sums, stride, panel, column, columns, 1);
   } else if (small) {
-    small_to_bytes(p, first, rows, sums, stride, panel, column, columns);
+    small_to_bytes(p, first, rows, sums, stride, panel, column, columns, 0);
   } else {
     to_bytes(p, first, rows, sums, stride, panel, column, columns);
+    if (p->sum != NULL) {
+      const size_t place = first * p->out_stride + column;
+      np_int8_quads_add_avx512(p->sum, p->other + place, (int8_t *)p->out + place, rows, columns,
+                               p->out_stride);
+    }
   }
 }
 
@@ -224,23 +281,32 @@ INLINE void ask_ahead(panel_ahead *ahead, tile_place *t) {
   ahead->tiles--;
 }
 
-/* Windows from `first` to `last`, evenly apart, with one panel. */
-INLINE void multiply_panel(const np_int8_panel *p, size_t first, size_t last, const uint8_t *panel,
-                           size_t column, size_t columns, const panel_start *s,
-                           panel_ahead *ahead) {
-  const size_t width = np_int8_quad_width(columns);
+/* A panel of weights, and where its columns are. */
+typedef struct {
+  const uint8_t *panel;
+  const int32_t *start;
+  size_t column;
+  size_t columns;
+} panel_place;
+
+/* Windows from `first` to `last`, evenly apart, with one panel, or with two in turns. */
+INLINE void multiply_line(const np_int8_panel *p, size_t first, size_t last,
+                          const panel_place *places, size_t count, int small,
+                          panel_ahead *ahead) {
   int32_t sums[ROWS * NP_INT8_QUAD_COLUMNS] __attribute__((aligned(64)));
-  tile_place t = {
-      .weights = panel + np_int8_quad_head(columns),
-      .start = s->start,
-      .sums = sums,
-  };
+  tile_place t = {.sums = sums};
   size_t tiles = (last - first + ROWS - 1) / ROWS;
   for (t.first = first; t.first < last; tiles--) {
     const size_t rows = (last - t.first + tiles - 1) / tiles;
-    ask_ahead(ahead, &t);
-    narrow_tiles[rows - 1][width / LANES - 1](p, &t);
-    finish(p, t.first, rows, sums, width, panel, column, columns, s->small);
+    for (size_t i = 0; i < count; i++) {
+      const panel_place *place = &places[i];
+      const size_t width = np_int8_quad_width(place->columns);
+      t.weights = place->panel + np_int8_quad_head(place->columns);
+      t.start = place->start;
+      ask_ahead(ahead, &t);
+      narrow_tiles[rows - 1][width / LANES - 1](p, &t);
+      finish(p, t.first, rows, sums, width, place->panel, place->column, place->columns, small);
+    }
     t.first += rows;
   }
 }
@@ -268,15 +334,18 @@ TARGET static void multiply(const np_int8_panel *p) {
   const size_t apart =
       np_int8_quad_panel_size(NP_INT8_QUAD_COLUMNS, p->run_count * p->groups);
   const size_t second = p->columns > NP_INT8_QUAD_COLUMNS ? p->columns - NP_INT8_QUAD_COLUMNS : 0;
-  const size_t line = p->line, lines = p->count / line;
-  panel_start s;
-  if (second > LANES && line <= ROWS / 2) {
-    s.small = 1;
-    memset(s.start, 0, sizeof s.start);
-    if (p->kind == NP_INT8_TO_INT8) {
-      start_panel(p, p->panel, NP_INT8_QUAD_COLUMNS, 0, &s);
-      start_panel(p, p->panel + apart, second, NP_INT8_QUAD_COLUMNS, &s);
+  const size_t line = p->line, lines = p->count / line, panels = second > 0 ? 2 : 1;
+  panel_start s = {.small = 1};
+  const panel_place places[2] = {
+      {p->panel, s.start, 0, p->columns - second},
+      {p->panel + apart, s.start + NP_INT8_QUAD_COLUMNS, NP_INT8_QUAD_COLUMNS, second},
+  };
+  if (p->kind == NP_INT8_TO_INT8) {
+    for (size_t i = 0; i < panels; i++) {
+      start_panel(p, places[i].panel, places[i].columns, places[i].column, &s);
     }
+  }
+  if (second > LANES && line <= ROWS / 2) {
     panel_ahead ahead = ahead_of(p, p->panel + 2 * apart, lines, 4 * WIDE);
     for (size_t first = 0; first < p->count; first += line) {
       multiply_two(p, first, line, apart, &s, &ahead);
@@ -284,15 +353,13 @@ TARGET static void multiply(const np_int8_panel *p) {
     return;
   }
   const size_t tiles = lines * ((line + ROWS - 1) / ROWS);
-  for (size_t column = 0; column < p->columns; column += NP_INT8_QUAD_COLUMNS) {
-    const uint8_t *panel = p->panel + (column == 0 ? 0 : apart);
-    const size_t columns = column == 0 && second > 0 ? NP_INT8_QUAD_COLUMNS : p->columns - column;
-    s.small = 1;
-    memset(s.start, 0, sizeof s.start);
-    if (p->kind == NP_INT8_TO_INT8) start_panel(p, panel, columns, 0, &s);
-    panel_ahead ahead = ahead_of(p, panel + apart, tiles, 4 * NP_INT8_QUAD_COLUMNS);
+  /* Panels that stay in the first cache together are gone over once. */
+  const size_t together = apart <= SMALL_PANEL ? panels : 1;
+  for (size_t i = 0; i < panels; i += together) {
+    panel_ahead ahead = ahead_of(p, places[i].panel + together * apart, together * tiles,
+                                 together * 4 * NP_INT8_QUAD_COLUMNS);
     for (size_t first = 0; first < p->count; first += line) {
-      multiply_panel(p, first, first + line, panel, column, columns, &s, &ahead);
+      multiply_line(p, first, first + line, &places[i], together, s.small, &ahead);
     }
   }
 }
@@ -309,7 +376,6 @@ const np_int8_code np_int8_quads_avx512 = {
     .quantize = np_int8_quads_quantize_avx512,
     .interleave = np_int8_quads_interleave_avx512,
     .quad_depthwise = np_int8_quads_depthwise_avx512,
-    .add = np_int8_quads_add_avx512,
 };
 
 #endif

@@ -44,6 +44,19 @@ static void multiply_row(const np_int8_panel *p, size_t row, const uint8_t *pane
   }
 }
 
+static void add(const np_int8_panel *p) {
+  const struct np_int8_sum *sum = p->sum;
+  for (size_t r = 0; r < p->count; r++) {
+    const int8_t *other = p->other + r * p->out_stride;
+    int8_t *out = (int8_t *)p->out + r * p->out_stride;
+    for (size_t n = 0; n < p->columns; n++) {
+      const int32_t x = (out[n] * sum->own + other[n] * sum->other + sum->bias) >> sum->shift;
+      const int32_t moved = x + sum->zero;
+      out[n] = (int8_t)(moved < sum->low ? sum->low : moved > sum->high ? sum->high : moved);
+    }
+  }
+}
+
 static void multiply(const np_int8_panel *p) {
   const uint8_t *panel = p->panel;
   for (size_t first = 0; first < p->columns; first += NP_INT8_QUAD_COLUMNS) {
@@ -55,6 +68,7 @@ static void multiply(const np_int8_panel *p) {
     }
     panel += np_int8_quad_panel_size(columns, p->run_count * p->groups);
   }
+  if (p->sum != NULL) add(p);
 }
 
 static void widen(const int8_t *in, size_t count, int32_t zero, void *wide) {
@@ -118,17 +132,6 @@ static void quad_depthwise(const np_int8_quad_block *b) {
   }
 }
 
-static void add(const struct np_int8_sum *sum, const int8_t *other, int8_t *out, size_t rows,
-                size_t columns, size_t stride) {
-  for (size_t r = 0; r < rows; r++, out += stride, other += stride) {
-    for (size_t n = 0; n < columns; n++) {
-      const int32_t x = (out[n] * sum->own + other[n] * sum->other + sum->bias) >> sum->shift;
-      const int32_t moved = x + sum->zero;
-      out[n] = (int8_t)(moved < sum->low ? sum->low : moved > sum->high ? sum->high : moved);
-    }
-  }
-}
-
 const np_int8_code np_int8_quads_plain = {
     .element = 1,
     .group = 4,
@@ -141,5 +144,4 @@ const np_int8_code np_int8_quads_plain = {
     .quantize = quantize,
     .interleave = interleave,
     .quad_depthwise = quad_depthwise,
-    .add = add,
 };
