@@ -53,6 +53,20 @@ def convolve(x, kernel, bias, movement, zero):
     return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.int64))
 
 
+RAISED = st.tuples(st.booleans(), st.booleans())
+"""Whether bytes of the input and of the output are raised by 128, where the kernel can do that."""
+
+
+def run_raised(operator, x, shape, threads, raised):
+    """Run an operator on x; what it reads and writes may be raised, which is undone."""
+    if operator.can_be_raised:
+        operator.in_raised, operator.out_raised = raised
+        x = x ^ np.int8(-128 if raised[0] else 0)
+    assert operator.reshape(x.shape, shared(threads)) == shape[1:3]
+    got = run(operator, x, shape, np.int8, threads)
+    return got ^ np.int8(-128) if operator.out_raised else got
+
+
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
@@ -61,7 +75,7 @@ def convolve(x, kernel, bias, movement, zero):
     window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     strides=STEPS,
     dilations=STEPS,
-    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    pads=st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
     inputs=CHANNELS,
     outputs=CHANNELS,
     groups=st.sampled_from([1, 1, 1, 2, 3]),
@@ -69,10 +83,11 @@ def convolve(x, kernel, bias, movement, zero):
     has_bias=st.booleans(),
     extreme=st.booleans(),
     threads=st.sampled_from([1, 2]),
+    raised=RAISED,
 )
 def test_convolutions(
     seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, requantized,
-    has_bias, extreme, threads,
+    has_bias, extreme, threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, groups)
@@ -92,8 +107,7 @@ def test_convolutions(
         requantized,
     )
     sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
-    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
-    got = run(operator, x, sums.shape, np.int8, threads)
+    got = run_raised(operator, x, sums.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
@@ -162,10 +176,11 @@ def test_winograd_of_the_largest_sums(sign):
     has_bias=st.booleans(),
     extreme=st.booleans(),
     threads=st.sampled_from([1, 2]),
+    raised=RAISED,
 )
 def test_depthwise(
     seed, batch, size, window, strides, dilations, pads, channels, requantized, has_bias, extreme,
-    threads,
+    threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, channels)
@@ -186,8 +201,7 @@ def test_depthwise(
     )
     seen = windows(x, window, movement, requantized.given.zero_point)
     sums = (seen * kernel.astype(np.int64)).sum((3, 4)) + (0 if bias is None else bias)
-    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
-    got = run(operator, x, sums.shape, np.int8, threads)
+    got = run_raised(operator, x, sums.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
@@ -214,6 +228,24 @@ def test_results_far_beyond_the_range():
     operator.reshape((1, 1, 1, 1), shared(1))
     got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (20,), np.int8, 1)
     np.testing.assert_array_equal(got, [90, -100, 90, -100] * 5)
+
+
+@pytest.mark.parametrize("window, stride", [(1, 1), (1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("inputs", [16, 18])
+def test_raised_images_are_read_in_place(window, stride, inputs):
+    rng = np.random.default_rng(7)
+    kernel = bytes_of(rng, (70, window, window, inputs), False, -127)
+    scales = scales_of(rng, 70, inputs * window**2)
+    requantized = Requantized(Quantization(0.5, -9), Quantization(0.25, 4))
+    movement = Movement(strides=(stride, stride))
+    stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
+    operator = TiledConvolutionS8(stored, None, movement, requantized)
+    x = bytes_of(rng, (2, 33, 31, inputs), False)
+    sums = convolve(x, kernel, None, movement, -9)
+    got = run_raised(operator, x, sums.shape, 2, (True, False))
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    whole = window * inputs % 4 == 0
+    assert operator.params.in_place == (operator.can_be_raised and whole)
 
 
 def shape_of_resnet(threads, columns=40):

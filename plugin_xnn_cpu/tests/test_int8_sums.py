@@ -59,14 +59,20 @@ def added_by_xnnpack(a, b, first, second, made):
     outputs=st.sampled_from([1, 5, 16, 33, 64, 70, 130]),
     window=st.sampled_from([1, 1, 3]),
     threads=st.sampled_from([1, 2]),
+    raised=st.booleans(),
+    wide=st.booleans(),
 )
-def test_sums(seed, first, second, made, limits, size, inputs, outputs, window, threads):
+def test_sums(
+    seed, first, second, made, limits, size, inputs, outputs, window, threads, raised, wide
+):
     """A convolution that takes a sum gives what it gives alone, added by XNNPACK and clamped."""
     if tiled.layout() is not tiled.QUADS:
         return
     rng = np.random.default_rng(seed)
     kernel = bytes_of(rng, (outputs, window, window, inputs), False, -127)
     scales = scales_of(rng, outputs, inputs * window**2) / np.float32(first.scale)
+    if wide:
+        scales[0] = 200 * first.scale  # its scaled sums are cut before they are converted
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
     requantized = Requantized(Quantization(0.5, 3), first)
     x = bytes_of(rng, (*size, inputs), False)
@@ -81,11 +87,14 @@ def test_sums(seed, first, second, made, limits, size, inputs, outputs, window, 
                 assert operator.takes_sum
                 operator.take_sum(SumS8.of(first, second, made, limits))
                 assert not operator.takes_sum
+                operator.other_raised = operator.out_raised = raised
             operator.reshape(x.shape, shared(threads))
         except UnfitError:
             return
         entry = Entry(operator.call, (0, 2), 1, operator, operator.params, True, "int8")
-        results.append(run_tape([entry], operator, x, other.shape, np.int8, threads, other))
+        added = other ^ np.int8(-128) if operator.other_raised else other
+        got = run_tape([entry], operator, x, other.shape, np.int8, threads, added)
+        results.append(got ^ np.int8(-128) if operator.out_raised else got)
     right = added_by_xnnpack(results[0], other, first, second, made)
     np.testing.assert_array_equal(results[1], np.clip(right, *limits))
 

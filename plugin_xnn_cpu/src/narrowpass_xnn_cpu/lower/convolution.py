@@ -30,6 +30,7 @@ from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -171,7 +172,23 @@ class Convolve(Ended):
         given, window, outputs = self.inputs[0], self._window, self._outputs
         step = Convolve(given, output, operator, window, outputs, name, residual=other)
         step.nodes, step.precision = self.nodes, self.precision
+        step.in_place = (1,)  # an element of it is read before the sum is written there
         return step
+
+    @property
+    def can_be_raised(self) -> bool:
+        """Tell whether `raise_bytes` can be called."""
+        operator = self._operator
+        return isinstance(operator, TiledWindowsS8) and operator.can_be_raised
+
+    def raise_bytes(self, slot: Slot) -> None:
+        """Say that the bytes of a slot that this step reads or writes are raised by 128."""
+        operator = self._operator
+        if not isinstance(operator, TiledWindowsS8) or not operator.can_be_raised:
+            raise ValueError(f"{self.kernel} was asked for raised bytes, which it cannot take")
+        operator.out_raised |= slot is self.output
+        operator.in_raised |= slot is self.inputs[0]
+        operator.other_raised |= slot in self.inputs[1:]
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""

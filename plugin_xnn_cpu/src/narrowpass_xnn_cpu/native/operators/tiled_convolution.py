@@ -50,6 +50,7 @@ class TiledConvolutionS8(TiledWindowsS8):
         self.channels, self.outputs = per_group * groups, outputs
         self._window, self._layout = (height, width), tiled.layout()
         self._sum: SumS8 | None = None
+        self.can_be_raised = self._layout is tiled.QUADS
         # A row of the window lies dense where its pixels are whole, and side by side.
         if groups == 1 and (movement.dilations[1] == 1 or width == 1):
             self._runs = height, width * per_group
@@ -84,14 +85,17 @@ class TiledConvolutionS8(TiledWindowsS8):
         movement, layout = self._movement, self._layout
         steps, picks = tuple(movement.strides), (1, 1)
         out_height, out_width = out
+        # Windows that lie in an image that is raised already are read there, in whole groups.
+        in_place = self.in_raised and not any(movement.pads) and self._runs[1] % layout.group == 0
         if self._window == (1, 1):
-            # Only pixels that are needed are widened; all of them are one row after the other.
-            steps, picks = (1, 1), steps
-            if picks == (1, 1) and not any(movement.pads):
+            if steps == (1, 1) and not any(movement.pads):
+                # All pixels are one row after the other.
                 height = out_height = batch * height * width
                 batch = width = out_width = 1
+            elif not in_place:
+                steps, picks = (1, 1), steps  # only pixels that are needed are widened
         reach = reaches(self._window, movement)
-        wide_width = (out_width - 1) * steps[1] + reach[1]
+        wide_width = width if in_place else (out_width - 1) * steps[1] + reach[1]
         # What comes of a band stays in the cache too, since panels write it by pieces.
         row_bytes = layout.element * wide_width * channels + out_width * self.outputs // steps[0]
         most = (layout.band_bytes // row_bytes - reach[0]) // steps[0] + 1
@@ -106,7 +110,7 @@ class TiledConvolutionS8(TiledWindowsS8):
         rows = (band - 1) * steps[0] + reach[0]
         # The last run may be read to its last group's end.
         elements = tiled.checked_elements(rows * wide_width * channels + layout.group - 1)
-        pixels = tiled.line(layout.element * elements)
+        pixels = 0 if in_place else tiled.line(layout.element * elements)
         runs = pixels + tiled.line(4 * band * out_width)
         scratch = runs + tiled.line(4 * self._runs[0])
         self.workspace = pool.threads * scratch
@@ -135,6 +139,10 @@ class TiledConvolutionS8(TiledWindowsS8):
             "runs_offset": runs,
             "thread_scratch": scratch,
             "quads": layout is tiled.QUADS,
+            "in_raised": self.in_raised,
+            "out_raised": self.out_raised,
+            "other_raised": self.other_raised,
+            "in_place": in_place,
             **self._requantization(),
         }
         if self._sum is not None:
