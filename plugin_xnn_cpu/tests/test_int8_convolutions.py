@@ -17,7 +17,7 @@ from int8_kernels_kit import (
     scales_of,
 )
 
-from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
@@ -230,7 +230,7 @@ def test_results_far_beyond_the_range():
     np.testing.assert_array_equal(got, [90, -100, 90, -100] * 5)
 
 
-@pytest.mark.parametrize("window, stride", [(1, 1), (1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("window", "stride"), [(1, 1), (1, 2), (2, 1), (3, 2)])
 @pytest.mark.parametrize("inputs", [16, 18])
 def test_raised_images_are_read_in_place(window, stride, inputs):
     rng = np.random.default_rng(7)
@@ -269,3 +269,23 @@ def test_bands_and_parts():
     assert shape_of_resnet(1).bands > 1
     params = shape_of_resnet(2)
     assert params.batch * params.bands * params.parts > 2
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("rows", "most", "whole", "panels"),
+    [(56, 19, 1, 1), (3136, 448, 14, 2), (28, 10, 1, 2), (14, 5, 1, 16), (7, 7, 1, 8)],
+)
+def test_threads_get_equal_shares(rows, most, whole, panels, threads):
+    band, bands, part, parts = tiled.divide(rows, most, whole, 1, panels, threads)
+    assert band <= most
+    assert (bands - 1) * band < rows <= bands * band
+    assert (parts - 1) * part < panels <= parts * part
+    busy = [0] * threads
+    for task in range(bands * parts):
+        done, columns = task // parts * band, task % parts * part
+        work = min(band, rows - done) * min(part, panels - columns)
+        busy[busy.index(min(busy))] += work
+    # Tiles and panels are not divided.
+    assert max(busy) <= (1.1 if threads == 2 else 1.3) * rows * panels / threads
+    assert tiled.divide(rows, most, whole, 1, panels, 1)[2:] == (panels, 1)

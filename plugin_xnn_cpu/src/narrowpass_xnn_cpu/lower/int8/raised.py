@@ -1,7 +1,7 @@
 """Images of bytes that are raised by 128 between the kernels that multiply them so.
 
-Some processors multiply bytes from 0 to 255 with int8. What one such kernel writes for others alone is
-written as they need it: they read it where it lies, in place of making a copy of it.
+Some processors multiply bytes from 0 to 255 with int8. What one such kernel writes for others alone
+is written as they need it: they read it where it lies, in place of making a copy of it.
 """
 
 from __future__ import annotations

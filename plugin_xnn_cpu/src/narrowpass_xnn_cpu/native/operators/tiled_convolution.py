@@ -102,11 +102,12 @@ class TiledConvolutionS8(TiledWindowsS8):
         # A panel of weights is read for a few tiles at least.
         most = max(most, -(-4 * layout.rows // out_width))
         whole = layout.rows if out_width == 1 else 1
-        band, bands = tiled.even_bands(out_height, most, whole)
         groups = movement.groups
-        columns, parts = tiled.column_parts(
-            self.outputs // groups, batch * bands, pool.threads, layout.columns
+        panels = -(-(self.outputs // groups) // layout.columns)
+        band, bands, part, parts = tiled.divide(
+            out_height, most, whole, batch, panels, pool.threads
         )
+        columns = part * layout.columns
         rows = (band - 1) * steps[0] + reach[0]
         # The last run may be read to its last group's end.
         elements = tiled.checked_elements(rows * wide_width * channels + layout.group - 1)
