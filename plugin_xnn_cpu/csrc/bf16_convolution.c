@@ -153,7 +153,7 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_bf16_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
-                        pthreadpool_t pool) {
+                        np_workers *workers) {
   const struct np_bf16_convolution_params *p = params;
   const int32_t residual = p->epilogue.residual;
   /* Bounds alone, and what is added before, are done in registers. */
@@ -172,7 +172,7 @@ int np_bf16_convolution(const void *params, const void *const *inputs, void *out
   if (residual == NP_RESIDUAL_BEFORE) task.epilogue.residual = NP_RESIDUAL_NONE;
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
                                          p->batch * p->bands * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

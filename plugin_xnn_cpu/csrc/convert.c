@@ -93,12 +93,12 @@ static void part(void *context, size_t start, size_t count) {
   }
 }
 
-int np_convert(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_convert(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_convert_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  const pthreadpool_t used = p->count * 4 < NP_SMALL ? NULL : pool;
+  np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
   /* Denormals are left as they are: half of the subnormal halves pass through them. */
-  pthreadpool_parallelize_1d_tile_1d(used, part, &task, p->count, TILE, 0);
+  np_divide_tiles(used, part, &task, p->count, TILE, 0);
   return 0;
 }

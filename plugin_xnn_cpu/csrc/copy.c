@@ -58,7 +58,8 @@ static void copy_from(const struct np_copy_params *params, size_t dim, const cha
   }
 }
 
-static void copy_part(void *context, size_t index) {
+static void copy_part(void *context, size_t thread, size_t index) {
+  (void)thread;
   const job *task = context;
   const struct np_copy_params *params = task->params;
   const ptrdiff_t size = (ptrdiff_t)params->element_size;
@@ -73,7 +74,7 @@ static void copy_part(void *context, size_t index) {
   copy_from(params, task->inner, in, out);
 }
 
-int np_copy(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_copy(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_copy_params *p = params;
   const ptrdiff_t size = (ptrdiff_t)p->element_size;
   size_t total = p->element_size;
@@ -81,13 +82,13 @@ int np_copy(const void *params, const void *const *inputs, void *out, pthreadpoo
   if (total == 0) return 0;
   job task = {p, (const char *)inputs[0] + p->in_offset * size, (char *)out + p->out_offset * size,
               0};
-  if (total < NP_SMALL || pool == NULL) {
-    copy_part(&task, 0);
+  if (total < NP_SMALL || workers == NULL) {
+    copy_part(&task, 0, 0);
     return 0;
   }
   size_t parts = 1;
-  const size_t enough = 4 * pthreadpool_get_threads_count(pool);
+  const size_t enough = 4 * np_workers_threads(workers);
   while (task.inner + 1 < p->rank && parts < enough) parts *= p->sizes[task.inner++];
-  pthreadpool_parallelize_1d(pool, copy_part, &task, parts, 0);
+  np_divide(workers, copy_part, &task, parts, 0);
   return 0;
 }

@@ -27,12 +27,12 @@ static void add_clamp_part(void *context, size_t start, size_t count) {
             count, p->low, p->high);
 }
 
-int np_add_clamp(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_add_clamp(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_add_clamp_params *p = params;
   job task = {p, inputs[0], inputs[1], out};
   if (p->count == 0) return 0;
-  const pthreadpool_t used = p->count * 4 < NP_SMALL ? NULL : pool;
-  pthreadpool_parallelize_1d_tile_1d(used, add_clamp_part, &task, p->count, TILE,
+  np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, add_clamp_part, &task, p->count, TILE,
                                      NP_DISABLE_DENORMALS);
   return 0;
 }
@@ -59,11 +59,11 @@ static void to_float_part(void *context, size_t start, size_t count) {
 #undef NP_CONVERT
 }
 
-int np_to_float(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_to_float(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_to_float_params *p = params;
   job task = {p, inputs[0], NULL, out};
   if (p->count == 0) return 0;
-  const pthreadpool_t used = p->count * 4 < NP_SMALL ? NULL : pool;
-  pthreadpool_parallelize_1d_tile_1d(used, to_float_part, &task, p->count, TILE, 0);
+  np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, to_float_part, &task, p->count, TILE, 0);
   return 0;
 }

@@ -55,7 +55,8 @@ bool np_few_rows_reads(size_t width) {
   return fitting(NP_TARGET_BEST, NP_PANELS_F32, width) != np_few_rows_plain;
 }
 
-static void part(void *context, size_t index) {
+static void part(void *context, size_t thread, size_t index) {
+  (void)thread;
   const task *all = context;
   const struct np_few_rows_params *p = all->job.params;
   const size_t panels = (p->outputs + p->width - 1) / p->width;
@@ -76,27 +77,27 @@ static void part(void *context, size_t index) {
                              columns);
 }
 
-static int run(const task *all, pthreadpool_t pool) {
+static int run(const task *all, np_workers *workers) {
   const struct np_few_rows_params *p = all->job.params;
   const size_t bytes = p->outputs / p->width * p->panel_bytes;
-  pthreadpool_parallelize_1d(bytes < SMALL_MATRIX ? NULL : pool, part, (void *)all, p->parts,
+  np_divide(bytes < SMALL_MATRIX ? NULL : workers, part, (void *)all, p->parts,
                              NP_DISABLE_DENORMALS);
   return 0;
 }
 
-int np_few_rows(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_few_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_few_rows_params *p = params;
   const int32_t residual = p->epilogue.residual;
   const task all = {
       {p, inputs[0], NULL, residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL, out},
       residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
   };
-  return run(&all, pool);
+  return run(&all, workers);
 }
 
 int np_few_rows_of_bytes(const struct np_few_rows_params *params, const uint8_t *rows,
                          const struct xnn_quantization_params *ranges, float *out,
-                         pthreadpool_t pool) {
+                         np_workers *workers) {
   const task all = {{params, rows, ranges, NULL, out}, NULL};
-  return run(&all, pool);
+  return run(&all, workers);
 }

@@ -24,6 +24,6 @@ np_few_rows_code np_few_rows_avx2, np_few_rows_avx512, np_few_rows_vnni;
 /* Rows of bytes from 0 to 255, for NP_PANELS_INT8_BY_4. */
 int np_few_rows_of_bytes(const struct np_few_rows_params *params, const uint8_t *rows,
                          const struct xnn_quantization_params *ranges, float *out,
-                         pthreadpool_t pool);
+                         np_workers *workers);
 
 #endif

@@ -166,14 +166,14 @@ static void gate_part(void *context, size_t start, size_t count) {
   }
 }
 
-int np_gate(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_gate(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gate_params *p = params;
   if (p->rows == 0 || p->columns == 0) return 0;
   const float *factor = p->has_factor ? (const float *)inputs[1] + p->factor_offset : NULL;
   gate_job task = {p, (const float *)inputs[0] + p->x_offset, factor, out};
-  const pthreadpool_t used = p->rows * p->columns * 4 < NP_SMALL / 4 ? NULL : pool;
+  np_workers *const used = p->rows * p->columns * 4 < NP_SMALL / 4 ? NULL : workers;
   const size_t tile = 1 + TILE / p->columns;
-  pthreadpool_parallelize_1d_tile_1d(used, gate_part, &task, p->rows, tile,
+  np_divide_tiles(used, gate_part, &task, p->rows, tile,
                                      NP_DISABLE_DENORMALS);
   return 0;
 }
@@ -200,12 +200,12 @@ static void part(void *context, size_t start, size_t count) {
   }
 }
 
-int np_function(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_function(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_function_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  const pthreadpool_t used = p->count * 4 < NP_SMALL / 4 ? NULL : pool;
-  pthreadpool_parallelize_1d_tile_1d(used, part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
+  np_workers *const used = p->count * 4 < NP_SMALL / 4 ? NULL : workers;
+  np_divide_tiles(used, part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
   return 0;
 }
 
@@ -228,12 +228,12 @@ static void pairs_part(void *context, size_t start, size_t count) {
 }
 
 int np_softmax_pairs(const void *params, const void *const *inputs, void *out,
-                     pthreadpool_t pool) {
+                     np_workers *workers) {
   const struct np_softmax_pairs_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  const pthreadpool_t used = p->count * 8 < NP_SMALL / 4 ? NULL : pool;
-  pthreadpool_parallelize_1d_tile_1d(used, pairs_part, &task, p->count, TILE,
+  np_workers *const used = p->count * 8 < NP_SMALL / 4 ? NULL : workers;
+  np_divide_tiles(used, pairs_part, &task, p->count, TILE,
                                      NP_DISABLE_DENORMALS);
   return 0;
 }

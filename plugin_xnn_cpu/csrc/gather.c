@@ -38,15 +38,15 @@ static void rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_gather(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_gather(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gather_params *p = params;
   if (!inside(inputs[1], p->index_size, p->indices, p->axis)) return NP_STATUS_INDEX;
   const size_t total = p->outer * p->indices;
   if (total == 0 || p->row_bytes == 0) return 0;
   job task = {p, inputs[0], inputs[1], out};
-  const pthreadpool_t used = total * p->row_bytes < NP_SMALL ? NULL : pool;
+  np_workers *const used = total * p->row_bytes < NP_SMALL ? NULL : workers;
   const size_t tile = 1 + NP_SMALL / 4 / p->row_bytes;
-  pthreadpool_parallelize_1d_tile_1d(used, rows, &task, total, tile, 0);
+  np_divide_tiles(used, rows, &task, total, tile, 0);
   return 0;
 }
 
@@ -73,12 +73,12 @@ static void scaled_rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_gather_s8(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_gather_s8(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gather_s8_params *p = params;
   if (!inside(inputs[1], p->index_size, p->indices, p->rows)) return NP_STATUS_INDEX;
   scaled_job task = {p, inputs[0], inputs[1], inputs[2], out};
-  const pthreadpool_t used = p->indices * p->row_size * sizeof(float) < NP_SMALL ? NULL : pool;
+  np_workers *const used = p->indices * p->row_size * sizeof(float) < NP_SMALL ? NULL : workers;
   const size_t tile = 1 + NP_SMALL / 16 / p->row_size;
-  pthreadpool_parallelize_1d_tile_1d(used, scaled_rows, &task, p->indices, tile, 0);
+  np_divide_tiles(used, scaled_rows, &task, p->indices, tile, 0);
   return 0;
 }

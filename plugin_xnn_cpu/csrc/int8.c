@@ -35,7 +35,7 @@ static void scan_rows(void *context, size_t start, size_t count) {
 
 /* XNNPACK's conversion hides NaN, and makes anything of infinities: rows with such are NaN. */
 int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
-                    pthreadpool_t pool) {
+                    np_workers *workers) {
   const struct np_int8_params *p = step->params;
   int8_t *integers = workspace;
   struct xnn_quantization_params *ranges =
@@ -46,23 +46,23 @@ int np_product_int8(const np_step *step, const float *rows, float *out, void *wo
   scan task = {rows, p->channels, odd};
   const size_t row_bytes = p->channels * sizeof(float);
   const size_t tile = row_bytes < TILE_BYTES ? TILE_BYTES / row_bytes : 1;
-  const pthreadpool_t used = p->rows * row_bytes < NP_SMALL ? NULL : pool;
-  pthreadpool_parallelize_1d_tile_1d(used, scan_rows, &task, p->rows, tile, 0);
+  np_workers *const used = p->rows * row_bytes < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, scan_rows, &task, p->rows, tile, 0);
 
   int status =
       p->is_unsigned
           ? xnn_setup_convert_nc_f32_qdu8(p->to_int8, rows, (uint8_t *)integers, NULL, ranges)
           : xnn_setup_convert_nc_f32_qd8(p->to_int8, rows, integers, NULL, ranges);
-  if (status == 0) status = xnn_run_operator(p->to_int8, used);
+  if (status == 0) status = xnn_run_operator(p->to_int8, np_workers_pool(used));
   if (status == 0 && p->few != NULL) {
-    status = np_few_rows_of_bytes(p->few, (const uint8_t *)integers, ranges, out, pool);
+    status = np_few_rows_of_bytes(p->few, (const uint8_t *)integers, ranges, out, workers);
   } else if (status == 0) {
     status =
         p->is_unsigned
             ? xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, integers, out, scratch, ranges)
             : xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, integers, out, scratch, ranges);
   }
-  if (status == 0 && p->few == NULL) status = xnn_run_operator(step->op, pool);
+  if (status == 0 && p->few == NULL) status = xnn_run_operator(step->op, np_workers_pool(workers));
   if (status != 0) return status;
   for (size_t i = 0; i < p->rows; i++) {
     if (!odd[i]) continue;
@@ -82,18 +82,18 @@ static void move_up(void *context, size_t start, size_t count) {
 }
 
 int np_product_s8_f32(const np_step *step, const int8_t *rows, float *out, void *workspace,
-                      pthreadpool_t pool) {
+                      np_workers *workers) {
   const struct np_s8_f32_params *p = step->params;
   void *scratch = (char *)workspace + p->scratch_offset;
   int status;
   if (p->is_unsigned) {
     move task = {rows, workspace};
-    const pthreadpool_t used = p->count < NP_SMALL ? NULL : pool;
-    pthreadpool_parallelize_1d_tile_1d(used, move_up, &task, p->count, TILE_BYTES, 0);
+    np_workers *const used = p->count < NP_SMALL ? NULL : workers;
+    np_divide_tiles(used, move_up, &task, p->count, TILE_BYTES, 0);
     status = xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, workspace, out, scratch,
                                                         p->ranges);
   } else {
     status = xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, rows, out, scratch, p->ranges);
   }
-  return status != 0 ? status : (int)xnn_run_operator(step->op, pool);
+  return status != 0 ? status : (int)xnn_run_operator(step->op, np_workers_pool(workers));
 }

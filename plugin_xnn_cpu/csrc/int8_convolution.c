@@ -97,12 +97,12 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_int8_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
-                        pthreadpool_t pool) {
+                        np_workers *workers) {
   const struct np_int8_convolution_params *p = params;
   job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], inputs[1], out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
                                          p->batch * p->bands * p->parts, 0);
   return 0;
 }

@@ -91,13 +91,13 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_int8_depthwise(const void *params, const void *const *inputs, void *out, void *workspace,
-                      pthreadpool_t pool) {
+                      np_workers *workers) {
   const struct np_int8_depthwise_params *p = params;
   job task = {p, np_int8_code_for(p->target, 0), inputs[0], out, workspace};
   const size_t blocks = (p->channels + NP_INT8_COLUMNS - 1) / NP_INT8_COLUMNS;
   const double outputs = (double)p->batch * (double)(p->out_height * p->out_width * p->channels);
   const double work = outputs * (double)(p->window[0] * p->window[1]);
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
                                          p->batch * p->bands * blocks, 0);
   return 0;
 }

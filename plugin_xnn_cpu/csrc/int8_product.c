@@ -82,12 +82,12 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_int8_product(const void *params, const void *const *inputs, void *out, void *workspace,
-                    pthreadpool_t pool) {
+                    np_workers *workers) {
   const struct np_int8_product_params *p = params;
   job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out, workspace};
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
   const size_t bands = (p->rows + p->band - 1) / p->band;
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
                                          bands * p->parts, 0);
   return 0;
 }
@@ -113,12 +113,12 @@ static void quantize_rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_int8_rows(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_int8_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_int8_rows_params *p = params;
   rows_job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out};
   const size_t bytes = p->rows * p->channels * sizeof(float);
   const size_t tile = 1 + NP_SMALL / 8 / p->channels;
-  pthreadpool_parallelize_1d_tile_1d(bytes < NP_SMALL ? NULL : pool, quantize_rows, &task, p->rows,
+  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, quantize_rows, &task, p->rows,
                                      tile, 0);
   return 0;
 }

@@ -113,12 +113,12 @@ static void part(void *context, size_t thread, size_t index) {
 }
 
 int np_int8_winograd(const void *params, const void *const *inputs, void *out, void *workspace,
-                     pthreadpool_t pool) {
+                     np_workers *workers) {
   const struct np_int8_winograd_params *p = params;
   job task = {p, np_int8_code_for(p->target, 0), inputs[0], out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)p->channels * 4;
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &task,
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
                                          p->batch * p->bands * p->parts, 0);
   return 0;
 }

@@ -58,13 +58,13 @@ static void part(void *context, size_t start, size_t count) {
   }
 }
 
-int np_interleave(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_interleave(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_interleave_params *p = params;
   const size_t total = p->images * p->pixels;
   const int known = p->element_size == 1 || p->element_size == sizeof(float);
   if (p->channels < 2 || p->channels > 4 || !known) return NP_STATUS_CALL;
   job task = {p, inputs[0], out};
-  const pthreadpool_t used = total * p->channels * p->element_size < NP_SMALL ? NULL : pool;
-  pthreadpool_parallelize_1d_tile_1d(used, part, &task, total, 4096, 0);
+  np_workers *const used = total * p->channels * p->element_size < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, part, &task, total, 4096, 0);
   return 0;
 }

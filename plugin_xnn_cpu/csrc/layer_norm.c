@@ -47,15 +47,15 @@ static void rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_layer_norm(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_layer_norm(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_layer_norm_params *p = params;
   const size_t count = p->sizes[0] * p->sizes[1] * p->sizes[2];
   if (count == 0 || p->columns == 0) return 0;
   const float *bias = p->has_bias ? inputs[2] : NULL;
   const float *added = p->has_added ? inputs[p->has_bias ? 3 : 2] : NULL;
   job task = {p, inputs[0], inputs[1], bias, added, out};
-  const pthreadpool_t used = count * p->columns * 4 < NP_SMALL ? NULL : pool;
+  np_workers *const used = count * p->columns * 4 < NP_SMALL ? NULL : workers;
   const size_t tile = 1 + NP_SMALL / 8 / p->columns;
-  pthreadpool_parallelize_1d_tile_1d(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
+  np_divide_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -68,12 +68,12 @@ static void part(void *context, size_t thread, size_t panel) {
 }
 
 int np_nbits(const void *params, const void *const *inputs, void *out, void *workspace,
-             pthreadpool_t pool) {
+             np_workers *workers) {
   const struct np_nbits_params *p = params;
   np_nbits_job job = {p, inputs[0], out, workspace};
   const size_t panels = (p->outputs + NP_NBITS_COLUMNS - 1) / NP_NBITS_COLUMNS;
   const double work = (double)p->rows * (double)p->inputs * (double)p->outputs;
-  pthreadpool_parallelize_1d_with_thread(work < SMALL_WORK ? NULL : pool, part, &job, panels,
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &job, panels,
                                          NP_DISABLE_DENORMALS);
   return 0;
 }

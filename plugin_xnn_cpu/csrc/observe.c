@@ -92,7 +92,7 @@ static void end(np_meter *meter, size_t threads, size_t stride) {
   }
 }
 
-int np_observe(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_observe(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   (void)out;
   const struct np_observe_params *p = params;
   np_meter *meter = p->meter;
@@ -101,12 +101,12 @@ int np_observe(const void *params, const void *const *inputs, void *out, pthread
   const float *in = inputs[0];
   for (size_t done = 0; done < p->count; done += MOST) {
     const size_t count = p->count - done < MOST ? p->count - done : MOST;
-    const pthreadpool_t used = count * sizeof *in < NP_SMALL ? NULL : pool;
-    const size_t threads = used == NULL ? 1 : pthreadpool_get_threads_count(used);
+    np_workers *const used = count * sizeof *in < NP_SMALL ? NULL : workers;
+    const size_t threads = used == NULL ? 1 : np_workers_threads(used);
     job task = {meter, in + done, count, stride};
     begin(meter, threads, stride);
     /* Subnormal numbers are no zeros here. */
-    pthreadpool_parallelize_1d_with_thread(used, look, &task, (count + TILE - 1) / TILE, 0);
+    np_divide(used, look, &task, (count + TILE - 1) / TILE, 0);
     end(meter, threads, stride);
   }
   return 0;

@@ -49,25 +49,25 @@ static void look_up_tile(void *context, size_t start, size_t count) {
   np_look_up(p->table, (const uint8_t *)task->in + start, (uint8_t *)task->out + start, count);
 }
 
-static int run(pthreadpool_task_1d_tile_1d_t tile, const void *params, size_t count,
-               const void *in, void *out, size_t element_size, pthreadpool_t pool) {
+static int run(np_tile *tile, const void *params, size_t count,
+               const void *in, void *out, size_t element_size, np_workers *workers) {
   job task = {params, in, out};
-  const pthreadpool_t used = count * element_size < NP_SMALL ? NULL : pool;
-  pthreadpool_parallelize_1d_tile_1d(used, tile, &task, count, TILE, 0);
+  np_workers *const used = count * element_size < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, tile, &task, count, TILE, 0);
   return 0;
 }
 
-int np_quantize(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_quantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_quantize_params *)params)->count;
-  return run(quantize_tile, params, count, inputs[0], out, sizeof(float), pool);
+  return run(quantize_tile, params, count, inputs[0], out, sizeof(float), workers);
 }
 
-int np_dequantize(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_dequantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_dequantize_params *)params)->count;
-  return run(dequantize_tile, params, count, inputs[0], out, sizeof(float), pool);
+  return run(dequantize_tile, params, count, inputs[0], out, sizeof(float), workers);
 }
 
-int np_table(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_table(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_table_params *)params)->count;
-  return run(look_up_tile, params, count, inputs[0], out, 1, pool);
+  return run(look_up_tile, params, count, inputs[0], out, 1, workers);
 }

@@ -83,13 +83,13 @@ static void rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_rotary(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_rotary(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_rotary_params *p = params;
   const size_t count = p->sizes[0] * p->sizes[1] * p->sizes[2];
   if (count == 0 || p->depth == 0) return 0;
   job task = {p, inputs[0], inputs[1], inputs[2], out};
-  const pthreadpool_t used = count * p->depth * sizeof(float) < NP_SMALL ? NULL : pool;
+  np_workers *const used = count * p->depth * sizeof(float) < NP_SMALL ? NULL : workers;
   const size_t tile = 1 + NP_SMALL / 8 / p->depth;
-  pthreadpool_parallelize_1d_tile_1d(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
+  np_divide_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -3,6 +3,7 @@
 #define NARROWPASS_RUN_H
 
 #include "tape.h"
+#include "team.h"
 
 #define NP_DISABLE_DENORMALS 0x00000001
 
@@ -30,8 +31,25 @@
 void np_workers_begin(np_workers *workers);
 void np_workers_end(np_workers *workers);
 
+/* The pool of XNNPACK's operators; NULL for no workers. */
+pthreadpool_t np_workers_pool(np_workers *workers);
+
+/* Threads that compute, with the one that calls: 1 for no workers. */
+size_t np_workers_threads(const np_workers *workers);
+
+/* Compute parts 0 to `count` - 1, by the caller alone where `workers` is NULL or has another job;
+ * `flags` are 0 or NP_DISABLE_DENORMALS. */
+void np_divide(np_workers *workers, np_part *part, void *context, size_t count, int32_t flags);
+
+/* Elements from `start` on. */
+typedef void np_tile(void *context, size_t start, size_t count);
+
+/* Compute `count` elements in tiles of `size`, of which the last may have fewer. */
+void np_divide_tiles(np_workers *workers, np_tile *tile, void *context, size_t count, size_t size,
+                     int32_t flags);
+
 typedef int np_kernel(const void *params, const void *const *inputs, void *out,
-                      pthreadpool_t pool);
+                      np_workers *workers);
 
 np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float,
     np_function, np_interleave, np_softmax_pairs,
@@ -40,18 +58,18 @@ np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float
 
 /* These need scratch memory too. */
 typedef int np_scratch_kernel(const void *params, const void *const *inputs, void *out,
-                              void *workspace, pthreadpool_t pool);
+                              void *workspace, np_workers *workers);
 
 np_scratch_kernel np_attention, np_int8_convolution, np_int8_depthwise, np_int8_product,
     np_int8_winograd, np_int8_quad_depthwise, np_fp32_convolution, np_bf16_convolution, np_nbits;
 
 /* NP_FULLY_CONNECTED_INT8_ROWS. */
 int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
-                    pthreadpool_t pool);
+                    np_workers *workers);
 
 /* NP_FULLY_CONNECTED_S8_F32. */
 int np_product_s8_f32(const np_step *step, const int8_t *rows, float *out, void *workspace,
-                      pthreadpool_t pool);
+                      np_workers *workers);
 
 /* out[i] = table[in[i]], of bytes; the table has 256. */
 void np_look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count);

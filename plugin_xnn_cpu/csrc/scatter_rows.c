@@ -16,7 +16,8 @@ static int64_t start_of(const job *task, size_t outer) {
   return p->has_starts ? task->starts[outer / p->inner] : 0;
 }
 
-static void part(void *context, size_t outer) {
+static void part(void *context, size_t thread, size_t outer) {
+  (void)thread;
   const job *task = context;
   const struct np_scatter_rows_params *p = task->params;
   const size_t row = p->row_bytes;
@@ -34,7 +35,7 @@ static void part(void *context, size_t outer) {
   memcpy(out + (start + first) * row, past + (start + first) * row, (whole - first) * row);
 }
 
-int np_scatter_rows(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_scatter_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_scatter_rows_params *p = params;
   job task = {p, inputs[0], inputs[1], p->has_starts ? inputs[2] : NULL, out};
   for (size_t batch = 0; batch < p->batches; batch++) {
@@ -43,7 +44,7 @@ int np_scatter_rows(const void *params, const void *const *inputs, void *out, pt
     if (!p->circular && start > (int64_t)(p->rows - p->new_rows)) return NP_STATUS_INDEX;
   }
   const size_t count = p->batches * p->inner;
-  const pthreadpool_t used = count * p->rows * p->row_bytes < NP_SMALL ? NULL : pool;
-  pthreadpool_parallelize_1d(used, part, &task, count, 0);
+  np_workers *const used = count * p->rows * p->row_bytes < NP_SMALL ? NULL : workers;
+  np_divide(used, part, &task, count, 0);
   return 0;
 }

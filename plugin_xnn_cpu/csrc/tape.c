@@ -65,39 +65,39 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
   }
 }
 
-static int convert(int conversion, size_t count, const void *in, void *out, pthreadpool_t pool) {
+static int convert(int conversion, size_t count, const void *in, void *out, np_workers *workers) {
   const struct np_convert_params params = {count, conversion};
   const void *inputs[NP_MAX_INPUTS] = {in};
-  return np_convert(&params, inputs, out, pool);
+  return np_convert(&params, inputs, out, workers);
 }
 
 /* Products in a narrow type: operands of float32 are rounded, results are float32 again. */
 static int run_narrow(const np_step *step, void *const *buffers, void *workspace,
-                      pthreadpool_t pool) {
+                      np_workers *workers) {
   const struct np_narrow_params *p = step->params;
   const void *rows = buffers[step->inputs[0]];
   void *out = buffers[step->output];
   if (step->call == NP_FULLY_CONNECTED_INT8_ROWS) {
-    return np_product_int8(step, rows, out, workspace, pool);
+    return np_product_int8(step, rows, out, workspace, workers);
   }
   if (step->call == NP_FULLY_CONNECTED_S8_F32) {
-    return np_product_s8_f32(step, (const int8_t *)rows, out, workspace, pool);
+    return np_product_s8_f32(step, (const int8_t *)rows, out, workspace, workers);
   }
   int status;
   if (step->call == NP_FULLY_CONNECTED_BF16) {
-    status = convert(NP_CONVERT_F32_TO_BF16, p->inputs, rows, workspace, pool);
+    status = convert(NP_CONVERT_F32_TO_BF16, p->inputs, rows, workspace, workers);
     if (status == 0) status = xnn_setup_fully_connected_nc_bf16_f32(step->op, workspace, out);
-    return status != 0 ? status : (int)xnn_run_operator(step->op, pool);
+    return status != 0 ? status : (int)xnn_run_operator(step->op, np_workers_pool(workers));
   }
   void *half = (char *)workspace + p->output_offset;
-  status = convert(NP_CONVERT_F32_TO_F16, p->inputs, rows, workspace, pool);
+  status = convert(NP_CONVERT_F32_TO_F16, p->inputs, rows, workspace, workers);
   if (status == 0) status = xnn_setup_fully_connected_nc_f16(step->op, workspace, half);
-  if (status == 0) status = xnn_run_operator(step->op, pool);
-  return status != 0 ? status : convert(NP_CONVERT_F16_TO_F32, p->outputs, half, out, pool);
+  if (status == 0) status = xnn_run_operator(step->op, np_workers_pool(workers));
+  return status != 0 ? status : convert(NP_CONVERT_F16_TO_F32, p->outputs, half, out, workers);
 }
 
 static int run_kernel(const np_step *step, void *const *buffers, void *workspace,
-                      pthreadpool_t pool) {
+                      np_workers *workers) {
   const void *inputs[NP_MAX_INPUTS];
   for (size_t i = 0; i < NP_MAX_INPUTS; i++) {
     inputs[i] = step->inputs[i] < 0 ? NULL : buffers[step->inputs[i]];
@@ -105,81 +105,83 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
   void *out = buffers[step->output];
   switch (step->call) {
     case NP_COPY:
-      return np_copy(step->params, inputs, out, pool);
+      return np_copy(step->params, inputs, out, workers);
     case NP_WHERE:
-      return np_where(step->params, inputs, out, pool);
+      return np_where(step->params, inputs, out, workers);
     case NP_GATHER:
-      return np_gather(step->params, inputs, out, pool);
+      return np_gather(step->params, inputs, out, workers);
     case NP_LAYER_NORM:
-      return np_layer_norm(step->params, inputs, out, pool);
+      return np_layer_norm(step->params, inputs, out, workers);
     case NP_ADD_CLAMP:
-      return np_add_clamp(step->params, inputs, out, pool);
+      return np_add_clamp(step->params, inputs, out, workers);
     case NP_TO_FLOAT:
-      return np_to_float(step->params, inputs, out, pool);
+      return np_to_float(step->params, inputs, out, workers);
     case NP_FUNCTION:
-      return np_function(step->params, inputs, out, pool);
+      return np_function(step->params, inputs, out, workers);
     case NP_INTERLEAVE:
-      return np_interleave(step->params, inputs, out, pool);
+      return np_interleave(step->params, inputs, out, workers);
     case NP_SOFTMAX_PAIRS:
-      return np_softmax_pairs(step->params, inputs, out, pool);
+      return np_softmax_pairs(step->params, inputs, out, workers);
     case NP_CONVERT:
-      return np_convert(step->params, inputs, out, pool);
+      return np_convert(step->params, inputs, out, workers);
     case NP_QUANTIZE:
-      return np_quantize(step->params, inputs, out, pool);
+      return np_quantize(step->params, inputs, out, workers);
     case NP_DEQUANTIZE:
-      return np_dequantize(step->params, inputs, out, pool);
+      return np_dequantize(step->params, inputs, out, workers);
     case NP_TABLE:
-      return np_table(step->params, inputs, out, pool);
+      return np_table(step->params, inputs, out, workers);
     case NP_GATHER_S8:
-      return np_gather_s8(step->params, inputs, out, pool);
+      return np_gather_s8(step->params, inputs, out, workers);
     case NP_SCATTER_ROWS:
-      return np_scatter_rows(step->params, inputs, out, pool);
+      return np_scatter_rows(step->params, inputs, out, workers);
     case NP_GATE:
-      return np_gate(step->params, inputs, out, pool);
+      return np_gate(step->params, inputs, out, workers);
     case NP_ROTARY:
-      return np_rotary(step->params, inputs, out, pool);
+      return np_rotary(step->params, inputs, out, workers);
     case NP_ATTENTION:
-      return np_attention(step->params, inputs, out, workspace, pool);
+      return np_attention(step->params, inputs, out, workspace, workers);
     case NP_OBSERVE:
-      return np_observe(step->params, inputs, out, pool);
+      return np_observe(step->params, inputs, out, workers);
     case NP_INT8_CONVOLUTION:
-      return np_int8_convolution(step->params, inputs, out, workspace, pool);
+      return np_int8_convolution(step->params, inputs, out, workspace, workers);
     case NP_INT8_DEPTHWISE:
-      return np_int8_depthwise(step->params, inputs, out, workspace, pool);
+      return np_int8_depthwise(step->params, inputs, out, workspace, workers);
     case NP_INT8_PRODUCT:
-      return np_int8_product(step->params, inputs, out, workspace, pool);
+      return np_int8_product(step->params, inputs, out, workspace, workers);
     case NP_INT8_ROWS:
-      return np_int8_rows(step->params, inputs, out, pool);
+      return np_int8_rows(step->params, inputs, out, workers);
     case NP_INT8_QUAD_DEPTHWISE:
-      return np_int8_quad_depthwise(step->params, inputs, out, workspace, pool);
+      return np_int8_quad_depthwise(step->params, inputs, out, workspace, workers);
     case NP_INT8_WINOGRAD:
-      return np_int8_winograd(step->params, inputs, out, workspace, pool);
+      return np_int8_winograd(step->params, inputs, out, workspace, workers);
     case NP_FEW_ROWS:
-      return np_few_rows(step->params, inputs, out, pool);
+      return np_few_rows(step->params, inputs, out, workers);
     case NP_FP32_CONVOLUTION:
-      return np_fp32_convolution(step->params, inputs, out, workspace, pool);
+      return np_fp32_convolution(step->params, inputs, out, workspace, workers);
     case NP_NBITS:
-      return np_nbits(step->params, inputs, out, workspace, pool);
+      return np_nbits(step->params, inputs, out, workspace, workers);
     case NP_BF16_CONVOLUTION:
-      return np_bf16_convolution(step->params, inputs, out, workspace, pool);
+      return np_bf16_convolution(step->params, inputs, out, workspace, workers);
     default:
       return NP_STATUS_CALL;
   }
 }
 
 static int run_steps(np_step *steps, size_t count, void *const *buffers, void *workspace,
-                     pthreadpool_t pool, uint64_t *nanoseconds, size_t *failed) {
+                     np_workers *workers, uint64_t *nanoseconds, size_t *failed) {
   uint64_t start = nanoseconds == NULL ? 0 : now();
   for (size_t i = 0; i < count; i++) {
     np_step *step = &steps[i];
     int status = 0;
     if (step->op == NULL) {
-      status = run_kernel(step, buffers, workspace, pool);
+      status = run_kernel(step, buffers, workspace, workers);
     } else if (step->params != NULL) {
-      status = run_narrow(step, buffers, workspace, pool);
+      status = run_narrow(step, buffers, workspace, workers);
     } else {
       if (!step->set_up) status = set_up(step, buffers, workspace);
-      if (status == 0) status = xnn_run_operator(step->op, step->alone ? NULL : pool);
+      if (status == 0) {
+        status = xnn_run_operator(step->op, step->alone ? NULL : np_workers_pool(workers));
+      }
     }
     if (status != 0) {
       *failed = i;
@@ -195,9 +197,9 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
 }
 
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
-           pthreadpool_t pool, np_workers *workers, uint64_t *nanoseconds, size_t *failed) {
+           np_workers *workers, uint64_t *nanoseconds, size_t *failed) {
   np_workers_begin(workers);
-  const int status = run_steps(steps, count, buffers, workspace, pool, nanoseconds, failed);
+  const int status = run_steps(steps, count, buffers, workspace, workers, nanoseconds, failed);
   np_workers_end(workers);
   return status;
 }

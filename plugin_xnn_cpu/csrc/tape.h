@@ -87,10 +87,10 @@ typedef struct {
 } np_step;
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'
- * reshape and the kernels' parameters asked for; `workers`, which may be NULL, stay awake meanwhile.
+ * reshape and the kernels' parameters asked for; `workers` may be NULL for none.
  * Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or the status of the step
  * whose index is then in `failed`. */
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
-           pthreadpool_t pool, np_workers *workers, uint64_t *nanoseconds, size_t *failed);
+           np_workers *workers, uint64_t *nanoseconds, size_t *failed);
 
 #endif

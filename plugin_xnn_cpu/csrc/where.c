@@ -35,7 +35,8 @@ static void any_row(const uint8_t *c, ptrdiff_t cs, const char *x, ptrdiff_t xs,
   }
 }
 
-static void rows(void *context, size_t index) {
+static void rows(void *context, size_t thread, size_t index) {
+  (void)thread;
   const job *task = context;
   const struct np_where_params *p = task->params;
   const size_t last = p->rank - 1;
@@ -61,14 +62,14 @@ static void rows(void *context, size_t index) {
   }
 }
 
-int np_where(const void *params, const void *const *inputs, void *out, pthreadpool_t pool) {
+int np_where(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_where_params *p = params;
   size_t outer = 1;
   for (size_t dim = 0; dim + 1 < p->rank; dim++) outer *= p->sizes[dim];
   const size_t inner = p->sizes[p->rank - 1];
   if (outer * inner == 0) return 0;
   job task = {p, inputs[0], inputs[1], inputs[2], out};
-  const pthreadpool_t used = outer * inner * p->element_size < NP_SMALL ? NULL : pool;
-  pthreadpool_parallelize_1d(used, rows, &task, outer, 0);
+  np_workers *const used = outer * inner * p->element_size < NP_SMALL ? NULL : workers;
+  np_divide(used, rows, &task, outer, 0);
   return 0;
 }

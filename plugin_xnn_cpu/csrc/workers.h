@@ -1,9 +1,10 @@
-/* Workers for pthreadpool that stay awake while there may be more to do.
+/* Workers that stay awake while there may be more to do.
  *
- * pthreadpool's own threads sleep some ten microseconds after a loop has ended, and waking them
- * costs as much again. These wait on a counter for as long as a run goes on, and, where asked to,
- * for a while after it. The threads themselves are the caller's: each calls np_worker_main. Read
- * by cffi too. */
+ * pthreadpool's own threads sleep some ten microseconds after a loop has ended, and so does the
+ * thread that waits for them; waking one costs as much again, and far more where processors are
+ * virtual. These wait on a counter for as long as a run goes on, and for a while after it. They
+ * compute the parts of our kernels, and what pthreadpool gives them for XNNPACK. The threads
+ * themselves are the caller's: each calls np_worker_main. Read by cffi too. */
 #ifndef NARROWPASS_WORKERS_H
 #define NARROWPASS_WORKERS_H
 
@@ -15,8 +16,8 @@ typedef struct np_workers np_workers;
  * without memory. */
 np_workers *np_workers_new(size_t count, uint64_t linger);
 
-/* The pool that they work for; NULL without memory. */
-pthreadpool_t np_workers_pool(np_workers *workers);
+/* Make the pool that XNNPACK's operators are divided by; NULL without memory. */
+pthreadpool_t np_workers_begin_pool(np_workers *workers);
 
 /* A thread's work; it returns after np_workers_stop. */
 void np_worker_main(np_workers *workers);

@@ -14,9 +14,6 @@
 /* pthreadpool */
 
 typedef struct pthreadpool *pthreadpool_t;
-typedef void (*pthreadpool_task_1d_t)(void *, size_t);
-typedef void (*pthreadpool_task_1d_tile_1d_t)(void *, size_t, size_t);
-typedef void (*pthreadpool_task_1d_with_thread_t)(void *, size_t, size_t);
 
 struct pthreadpool_executor {
   int (*num_threads)(void *executor_context);
@@ -25,15 +22,6 @@ struct pthreadpool_executor {
 
 pthreadpool_t pthreadpool_create_v2(struct pthreadpool_executor *executor, void *executor_context,
                                     size_t max_num_threads);
-size_t pthreadpool_get_threads_count(pthreadpool_t threadpool);
-void pthreadpool_parallelize_1d(pthreadpool_t threadpool, pthreadpool_task_1d_t function,
-                                void *context, size_t range, uint32_t flags);
-void pthreadpool_parallelize_1d_with_thread(pthreadpool_t threadpool,
-                                            pthreadpool_task_1d_with_thread_t function,
-                                            void *context, size_t range, uint32_t flags);
-void pthreadpool_parallelize_1d_tile_1d(pthreadpool_t threadpool,
-                                        pthreadpool_task_1d_tile_1d_t function, void *context,
-                                        size_t range, size_t tile, uint32_t flags);
 void pthreadpool_destroy(pthreadpool_t threadpool);
 
 /* XNNPACK: types */
@@ -45,6 +33,7 @@ void pthreadpool_destroy(pthreadpool_t threadpool);
 #define XNN_FLAG_TRANSPOSE_WEIGHTS 0x00000001
 #define XNN_FLAG_TRANSPOSE_B 0x00000001
 #define XNN_FLAG_ALIGN_CORNERS 0x00000008
+#define XNN_FLAG_DONT_SPIN_WORKERS 0x00000010
 #define XNN_FLAG_TENSORFLOW_LEGACY_MODE 0x00000004
 #define XNN_FLAG_KEEP_DIMS 0x00000040
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import onnx
 import pytest
 from xnn_kit import compile_model
+
+from narrowpass.backend import Program
 
 pytestmark = pytest.mark.once
 
@@ -38,3 +43,54 @@ def test_rows_that_grow_and_shrink():
             if rows <= 100:
                 (expected,) = session.run(None, {"x": x})
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def products() -> onnx.ModelProto:
+    """Kernels of ours (the normalization, mostly the products too) beside some of XNNPACK."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[n, 96] x) => (float[n, 96] y) {
+            p = MatMul(x, w)
+            s = Softmax <axis = -1> (p)
+            t = Add(s, x)
+            z = LayerNormalization(t, scale)
+            q = MatMul(z, w)
+            y = Relu(q)
+        }
+    """)
+    w = (RNG.standard_normal((96, 96)) / 10).astype(np.float32)
+    for name, value in {"w": w, "scale": np.ones(96, np.float32)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    return model
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["awake", "asleep"])
+def test_runs_at_the_same_time_share_the_workers(pause):
+    """More threads than processors, and runs that find the workers at another job."""
+    model = products()
+    session = onnx.reference.ReferenceEvaluator(model)
+    feeds = [RNG.standard_normal((rows, 96)).astype(np.float32) for rows in (40, 300, 700, 1500)]
+    wanted = [session.run(None, {"x": x})[0] for x in feeds]
+    failures: list[BaseException] = []
+    with compile_model(model, threads=4) as first, compile_model(model, threads=4) as second:
+
+        def work(program: Program, number: int) -> None:
+            try:
+                for turn in range(30):
+                    x, right = feeds[(turn + number) % 4], wanted[(turn + number) % 4]
+                    np.testing.assert_allclose(
+                        program.run({"x": x})["y"], right, rtol=1e-4, atol=1e-5
+                    )
+                    time.sleep(pause)
+            except BaseException as error:  # noqa: BLE001 - told by the test
+                failures.append(error)
+
+        threads = [
+            threading.Thread(target=work, args=(program, number))
+            for number, program in enumerate((first, second, first, second))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []

@@ -11,8 +11,10 @@ from narrowpass.errors import UsageError
 from narrowpass_xnn_cpu.native.library import extension
 
 _MOST = 1024
-_LINGER = 2_000_000
-"""Nanoseconds for which the workers of a spinning pool stay awake after a run."""
+_LINGER = 500_000
+"""Nanoseconds for which workers stay awake after a run: the next one may follow at once."""
+_SPIN = 2_000_000
+"""The same of a spinning pool."""
 
 
 class ThreadPool:
@@ -32,12 +34,12 @@ class ThreadPool:
         self.handle: Any = ffi.NULL
         self.workers: Any = ffi.NULL
         if threads > 1:
-            self.workers = lib.np_workers_new(threads - 1, _LINGER if spin else 0)
+            self.workers = lib.np_workers_new(threads - 1, _SPIN if spin else _LINGER)
             if self.workers == ffi.NULL:
                 raise UsageError(f"{threads} threads could not be started; ask for fewer")
             life = _Life(lib, self.workers)
             weakref.finalize(self, life.end).atexit = False
-            self.handle = life.handle = lib.np_workers_pool(self.workers)
+            self.handle = life.handle = lib.np_workers_begin_pool(self.workers)
             started = self.handle != ffi.NULL and all(map(life.start, range(1, threads)))
             if not started:
                 raise UsageError(f"{threads} threads could not be started; ask for fewer")

@@ -122,7 +122,6 @@ class Tape:
             count,
             self._buffers,
             self._workspace,
-            pool.handle,
             pool.workers,
             pointer,
             self._failed,

@@ -47,6 +47,8 @@ class Operator:
         self.block: Block | None = None
         self._ffi = extension().ffi
         self._lib = extension().lib
+        # Workers come back at once: the next kernel may be one of ours.
+        self._flags: int = self._lib.XNN_FLAG_DONT_SPIN_WORKERS
 
     def _kind(self) -> str:
         return self.call.removeprefix("NP_").lower().replace("_", " ")

@@ -95,7 +95,9 @@ class _Windowed(Operator):
             (groups, movement.strides, flags),
             kernel,
             bias,
-            lambda k, b, cache, made: create(*sizes, k, b, low, high, flags, cache, made),
+            lambda k, b, cache, made: create(
+                *sizes, k, b, low, high, flags | self._flags, cache, made
+            ),
         )
 
 

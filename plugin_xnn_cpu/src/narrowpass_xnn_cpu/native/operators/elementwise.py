@@ -34,7 +34,7 @@ class Unary(Operator):
         operator = getattr(lib, f"xnn_unary_{kind}")
         null = ffi.NULL
         status = lib.xnn_create_unary_elementwise_nc(
-            operator, fp32, fp32, params, null, null, null, 0, handle
+            operator, fp32, fp32, params, null, null, null, self._flags, handle
         )
         self._created(status, handle)
 
@@ -59,7 +59,7 @@ class Binary(Operator):
         operator = getattr(lib, f"xnn_binary_{kind}")
         null = ffi.NULL
         status = lib.xnn_create_binary_elementwise_nd(
-            operator, lib.xnn_datatype_fp32, null, null, null, 0, handle
+            operator, lib.xnn_datatype_fp32, null, null, null, self._flags, handle
         )
         self._created(status, handle)
 

@@ -64,7 +64,7 @@ class FullyConnectedS8(Operator):
         sizes = inputs, outputs, inputs, outputs
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any) -> int:
-            ends = made.zero_point, made.scale, low, high, flags, cache, handle
+            ends = made.zero_point, made.scale, low, high, flags | self._flags, cache, handle
             return int(create(*sizes, given.zero_point, given.scale, s, k, b, *ends))
 
         parameters = (flags, given, made.scale.hex())
@@ -121,7 +121,7 @@ class FullyConnectedS8F32(Operator):
         null = self._ffi.NULL
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any, added: Any = null) -> int:
-            return int(create(*sizes, s, k, added, *limits, flags, cache, handle))
+            return int(create(*sizes, s, k, added, *limits, flags | self._flags, cache, handle))
 
         # XNNPACK leaves scales and bias out of its key: they name the block, as what is packed too.
         others = [scales] if bias is None else [scales, bias]

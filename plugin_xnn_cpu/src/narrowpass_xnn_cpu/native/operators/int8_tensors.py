@@ -98,7 +98,11 @@ class BinaryS8(Operator):
             for item in (first, second, made)
         ]
         status = lib.xnn_create_binary_elementwise_nd(
-            getattr(lib, f"xnn_binary_{kind}"), lib.xnn_datatype_qint8, *quantizations, 0, handle
+            getattr(lib, f"xnn_binary_{kind}"),
+            lib.xnn_datatype_qint8,
+            *quantizations,
+            self._flags,
+            handle,
         )
         self._created(status, handle)
 
@@ -146,7 +150,7 @@ class MeanS8(Operator):
             lib.xnn_reduce_mean,
             lib.xnn_datatype_qint8,
             *quantizations,
-            lib.XNN_FLAG_KEEP_DIMS,
+            lib.XNN_FLAG_KEEP_DIMS | self._flags,
             handle,
         )
         self._created(status, handle)

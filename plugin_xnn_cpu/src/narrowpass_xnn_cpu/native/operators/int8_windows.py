@@ -61,7 +61,7 @@ class _Windowed(Operator):
         )
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any) -> int:
-            ends = made.zero_point, made.scale, low, high, flags, cache, handle
+            ends = made.zero_point, made.scale, low, high, flags | self._flags, cache, handle
             return int(create(*sizes, given.zero_point, given.scale, s, k, b, *ends))
 
         # All that the packed bytes follow from: the bias takes in zero points, scales are of both.

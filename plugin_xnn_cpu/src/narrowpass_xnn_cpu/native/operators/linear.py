@@ -78,7 +78,9 @@ class FullyConnected(Operator):
             flags,
             kernel,
             bias,
-            lambda k, b, cache, made: create(*sizes, k, b, low, high, flags, cache, made),
+            lambda k, b, cache, made: create(
+                *sizes, k, b, low, high, flags | self._flags, cache, made
+            ),
         )
 
     def for_few_rows(self, epilogue: Fields | None = None) -> FewRows | None:
@@ -151,7 +153,7 @@ class BatchMatMul(Operator):
         ffi, lib = self._ffi, self._lib
         handle = ffi.new("xnn_operator_t *")
         flags = lib.XNN_FLAG_TRANSPOSE_B if transpose_b else 0
-        status = lib.xnn_create_batch_matrix_multiply_nc_f32(flags, handle)
+        status = lib.xnn_create_batch_matrix_multiply_nc_f32(flags | self._flags, handle)
         self._created(status, handle)
 
     def reshape(

@@ -24,11 +24,15 @@ class Pad(Operator):
         if itemsize == 4:
             self.call = "NP_PAD"
             self._reshape = lib.xnn_reshape_constant_pad_nd_x32
-            status = lib.xnn_create_constant_pad_nd_x32(ffi.new("float *", value), 0, handle)
+            status = lib.xnn_create_constant_pad_nd_x32(
+                ffi.new("float *", value), self._flags, handle
+            )
         else:
             self.call = "NP_PAD_S8"
             self._reshape = lib.xnn_reshape_constant_pad_nd_x8
-            status = lib.xnn_create_constant_pad_nd_x8(ffi.new("int8_t *", int(value)), 0, handle)
+            status = lib.xnn_create_constant_pad_nd_x8(
+                ffi.new("int8_t *", int(value)), self._flags, handle
+            )
         self._created(status, handle)
 
     def reshape(
@@ -57,7 +61,7 @@ class Transpose(Operator):
         else:
             self.call, self._reshape = "NP_TRANSPOSE_S8", lib.xnn_reshape_transpose_nd_x8
             create = lib.xnn_create_transpose_nd_x8
-        self._created(create(0, handle), handle)
+        self._created(create(self._flags, handle), handle)
 
     def reshape(self, shape: Sequence[int], perm: Sequence[int], pool: ThreadPool) -> None:
         """Take an input of `shape`; axis i of the output is axis ``perm[i]`` of the input."""
@@ -90,7 +94,7 @@ class ResizeBilinear(Operator):
         checked_pixels((height, width), 1, "size")
         handle = self._ffi.new("xnn_operator_t *")
         status = lib.xnn_create_resize_bilinear2d_nhwc(
-            lib.xnn_datatype_fp32, height, width, flags, handle
+            lib.xnn_datatype_fp32, height, width, flags | self._flags, handle
         )
         self._created(status, handle)
 

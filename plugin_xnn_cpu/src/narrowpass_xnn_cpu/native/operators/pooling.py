@@ -42,7 +42,7 @@ class MaxPool(Operator):
         top, left, bottom, right = pads
         handle = self._ffi.new("xnn_operator_t *")
         sizes = (top, right, bottom, left, *window, *strides, *dilations)
-        status = create(*sizes, *limits, 0, handle)
+        status = create(*sizes, *limits, self._flags, handle)
         self._created(status, handle)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
@@ -77,7 +77,7 @@ class AveragePool(Operator):
         top, left, bottom, right = pads
         handle = self._ffi.new("xnn_operator_t *")
         status = self._lib.xnn_create_average_pooling2d_nhwc_f32(
-            top, right, bottom, left, *window, *strides, *checked_range(limits), 0, handle
+            top, right, bottom, left, *window, *strides, *checked_range(limits), self._flags, handle
         )
         self._created(status, handle)
 

@@ -111,7 +111,7 @@ class FullyConnectedInt8(Operator):
 
         def call(k: Any, b: Any, cache: Any, made: Any, s: Any, other: Any = None) -> int:
             added = b if other is None else other
-            return int(create(*sizes, s, k, added, low, high, flags, cache, made))
+            return int(create(*sizes, s, k, added, low, high, flags | self._flags, cache, made))
 
         parameters = flags if self._rows is None else (flags, self._rows.kind.dtype)
         self._packed(session, parameters, kernel, bias, call, others)
@@ -244,7 +244,7 @@ class _RowsToInt8(Operator):
         super().__init__()
         self.kind = kind
         handle = self._ffi.new("xnn_operator_t *")
-        self._created(getattr(self._lib, kind.create_conversion)(0, handle), handle)
+        self._created(getattr(self._lib, kind.create_conversion)(self._flags, handle), handle)
 
     def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
         """Take `rows` dense rows of `channels`."""

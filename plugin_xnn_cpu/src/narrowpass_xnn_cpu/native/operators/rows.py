@@ -23,7 +23,7 @@ class Reduce(Operator):
             lib.xnn_datatype_fp32,
             ffi.NULL,
             ffi.NULL,
-            lib.XNN_FLAG_KEEP_DIMS,
+            lib.XNN_FLAG_KEEP_DIMS | self._flags,
             handle,
         )
         self._created(status, handle)
@@ -48,7 +48,7 @@ class Softmax(Operator):
     def __init__(self) -> None:
         super().__init__()
         handle = self._ffi.new("xnn_operator_t *")
-        self._created(self._lib.xnn_create_softmax_nc_f32(0, handle), handle)
+        self._created(self._lib.xnn_create_softmax_nc_f32(self._flags, handle), handle)
 
     def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
         """Take `rows` rows of `channels` values."""

@@ -148,7 +148,7 @@ def _parts(panels: int, tasks: int, threads: int) -> int:
     """Divide panels so that threads have enough to do beside the tasks that there are."""
     if threads == 1 or tasks >= 4 * threads:
         return 1
-    return min(panels, -(-2 * threads // tasks))
+    return min(panels, -(-4 * threads // tasks))
 
 
 class TiledConvolution(_TiledFp32):
