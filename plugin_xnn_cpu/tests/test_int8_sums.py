@@ -13,6 +13,7 @@ from qdq_kit import off_by
 import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.lower.convolution import Convolve
 from narrowpass_xnn_cpu.native.operators import BinaryS8, Quantization, Requantized, tiled
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
@@ -151,6 +152,25 @@ def test_residual_blocks(relu, swapped, twice):
     assert kernels[1] in (["xnn add int8"], ["xnn add int8 + table"])
     joined = tiled.layout() is tiled.QUADS
     assert (kernels[0] == ["convolution int8 and add"]) == joined
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_bytes_are_raised_between_convolutions(kept):
+    model = residual(False, False, True)
+    names = [n.outputs[0].name or "" for n in model.graph if n.op_type == "QuantizeLinear"]
+    options = narrowpass.CompileOptions(keep=tuple(names) if kept else (), cache=False, threads=1)
+    with XnnCpuBackend().compile(Bundle({"main": model}), options) as program:
+        (partition,) = program._methods["main"].partitions
+    found = [step.raisable for step in partition.steps if isinstance(step, Convolve)]
+    if tiled.layout() is not tiled.QUADS:
+        assert found == [None, None]
+        return
+    short, long = sorted(found, key=lambda operator: operator.takes_sum, reverse=True)
+    # What is quantized at first, and what is averaged at last, are bytes as they are.
+    assert not short.in_raised
+    assert not long.in_raised
+    assert not long.out_raised
+    assert short.out_raised == long.other_raised == (not kept)
 
 
 def test_a_sum_that_broadcasts_is_one_of_its_own():

@@ -176,19 +176,12 @@ class Convolve(Ended):
         return step
 
     @property
-    def can_be_raised(self) -> bool:
-        """Tell whether `raise_bytes` can be called."""
+    def raisable(self) -> TiledWindowsS8 | None:
+        """Give the operator, where it can read and write raised bytes."""
         operator = self._operator
-        return isinstance(operator, TiledWindowsS8) and operator.can_be_raised
-
-    def raise_bytes(self, slot: Slot) -> None:
-        """Say that the bytes of a slot that this step reads or writes are raised by 128."""
-        operator = self._operator
-        if not isinstance(operator, TiledWindowsS8) or not operator.can_be_raised:
-            raise ValueError(f"{self.kernel} was asked for raised bytes, which it cannot take")
-        operator.out_raised |= slot is self.output
-        operator.in_raised |= slot is self.inputs[0]
-        operator.other_raised |= slot in self.inputs[1:]
+        if isinstance(operator, TiledWindowsS8) and operator.can_be_raised:
+            return operator
+        return None
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""

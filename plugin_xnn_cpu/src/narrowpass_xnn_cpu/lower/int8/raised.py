@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from narrowpass_xnn_cpu.lower.convolution import Convolve
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
 from narrowpass_xnn_cpu.plan.partition import Item
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 
@@ -26,10 +27,22 @@ def raise_images(items: Sequence[Item], outputs: Collection[Slot]) -> None:
             for slot in dict.fromkeys(item.inputs):
                 readers.setdefault(slot, []).append(item)
     for item in items:
-        if not isinstance(item, Convolve) or not item.can_be_raised or item.output in outputs:
+        made = _raisable(item)
+        if made is None or made[0].output in outputs:
             continue
-        users = readers.get(item.output, [])
-        fit = [user for user in users if isinstance(user, Convolve) and user.can_be_raised]
-        if fit and len(fit) == len(users):
-            for step in (item, *fit):
-                step.raise_bytes(item.output)
+        slot = made[0].output
+        users = readers.get(slot, [])
+        fit = [found for user in users if (found := _raisable(user)) is not None]
+        if not fit or len(fit) < len(users):
+            continue
+        made[1].out_raised = True
+        for user, operator in fit:
+            operator.in_raised |= user.inputs[0] is slot
+            operator.other_raised |= slot in user.inputs[1:]
+
+
+def _raisable(item: Item) -> tuple[Convolve, TiledWindowsS8] | None:
+    """Give a convolution and its operator, where that can read and write raised bytes."""
+    if not isinstance(item, Convolve) or (operator := item.raisable) is None:
+        return None
+    return item, operator
