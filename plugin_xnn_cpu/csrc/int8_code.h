@@ -61,6 +61,7 @@ typedef struct {
   const size_t *picks; /* between rows and columns that are taken */
   size_t wide_width;
   int32_t zero;
+  int raised; /* as quads are multiplied */
 } np_int8_image;
 
 /* How sums become int8. */
@@ -96,6 +97,10 @@ typedef struct {
   const float *row_scales;  /* of a float32 output */
   const int32_t *row_zeros; /* the same of each row, for it */
   float low, high;
+  const struct np_int8_sum *sum; /* of quads: how another tensor is added to int8, or NULL */
+  const int8_t *other;           /* which lies as the output does */
+  uint8_t turned;                /* bits of int8 that are written otherwise: 0, or 0x80 for raised ones */
+  uint8_t other_turned;
 } np_int8_panel;
 
 /* A row of depthwise windows of 16 channels, with their rows in pairs: for each pixel and channel
@@ -131,6 +136,7 @@ typedef struct {
   int8_t *out;
   size_t out_stride;
   int32_t zero;
+  uint8_t turned; /* as of a panel */
   np_int8_range range;
 } np_int8_quad_block;
 
@@ -173,13 +179,11 @@ typedef struct {
   void (*transform)(const int16_t *wide, size_t row_stride, size_t channels, size_t stride,
                     int16_t *out);
   void (*finish)(const np_int8_tile *tile);
-  /* And this of quads. Four rows of pixels, one of them NULL where it is outside, interleaved. */
+  /* And this of quads. Four rows of pixels, one of them NULL where it is outside, interleaved, with
+   * some of their bits turned. */
   void (*interleave)(const int8_t *const *rows, size_t stride, size_t count, size_t columns,
-                     int32_t zero, uint8_t *out);
+                     int32_t zero, uint8_t turned, uint8_t *out);
   void (*quad_depthwise)(const np_int8_quad_block *block);
-  /* out = the sum of out and other, of rows of `columns` bytes that lie `stride` apart. */
-  void (*add)(const struct np_int8_sum *sum, const int8_t *other, int8_t *out, size_t rows,
-              size_t columns, size_t stride);
 } np_int8_code;
 
 extern const np_int8_code np_int8_plain, np_int8_avx2, np_int8_quads_plain, np_int8_quads_avx512;

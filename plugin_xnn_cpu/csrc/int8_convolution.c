@@ -23,7 +23,6 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t first = band * p->band;
   const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
-  uint8_t *wide = scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
   const np_int8_image source = {
@@ -35,12 +34,18 @@ static void part(void *context, size_t thread, size_t index) {
       .picks = p->picks,
       .wide_width = p->wide_width,
       .zero = p->in_zero,
+      .raised = p->in_raised,
   };
   const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
-  np_int8_widen_rows(task->code, &source, first * p->steps[0], (rows - 1) * p->steps[0] + reach,
-                     wide);
   const np_windows windows = {p->wide_width, p->channels,  p->window,
                               p->steps,      p->dilations, p->runs};
+  const uint8_t *wide = scratch;
+  if (p->in_place) {
+    wide = (const uint8_t *)source.pixels + first * p->steps[0] * p->width * p->channels;
+  } else {
+    np_int8_widen_rows(task->code, &source, first * p->steps[0],
+                       (rows - 1) * p->steps[0] + reach, scratch);
+  }
   np_windows_address(&windows, rows, p->out_width, pixels, runs);
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
@@ -62,6 +67,9 @@ static void part(void *context, size_t thread, size_t index) {
       .out_stride = p->outputs,
       .range = {p->out_zero, p->low, p->high},
       .zero = p->in_zero + 128,
+      .sum = p->adds ? &p->sum : NULL,
+      .turned = p->out_raised ? 0x80 : 0,
+      .other_turned = p->other_raised ? 0x80 : 0,
   };
   for (size_t group = 0; group < p->groups; group++) {
     const uint8_t *packed = (const uint8_t *)p->packed + group * group_size;
@@ -70,11 +78,8 @@ static void part(void *context, size_t thread, size_t index) {
       panel.columns = last - column < code->most ? last - column : code->most;
       panel.panel = packed + column / code->columns * panel_size;
       panel.out = out + group * outputs + column;
+      if (p->adds) panel.other = task->other + ((int8_t *)panel.out - task->out);
       code->multiply(&panel);
-      if (p->adds) {
-        const int8_t *other = task->other + ((int8_t *)panel.out - task->out);
-        code->add(&p->sum, other, panel.out, panel.count, panel.columns, p->outputs);
-      }
     }
   }
 }

@@ -35,7 +35,7 @@ static void interleave_row(const job *task, const int8_t *image, size_t top, siz
     }
     memset(wide, zero, left * NP_INT8_QUAD_PIXEL);
     task->code->interleave(rows, p->channels, right - left, columns, zero,
-                           wide + left * NP_INT8_QUAD_PIXEL);
+                           p->in_raised ? 0 : 0x80, wide + left * NP_INT8_QUAD_PIXEL);
     memset(wide + right * NP_INT8_QUAD_PIXEL, zero, (p->wide_width - right) * NP_INT8_QUAD_PIXEL);
     wide += p->wide_width * NP_INT8_QUAD_PIXEL;
   }
@@ -66,6 +66,7 @@ static void part(void *context, size_t thread, size_t index) {
       .columns = columns,
       .out_stride = p->channels,
       .zero = p->in_zero + 128,
+      .turned = p->out_raised ? 0x80 : 0,
       .range = {p->out_zero, p->low, p->high},
   };
   const int shared = p->window[0] == 3 && p->window[1] == 3 && p->strides[0] * p->dilations[0] == 1;

@@ -27,7 +27,10 @@ struct np_int8_sum {
  *
  * A thread widens the pixels that a band of output rows is made from to int16, with their zero
  * taken away and zeros around, then goes over the panels of columns. Windows are read from there in
- * runs of dense elements: a row of the window, or a pixel of it where its pixels lie apart. */
+ * runs of dense elements: a row of the window, or a pixel of it where its pixels lie apart.
+ *
+ * What quads are multiplied with is an image raised by 128. Where only kernels of quads read what one
+ * of them writes, it is written so, and need not be copied where windows lie in it. */
 struct np_int8_convolution_params {
   const void *packed;
   size_t batch;
@@ -58,6 +61,10 @@ struct np_int8_convolution_params {
   int32_t quads;      /* the layout; see int8_code.h */
   int32_t adds;       /* a second input, of the form of the output, is added to that: only of quads */
   struct np_int8_sum sum;
+  int32_t in_raised;    /* of quads: bytes of the image, and of the others, are raised by 128 */
+  int32_t out_raised;
+  int32_t other_raised;
+  int32_t in_place;     /* the image is raised, and read where it lies: it has no pads */
   size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
   size_t runs_offset;
   size_t thread_scratch; /* bytes */
@@ -113,6 +120,8 @@ struct np_int8_quad_depthwise_params {
   int32_t low;
   int32_t high;
   int32_t target;
+  int32_t in_raised;
+  int32_t out_raised;
   size_t thread_scratch;
 };
 

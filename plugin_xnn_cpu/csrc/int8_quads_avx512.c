@@ -10,7 +10,8 @@
 
 #define ROWS NP_INT8_QUAD_ROWS
 #define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */
-#define AHEAD 1024                      /* bytes of weights that are asked for early */
+#define QUADS 4                         /* that are multiplied between two steps of pointers */
+#define GATHERED 4                      /* tiles whose sums are brought to bytes together */
 #define EARLY_TILES 16                  /* at most, in which the next panel is asked for */
 
 /* How the sums of a panel become int8. */
@@ -35,12 +36,76 @@ INLINE void start_panel(const np_int8_panel *p, const uint8_t *panel, size_t col
   }
 }
 
-/* Sums of one row in two vectors to int16, with the output's zero. Columns behind the first 16 are
- * anything where there is one vector. */
-INLINE __m512i halved(__m512i first, __m512i second, __m512 scale, __m512 other, __m512i zero) {
-  const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(first), scale));
-  const __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(second), other));
-  return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero);
+/* How 32 columns of sums become bytes. */
+typedef struct {
+  __m512 scales[2];
+  __m512 most; /* that a scaled sum may be, which is cut before it is converted */
+  __m512i zero;
+  __m512i sum_lower, sum_upper; /* of another tensor that is added: pairs of factors */
+  __m512i sum_bias, sum_zero;
+  __m128i sum_shift;
+  __m512i least, most_own; /* of bytes of 16 bits that it is added to */
+  __m256i other_turned;
+  __m512i low, high, turned;
+  __mmask32 mask;
+} narrowing;
+
+/* Factors of a sum have more bits than a multiplication of int16 takes: the low 7 of them, and those
+ * above, are multiplied one after the other, and the former's product is that much smaller by then. */
+INLINE narrowing narrowing_of(const np_int8_panel *p, const uint8_t *panel, size_t columns) {
+  const size_t width = np_int8_quad_width(columns);
+  const float *scales = (const float *)(const void *)panel + width;
+  narrowing n = {
+      .scales = {_mm512_load_ps(scales), _mm512_load_ps(scales + width - LANES)},
+      .most = _mm512_set1_ps((float)(p->range.high - p->range.zero)),
+      .zero = _mm512_set1_epi16((int16_t)p->range.zero),
+      .sum_shift = _mm_setzero_si128(),
+      .low = _mm512_set1_epi8((int8_t)p->range.low),
+      .high = _mm512_set1_epi8((int8_t)p->range.high),
+      .turned = _mm512_set1_epi8((int8_t)p->turned),
+      .mask = (__mmask32)mask_of(columns),
+  };
+  const struct np_int8_sum *sum = p->sum;
+  if (sum == NULL) return n;
+  n.sum_lower = _mm512_set1_epi32((sum->own & 127) | (sum->other & 127) << 16);
+  n.sum_upper =
+      _mm512_set1_epi32((sum->own >> 7) | (int32_t)((uint32_t)(sum->other >> 7) << 16));
+  n.sum_bias = _mm512_set1_epi32(sum->bias);
+  n.sum_zero = _mm512_set1_epi16((int16_t)sum->zero);
+  n.sum_shift = _mm_cvtsi32_si128(sum->shift - 7);
+  n.least = _mm512_set1_epi16((int16_t)p->range.low);
+  n.most_own = _mm512_set1_epi16((int16_t)p->range.high);
+  n.other_turned = _mm256_set1_epi8((int8_t)p->other_turned);
+  n.low = _mm512_set1_epi8((int8_t)sum->low);
+  n.high = _mm512_set1_epi8((int8_t)sum->high);
+  return n;
+}
+
+/* Sums of one row in two vectors to int16, with the output's zero; by fours, those of the first and
+ * of the second vector in turns. Where there is one vector the second one is anything. */
+INLINE __m512i halved(const narrowing *n, const int32_t *sums, size_t second, const int small) {
+  const __m512i a = _mm512_load_si512(sums), b = _mm512_load_si512(sums + second);
+  const __m512i x = small ? _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(a), n->scales[0]))
+                          : scaled(a, n->scales[0], n->most);
+  const __m512i y = small ? _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(b), n->scales[1]))
+                          : scaled(b, n->scales[1], n->most);
+  return _mm512_adds_epi16(_mm512_packs_epi32(x, y), n->zero);
+}
+
+/* What `halved` gave, as int8, with bytes of another tensor added. */
+INLINE __m512i with_other(const narrowing *n, __m512i own, const int8_t *other) {
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i raised = _mm256_maskz_loadu_epi8(n->mask, other);
+  const __m256i bytes = _mm256_xor_si256(raised, n->other_turned);
+  const __m512i b = _mm512_cvtepi8_epi16(_mm256_permutevar8x32_epi32(bytes, order));
+  const __m512i a = _mm512_min_epi16(_mm512_max_epi16(own, n->least), n->most_own);
+  __m512i pairs[2] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)};
+  UNROLL for (int i = 0; i < 2; i++) {
+    const __m512i low = _mm512_dpwssd_epi32(n->sum_bias, pairs[i], n->sum_lower);
+    const __m512i whole = _mm512_dpwssd_epi32(_mm512_srai_epi32(low, 7), pairs[i], n->sum_upper);
+    pairs[i] = _mm512_sra_epi32(whole, n->sum_shift);
+  }
+  return _mm512_adds_epi16(_mm512_packs_epi32(pairs[0], pairs[1]), n->sum_zero);
 }
 
 /* Where a tile is, and what comes of it. */
@@ -51,14 +116,32 @@ typedef struct {
   const int32_t *start; /* of the sums */
   int32_t *sums;        /* [rows][LANES · vectors] */
   const uint8_t *next;  /* what is asked for from memory meanwhile */
-  size_t next_step;     /* bytes for each quad */
+  size_t asks;          /* lines of it for each QUADS quads */
 } tile_place;
 
-/* The sums of `rows` windows. */
+/* One quad of elements of `rows` windows: that which lies `number` quads behind where x and the rest
+ * point. */
+INLINE void multiply_quad(__m512i sums[ROWS][4], const uint8_t *const *x, size_t step,
+                          const uint8_t *weights, size_t apart, const int rows, const int vectors,
+                          const int number) {
+  const int in_panel = vectors < 2 ? vectors : 2;
+  __m512i w[4];
+  UNROLL for (int v = 0; v < vectors; v++) {
+    w[v] = _mm512_load_si512(weights + (v < 2 ? 0 : apart) + 64 * (number * in_panel + v % 2));
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    const __m512i four = four_of(x[r / 3] + (size_t)(r % 3) * step + 4 * number);
+    UNROLL for (int v = 0; v < vectors; v++) {
+      sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], four, w[v]);
+    }
+  }
+}
+
+/* The sums of `rows` windows. Several quads are multiplied between two steps of the pointers: those
+ * are added to by the units that multiply too. */
 INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, const int vectors) {
-  const uint8_t *weights = t->weights;
-  const size_t apart = t->apart, next_step = t->next_step;
-  const uint8_t *next = t->next;
+  const uint8_t *weights = t->weights, *next = t->next;
+  const size_t apart = t->apart, asks = t->asks;
   const int in_panel = vectors < 2 ? vectors : 2;
   const size_t step = p->step;
   const uint8_t *image = (const uint8_t *)p->image + p->pixels[t->first];
@@ -73,21 +156,18 @@ INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, co
     UNROLL for (int i = 0; i < (rows + 2) / 3; i++) {
       x[i] = image + p->runs[q] + (size_t)(3 * i) * step;
     }
-    for (size_t k = 0; k < p->groups; k++, weights += 64 * in_panel) {
-      __m512i w[4];
-      UNROLL for (int v = 0; v < vectors; v++) {
-        w[v] = _mm512_load_si512(weights + (v < 2 ? 0 : apart) + 64 * (v % 2));
-        _mm_prefetch((const char *)weights + (v < 2 ? 0 : apart) + 64 * (v % 2) + AHEAD,
-                     _MM_HINT_T0);
+    size_t left = p->groups;
+    for (; left >= QUADS; left -= QUADS, weights += QUADS * 64 * in_panel) {
+      for (size_t i = 0; i < asks; i++, next += 64) {
+        _mm_prefetch((const char *)next, _MM_HINT_T1);
       }
-      _mm_prefetch((const char *)next, _MM_HINT_T1);
-      next += next_step;
-      UNROLL for (int r = 0; r < rows; r++) {
-        const __m512i four = four_of(x[r / 3] + (size_t)(r % 3) * step);
-        UNROLL for (int v = 0; v < vectors; v++) {
-          sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], four, w[v]);
-        }
+      UNROLL for (int u = 0; u < QUADS; u++) {
+        multiply_quad(sums, x, step, weights, apart, rows, vectors, u);
       }
+      UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4 * QUADS;
+    }
+    for (; left > 0; left--, weights += 64 * in_panel) {
+      multiply_quad(sums, x, step, weights, apart, rows, vectors, 0);
       UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4;
     }
   }
@@ -118,51 +198,31 @@ static tile_code *const narrow_tiles[ROWS][2] = {
 static tile_code *const wide_tiles[ROWS / 2] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
                                                 tile_5_4, tile_6_4, tile_7_4};
 
-/* Rows of small sums of a panel to bytes, two at a time. */
-INLINE void small_to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
-                           size_t stride, const uint8_t *panel, size_t column, size_t columns) {
-  const size_t width = np_int8_quad_width(columns), second = width - LANES;
-  const float *scales = (const float *)(const void *)panel + width;
-  const __m512 scale = _mm512_load_ps(scales), other = _mm512_load_ps(scales + second);
-  const __m512i zero = _mm512_set1_epi16((int16_t)p->range.zero);
-  const __m512i low = _mm512_set1_epi8((int8_t)p->range.low);
-  const __m512i high = _mm512_set1_epi8((int8_t)p->range.high);
+/* Rows of sums of a panel to bytes, two at a time; `small` where no scaled sum is too large to be
+ * converted, which else makes the least integer of it. */
+INLINE void to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                     size_t stride, const uint8_t *panel, size_t column, size_t columns,
+                     const int small, const int adds) {
+  const size_t second = np_int8_quad_width(columns) - LANES;
+  const narrowing n = narrowing_of(p, panel, columns);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __mmask32 mask = (__mmask32)mask_of(columns);
   const size_t out_stride = p->out_stride;
   int8_t *out = (int8_t *)p->out + first * out_stride + column;
+  const int8_t *other = adds ? p->other + first * out_stride + column : NULL;
   for (size_t r = 0; r < rows; r += 2, sums += 2 * stride, out += 2 * out_stride) {
-    const int32_t *next = sums + (r + 1 < rows ? stride : 0);
-    const __m512i a = halved(_mm512_load_si512(sums), _mm512_load_si512(sums + second), scale,
-                             other, zero);
-    const __m512i b = halved(_mm512_load_si512(next), _mm512_load_si512(next + second), scale,
-                             other, zero);
-    const __m512i cut = _mm512_min_epi8(_mm512_max_epi8(_mm512_packs_epi16(a, b), low), high);
-    const __m512i both = _mm512_permutexvar_epi32(order, cut);
-    _mm256_mask_storeu_epi8(out, mask, _mm512_castsi512_si256(both));
-    if (next != sums) {
-      _mm256_mask_storeu_epi8(out + out_stride, mask, _mm512_extracti64x4_epi64(both, 1));
+    const size_t next = r + 1 < rows;
+    __m512i a = halved(&n, sums, second, small);
+    __m512i b = halved(&n, sums + next * stride, second, small);
+    if (adds) {
+      a = with_other(&n, a, other);
+      b = with_other(&n, b, other + next * out_stride);
+      other += 2 * out_stride;
     }
-  }
-}
-
-/* Rows of sums of a panel to bytes; larger ones are cut before they are converted, which makes the
- * least integer of what is too large. */
-INLINE void to_bytes(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
-                     size_t stride, const uint8_t *panel, size_t column, size_t columns) {
-  const size_t width = np_int8_quad_width(columns);
-  const float *scales = (const float *)(const void *)panel + width;
-  const __m512 most = _mm512_set1_ps((float)(p->range.high - p->range.zero));
-  const __m512i zero = _mm512_set1_epi32(p->range.zero), low = _mm512_set1_epi32(p->range.low);
-  int8_t *out = (int8_t *)p->out + first * p->out_stride + column;
-  for (size_t r = 0; r < rows; r++, sums += stride, out += p->out_stride) {
-    for (size_t n = 0; n < width; n += LANES) {
-      const __m512i x = scaled(_mm512_load_si512(sums + n), _mm512_load_ps(scales + n), most);
-      /* What is least of all would be added up to something else. */
-      const __m512i cut = _mm512_max_epi32(x, _mm512_set1_epi32(-1024));
-      const __m512i moved = _mm512_max_epi32(_mm512_add_epi32(cut, zero), low);
-      const __mmask16 mask = (__mmask16)(n >= columns ? 0 : mask_of(columns - n));
-      _mm_mask_storeu_epi8(out + n, mask, _mm512_cvtsepi32_epi8(moved));
+    const __m512i cut = _mm512_min_epi8(_mm512_max_epi8(_mm512_packs_epi16(a, b), n.low), n.high);
+    const __m512i both = _mm512_permutexvar_epi32(order, _mm512_xor_si512(cut, n.turned));
+    _mm256_mask_storeu_epi8(out, n.mask, _mm512_castsi512_si256(both));
+    if (next) {
+      _mm256_mask_storeu_epi8(out + out_stride, n.mask, _mm512_extracti64x4_epi64(both, 1));
     }
   }
 }
@@ -193,108 +253,106 @@ INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int3
                    size_t stride, const uint8_t *panel, size_t column, size_t columns, int small) {
   if (p->kind == NP_INT8_TO_FLOAT) {
     to_floats(p, first, rows, sums, stride, panel, column, columns);
-  } else if (small) {
-    small_to_bytes(p, first, rows, sums, stride, panel, column, columns);
+  } else if (!small) {
+    to_bytes(p, first, rows, sums, stride, panel, column, columns, 0, p->sum != NULL);
+  } else if (p->sum == NULL) {
+    to_bytes(p, first, rows, sums, stride, panel, column, columns, 1, 0);
   } else {
-    to_bytes(p, first, rows, sums, stride, panel, column, columns);
+    to_bytes(p, first, rows, sums, stride, panel, column, columns, 1, 1);
   }
 }
 
 /* All panels lie one behind the other. While the last tiles are multiplied with one, the next is
- * asked for from memory: a part of it in each of them. */
+ * asked for from memory: a part of it in each of them. What is asked for takes the time of a load, so
+ * that nothing is asked for twice. */
 typedef struct {
   const uint8_t *next;
-  size_t step;  /* bytes for each quad */
+  size_t asks;  /* lines for each QUADS quads of a tile */
   size_t part;  /* bytes for each tile */
   size_t tiles; /* that are left */
   size_t early; /* of them, those that ask */
 } panel_ahead;
 
-INLINE panel_ahead ahead_of(const np_int8_panel *p, const uint8_t *end, size_t tiles, size_t quad) {
+INLINE panel_ahead ahead_of(const np_int8_panel *p, const uint8_t *end, size_t tiles, size_t size) {
   const size_t early = tiles < EARLY_TILES ? tiles : EARLY_TILES;
-  const size_t step = (quad + early - 1) / early;
-  return (panel_ahead){end, step, step * p->run_count * p->groups, tiles, early};
+  const size_t times = p->run_count * (p->groups / QUADS), lines = early * times;
+  const size_t asks = lines == 0 ? 0 : (size / 64 + lines - 1) / lines;
+  return (panel_ahead){end, asks, 64 * asks * times, tiles, early};
 }
 
 INLINE void ask_ahead(panel_ahead *ahead, tile_place *t) {
   const int asks = ahead->tiles <= ahead->early;
   t->next = ahead->next;
-  t->next_step = asks ? ahead->step : 0;
+  t->asks = asks ? ahead->asks : 0;
   ahead->next += asks ? ahead->part : 0;
   ahead->tiles--;
 }
 
-/* Windows from `first` to `last`, evenly apart, with one panel. */
-INLINE void multiply_panel(const np_int8_panel *p, size_t first, size_t last, const uint8_t *panel,
-                           size_t column, size_t columns, const panel_start *s,
-                           panel_ahead *ahead) {
-  const size_t width = np_int8_quad_width(columns);
-  int32_t sums[ROWS * NP_INT8_QUAD_COLUMNS] __attribute__((aligned(64)));
-  tile_place t = {
-      .weights = panel + np_int8_quad_head(columns),
-      .start = s->start,
-      .sums = sums,
-  };
-  size_t tiles = (last - first + ROWS - 1) / ROWS;
-  for (t.first = first; t.first < last; tiles--) {
-    const size_t rows = (last - t.first + tiles - 1) / tiles;
-    ask_ahead(ahead, &t);
-    narrow_tiles[rows - 1][width / LANES - 1](p, &t);
-    finish(p, t.first, rows, sums, width, panel, column, columns, s->small);
-    t.first += rows;
-  }
-}
+/* A panel of weights, and where its columns are. */
+typedef struct {
+  const uint8_t *panel;
+  const int32_t *start;
+  size_t column;
+  size_t columns;
+} panel_place;
 
-/* Few windows, with two panels at a time. */
-INLINE void multiply_two(const np_int8_panel *p, size_t first, size_t rows, size_t apart,
-                         const panel_start *s, panel_ahead *ahead) {
-  const size_t second = p->columns - NP_INT8_QUAD_COLUMNS;
-  int32_t sums[ROWS / 2 * WIDE] __attribute__((aligned(64)));
+/* All windows, with one panel, or with two at a time. Sums of several tiles become bytes together. */
+INLINE void multiply_windows(const np_int8_panel *p, const panel_place *places, const int panels,
+                             size_t apart, int small) {
+  const size_t highest = panels == 2 ? ROWS / 2 : ROWS;
+  const size_t width = panels == 2 ? WIDE : np_int8_quad_width(places->columns);
+  const size_t line = p->line, in_line = (line + highest - 1) / highest;
+  int32_t sums[GATHERED * ROWS * NP_INT8_QUAD_COLUMNS] __attribute__((aligned(64)));
   tile_place t = {
-      .first = first,
-      .weights = p->panel + np_int8_quad_head(NP_INT8_QUAD_COLUMNS),
+      .weights = places->panel + np_int8_quad_head(places->columns),
       .apart = apart,
-      .start = s->start,
-      .sums = sums,
+      .start = places->start,
   };
-  ask_ahead(ahead, &t);
-  wide_tiles[rows - 1](p, &t);
-  finish(p, first, rows, sums, WIDE, p->panel, 0, NP_INT8_QUAD_COLUMNS, s->small);
-  finish(p, first, rows, sums + NP_INT8_QUAD_COLUMNS, WIDE, p->panel + apart, NP_INT8_QUAD_COLUMNS,
-         second, s->small);
+  panel_ahead ahead = ahead_of(p, places->panel + (size_t)panels * apart, p->count / line * in_line,
+                               (size_t)panels * apart);
+  size_t first = 0; /* of the windows whose sums are gathered */
+  for (size_t end = line; end <= p->count; end += line) {
+    for (size_t left = in_line; left > 0; left--) {
+      const size_t rows = (end - t.first + left - 1) / left;
+      t.sums = sums + (t.first - first) * width;
+      ask_ahead(&ahead, &t);
+      if (panels == 2) {
+        wide_tiles[rows - 1](p, &t);
+      } else {
+        narrow_tiles[rows - 1][width / LANES - 1](p, &t);
+      }
+      t.first += rows;
+      if (t.first < p->count && t.first - first <= (GATHERED - 1) * highest) continue;
+      for (int i = 0; i < panels; i++) {
+        const panel_place *place = &places[i];
+        finish(p, first, t.first - first, sums + i * NP_INT8_QUAD_COLUMNS, width, place->panel,
+               place->column, place->columns, small);
+      }
+      first = t.first;
+    }
+  }
 }
 
 TARGET static void multiply(const np_int8_panel *p) {
   const size_t apart =
       np_int8_quad_panel_size(NP_INT8_QUAD_COLUMNS, p->run_count * p->groups);
   const size_t second = p->columns > NP_INT8_QUAD_COLUMNS ? p->columns - NP_INT8_QUAD_COLUMNS : 0;
-  const size_t line = p->line, lines = p->count / line;
-  panel_start s;
-  if (second > LANES && line <= ROWS / 2) {
-    s.small = 1;
-    memset(s.start, 0, sizeof s.start);
-    if (p->kind == NP_INT8_TO_INT8) {
-      start_panel(p, p->panel, NP_INT8_QUAD_COLUMNS, 0, &s);
-      start_panel(p, p->panel + apart, second, NP_INT8_QUAD_COLUMNS, &s);
+  const int panels = second > 0 ? 2 : 1;
+  panel_start s = {.small = 1};
+  const panel_place places[2] = {
+      {p->panel, s.start, 0, p->columns - second},
+      {p->panel + apart, s.start + NP_INT8_QUAD_COLUMNS, NP_INT8_QUAD_COLUMNS, second},
+  };
+  if (p->kind == NP_INT8_TO_INT8) {
+    for (int i = 0; i < panels; i++) {
+      start_panel(p, places[i].panel, places[i].columns, places[i].column, &s);
     }
-    panel_ahead ahead = ahead_of(p, p->panel + 2 * apart, lines, 4 * WIDE);
-    for (size_t first = 0; first < p->count; first += line) {
-      multiply_two(p, first, line, apart, &s, &ahead);
-    }
+  }
+  if (second > LANES) {
+    multiply_windows(p, places, 2, apart, s.small);
     return;
   }
-  const size_t tiles = lines * ((line + ROWS - 1) / ROWS);
-  for (size_t column = 0; column < p->columns; column += NP_INT8_QUAD_COLUMNS) {
-    const uint8_t *panel = p->panel + (column == 0 ? 0 : apart);
-    const size_t columns = column == 0 && second > 0 ? NP_INT8_QUAD_COLUMNS : p->columns - column;
-    s.small = 1;
-    memset(s.start, 0, sizeof s.start);
-    if (p->kind == NP_INT8_TO_INT8) start_panel(p, panel, columns, 0, &s);
-    panel_ahead ahead = ahead_of(p, panel + apart, tiles, 4 * NP_INT8_QUAD_COLUMNS);
-    for (size_t first = 0; first < p->count; first += line) {
-      multiply_panel(p, first, first + line, panel, column, columns, &s, &ahead);
-    }
-  }
+  for (int i = 0; i < panels; i++) multiply_windows(p, &places[i], 1, apart, s.small);
 }
 
 const np_int8_code np_int8_quads_avx512 = {
@@ -309,7 +367,6 @@ const np_int8_code np_int8_quads_avx512 = {
     .quantize = np_int8_quads_quantize_avx512,
     .interleave = np_int8_quads_interleave_avx512,
     .quad_depthwise = np_int8_quads_depthwise_avx512,
-    .add = np_int8_quads_add_avx512,
 };
 
 #endif

@@ -6,16 +6,16 @@
 
 TARGET void np_int8_quads_interleave_avx512(const int8_t *const *rows, size_t stride,
                                             size_t count, size_t columns, int32_t zero,
-                                            uint8_t *out) {
+                                            uint8_t turned, uint8_t *out) {
   const __mmask64 mask = mask_of(columns);
-  const __m512i turned = _mm512_set1_epi8((char)0x80), nothing = _mm512_set1_epi8((char)zero);
+  const __m512i bits = _mm512_set1_epi8((char)turned), nothing = _mm512_set1_epi8((char)zero);
   for (size_t x = 0; x < count; x++, out += NP_INT8_QUAD_PIXEL) {
     __m512i r[4];
     UNROLL for (int i = 0; i < 4; i++) {
       r[i] = nothing;
       if (rows[i] != NULL) {
         const __m512i bytes = _mm512_maskz_loadu_epi8(mask, rows[i] + x * stride);
-        r[i] = _mm512_mask_xor_epi32(nothing, 0xffff, bytes, turned);
+        r[i] = _mm512_xor_si512(bytes, bits);
       }
     }
     const __m512i a = _mm512_unpacklo_epi8(r[0], r[1]), b = _mm512_unpackhi_epi8(r[0], r[1]);
@@ -32,7 +32,7 @@ typedef struct {
   __m512i start[4];
   __m512 scales[4];
   __m512 most;
-  __m512i zero, low, high;
+  __m512i zero, low, high, turned;
   __mmask64 mask;
 } narrowing;
 
@@ -57,6 +57,7 @@ INLINE int start_block(const np_int8_quad_block *b, size_t terms, narrowing *n) 
   n->zero = _mm512_set1_epi16((int16_t)b->range.zero);
   n->low = _mm512_set1_epi8((int8_t)b->range.low);
   n->high = _mm512_set1_epi8((int8_t)b->range.high);
+  n->turned = _mm512_set1_epi8((int8_t)b->turned);
   n->mask = mask_of(b->columns);
   return small;
 }
@@ -70,7 +71,8 @@ INLINE void store_narrowed(const narrowing *n, const __m512i *sums, const int sm
   const __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), n->zero);
   const __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(x[2], x[3]), n->zero);
   const __m512i bytes = _mm512_max_epi8(_mm512_packs_epi16(first, second), n->low);
-  _mm512_mask_storeu_epi8(out, n->mask, _mm512_min_epi8(bytes, n->high));
+  const __m512i cut = _mm512_min_epi8(bytes, n->high);
+  _mm512_mask_storeu_epi8(out, n->mask, _mm512_xor_si512(cut, n->turned));
 }
 
 INLINE void any_windows(const np_int8_quad_block *b, const narrowing *n, const int small) {

@@ -10,6 +10,14 @@ NP_INLINE int8_t narrow(int32_t sum, float scale, np_int8_range range) {
   return (int8_t)((int32_t)rintf(x) + range.zero);
 }
 
+NP_INLINE int8_t with_other(const np_int8_panel *p, int8_t own, int8_t other) {
+  const struct np_int8_sum *sum = p->sum;
+  const int8_t added = (int8_t)(other ^ p->other_turned);
+  const int32_t x = (own * sum->own + added * sum->other + sum->bias) >> sum->shift;
+  const int32_t moved = x + sum->zero;
+  return (int8_t)(moved < sum->low ? sum->low : moved > sum->high ? sum->high : moved);
+}
+
 /* A row and a panel of `width` columns, of which `columns` are wanted from `first` on. */
 static void multiply_row(const np_int8_panel *p, size_t row, const uint8_t *panel, size_t width,
                          size_t first, size_t columns) {
@@ -33,7 +41,9 @@ static void multiply_row(const np_int8_panel *p, size_t row, const uint8_t *pane
     const int32_t sum = (int32_t)(sums[n] - zero * weight_sums[n] + (floats ? 0 : bias[n]));
     const size_t place = row * p->out_stride + first + n;
     if (!floats) {
-      ((int8_t *)p->out)[place] = narrow(sum, scales[n], p->range);
+      const int8_t own = narrow(sum, scales[n], p->range);
+      const int8_t byte = p->sum == NULL ? own : with_other(p, own, p->other[place]);
+      ((int8_t *)p->out)[place] = (int8_t)(byte ^ p->turned);
       continue;
     }
     float added;
@@ -83,14 +93,14 @@ static float quantize(const float *row, size_t count, void *wide, int32_t *zero)
 }
 
 static void interleave(const int8_t *const *rows, size_t stride, size_t count, size_t columns,
-                       int32_t zero, uint8_t *out) {
+                       int32_t zero, uint8_t turned, uint8_t *out) {
   for (size_t x = 0; x < count; x++, out += NP_INT8_QUAD_PIXEL) {
     for (size_t n = 0; n < NP_INT8_QUAD_CHANNELS; n++) {
       const size_t channel = np_int8_quad_channel(n);
       for (size_t i = 0; i < 4; i++) {
         const int inside = rows[i] != NULL && channel < columns;
         out[4 * n + i] =
-            inside ? (uint8_t)rows[i][x * stride + channel] ^ 0x80 : (uint8_t)zero;
+            inside ? (uint8_t)rows[i][x * stride + channel] ^ turned : (uint8_t)zero;
       }
     }
   }
@@ -113,18 +123,8 @@ static void quad_depthwise(const np_int8_quad_block *b) {
           for (size_t y = 0; y + lower < 4; y++) sum += (uint32_t)(x[y + lower] * w[y]);
         }
       }
-      b->out[i * b->out_stride + channel] = narrow((int32_t)sum, scales[n], b->range);
-    }
-  }
-}
-
-static void add(const struct np_int8_sum *sum, const int8_t *other, int8_t *out, size_t rows,
-                size_t columns, size_t stride) {
-  for (size_t r = 0; r < rows; r++, out += stride, other += stride) {
-    for (size_t n = 0; n < columns; n++) {
-      const int32_t x = (out[n] * sum->own + other[n] * sum->other + sum->bias) >> sum->shift;
-      const int32_t moved = x + sum->zero;
-      out[n] = (int8_t)(moved < sum->low ? sum->low : moved > sum->high ? sum->high : moved);
+      const int8_t byte = narrow((int32_t)sum, scales[n], b->range);
+      b->out[i * b->out_stride + channel] = (int8_t)(byte ^ b->turned);
     }
   }
 }
@@ -141,5 +141,4 @@ const np_int8_code np_int8_quads_plain = {
     .quantize = quantize,
     .interleave = interleave,
     .quad_depthwise = quad_depthwise,
-    .add = add,
 };

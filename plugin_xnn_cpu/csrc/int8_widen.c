@@ -1,6 +1,15 @@
 /* What the int8 kernels multiply: pixels as int16, with their zero taken away, or moved up. */
 #include "int8_code.h"
 
+NP_INLINE void widen(const np_int8_code *code, const np_int8_image *image, const int8_t *in,
+                     size_t count, uint8_t *wide) {
+  if (image->raised) {
+    memcpy(wide, in, count);
+  } else {
+    code->widen(in, count, image->zero, wide);
+  }
+}
+
 void np_int8_widen_rows(const np_int8_code *code, const np_int8_image *image, size_t first,
                         size_t rows, void *to) {
   const size_t channels = image->channels, width = image->wide_width, pick = image->picks[1];
@@ -9,7 +18,7 @@ void np_int8_widen_rows(const np_int8_code *code, const np_int8_image *image, si
   uint8_t *wide = to;
   if (width == image->width && above + before == 0 && image->picks[0] * pick == 1 &&
       first + rows <= image->height) {
-    code->widen(image->pixels + first * row_size, rows * row_size, image->zero, wide);
+    widen(code, image, image->pixels + first * row_size, rows * row_size, wide);
     return;
   }
   /* What stands for 0. */
@@ -29,10 +38,10 @@ void np_int8_widen_rows(const np_int8_code *code, const np_int8_image *image, si
     in += (left * pick - before) * channels;
     memset(wide, nothing, left * pixel);
     if (pick == 1) {
-      code->widen(in, (right - left) * channels, image->zero, wide + left * pixel);
+      widen(code, image, in, (right - left) * channels, wide + left * pixel);
     } else {
       for (size_t x = left; x < right; x++, in += pick * channels) {
-        code->widen(in, channels, image->zero, wide + x * pixel);
+        widen(code, image, in, channels, wide + x * pixel);
       }
     }
     memset(wide + right * pixel, nothing, (width - right) * pixel);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -101,6 +103,18 @@ def run(operator, x, shape, threads, residual=None, in_place=False):
     assert (memory[:GUARD] == 85).all()
     assert (memory[-GUARD:] == 85).all()
     return memory[GUARD:-GUARD].reshape(shape)
+
+
+FUNCTIONS = {
+    "gelu": lambda x: x * 0.5 * np.vectorize(math.erfc)(-x / math.sqrt(2)),
+    "tanh-gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "hard-swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+}
+"""In float64."""
+
+STEEPEST = 1.2
+"""No function is steeper: the most that an error of its argument grows."""
 
 
 def ended(sums, epilogue, residual=None):

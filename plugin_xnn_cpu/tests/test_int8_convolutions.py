@@ -17,7 +17,7 @@ from int8_kernels_kit import (
     scales_of,
 )
 
-from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
@@ -53,6 +53,20 @@ def convolve(x, kernel, bias, movement, zero):
     return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.int64))
 
 
+RAISED = st.tuples(st.booleans(), st.booleans())
+"""Whether bytes of the input and of the output are raised by 128, where the kernel can do that."""
+
+
+def run_raised(operator, x, shape, threads, raised):
+    """Run an operator on x; what it reads and writes may be raised, which is undone."""
+    if operator.can_be_raised:
+        operator.in_raised, operator.out_raised = raised
+        x = x ^ np.int8(-128 if raised[0] else 0)
+    assert operator.reshape(x.shape, shared(threads)) == shape[1:3]
+    got = run(operator, x, shape, np.int8, threads)
+    return got ^ np.int8(-128) if operator.out_raised else got
+
+
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
@@ -61,7 +75,7 @@ def convolve(x, kernel, bias, movement, zero):
     window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     strides=STEPS,
     dilations=STEPS,
-    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    pads=st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
     inputs=CHANNELS,
     outputs=CHANNELS,
     groups=st.sampled_from([1, 1, 1, 2, 3]),
@@ -69,10 +83,11 @@ def convolve(x, kernel, bias, movement, zero):
     has_bias=st.booleans(),
     extreme=st.booleans(),
     threads=st.sampled_from([1, 2]),
+    raised=RAISED,
 )
 def test_convolutions(
     seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, requantized,
-    has_bias, extreme, threads,
+    has_bias, extreme, threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, groups)
@@ -92,8 +107,7 @@ def test_convolutions(
         requantized,
     )
     sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
-    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
-    got = run(operator, x, sums.shape, np.int8, threads)
+    got = run_raised(operator, x, sums.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
@@ -162,10 +176,11 @@ def test_winograd_of_the_largest_sums(sign):
     has_bias=st.booleans(),
     extreme=st.booleans(),
     threads=st.sampled_from([1, 2]),
+    raised=RAISED,
 )
 def test_depthwise(
     seed, batch, size, window, strides, dilations, pads, channels, requantized, has_bias, extreme,
-    threads,
+    threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, channels)
@@ -186,8 +201,7 @@ def test_depthwise(
     )
     seen = windows(x, window, movement, requantized.given.zero_point)
     sums = (seen * kernel.astype(np.int64)).sum((3, 4)) + (0 if bias is None else bias)
-    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
-    got = run(operator, x, sums.shape, np.int8, threads)
+    got = run_raised(operator, x, sums.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
@@ -216,6 +230,24 @@ def test_results_far_beyond_the_range():
     np.testing.assert_array_equal(got, [90, -100, 90, -100] * 5)
 
 
+@pytest.mark.parametrize(("window", "stride"), [(1, 1), (1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("inputs", [16, 18])
+def test_raised_images_are_read_in_place(window, stride, inputs):
+    rng = np.random.default_rng(7)
+    kernel = bytes_of(rng, (70, window, window, inputs), False, -127)
+    scales = scales_of(rng, 70, inputs * window**2)
+    requantized = Requantized(Quantization(0.5, -9), Quantization(0.25, 4))
+    movement = Movement(strides=(stride, stride))
+    stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
+    operator = TiledConvolutionS8(stored, None, movement, requantized)
+    x = bytes_of(rng, (2, 33, 31, inputs), False)
+    sums = convolve(x, kernel, None, movement, -9)
+    got = run_raised(operator, x, sums.shape, 2, (True, False))
+    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    whole = window * inputs % 4 == 0
+    assert operator.params.in_place == (operator.can_be_raised and whole)
+
+
 def shape_of_resnet(threads, columns=40):
     """Give a convolution that is divided into bands and parts."""
     rng = np.random.default_rng(3)
@@ -237,3 +269,23 @@ def test_bands_and_parts():
     assert shape_of_resnet(1).bands > 1
     params = shape_of_resnet(2)
     assert params.batch * params.bands * params.parts > 2
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("rows", "most", "whole", "panels"),
+    [(56, 19, 1, 1), (3136, 448, 14, 2), (28, 10, 1, 2), (14, 5, 1, 16), (7, 7, 1, 8)],
+)
+def test_threads_get_equal_shares(rows, most, whole, panels, threads):
+    band, bands, part, parts = tiled.divide(rows, most, whole, 1, panels, threads)
+    assert band <= most
+    assert (bands - 1) * band < rows <= bands * band
+    assert (parts - 1) * part < panels <= parts * part
+    busy = [0] * threads
+    for task in range(bands * parts):
+        done, columns = task // parts * band, task % parts * part
+        work = min(band, rows - done) * min(part, panels - columns)
+        busy[busy.index(min(busy))] += work
+    # Tiles and panels are not divided.
+    assert max(busy) <= (1.1 if threads == 2 else 1.3) * rows * panels / threads
+    assert tiled.divide(rows, most, whole, 1, panels, 1)[2:] == (panels, 1)

@@ -14,6 +14,7 @@ from qdq_kit import off_by
 import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.lower.convolution import Convolve
 from narrowpass_xnn_cpu.native.operators import BinaryS8, Quantization, Requantized, tiled
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
@@ -60,14 +61,20 @@ def added_by_xnnpack(a, b, first, second, made):
     outputs=st.sampled_from([1, 5, 16, 33, 64, 70, 130]),
     window=st.sampled_from([1, 1, 3]),
     threads=st.sampled_from([1, 2]),
+    raised=st.booleans(),
+    wide=st.booleans(),
 )
-def test_sums(seed, first, second, made, limits, size, inputs, outputs, window, threads):
+def test_sums(
+    seed, first, second, made, limits, size, inputs, outputs, window, threads, raised, wide
+):
     """A convolution that takes a sum gives what it gives alone, added by XNNPACK and clamped."""
     if tiled.layout() is not tiled.QUADS:
         return
     rng = np.random.default_rng(seed)
     kernel = bytes_of(rng, (outputs, window, window, inputs), False, -127)
     scales = scales_of(rng, outputs, inputs * window**2) / np.float32(first.scale)
+    if wide:
+        scales[0] = 200 * first.scale  # its scaled sums are cut before they are converted
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
     requantized = Requantized(Quantization(0.5, 3), first)
     x = bytes_of(rng, (*size, inputs), False)
@@ -82,11 +89,14 @@ def test_sums(seed, first, second, made, limits, size, inputs, outputs, window, 
                 assert operator.takes_sum
                 operator.take_sum(SumS8.of(first, second, made, limits))
                 assert not operator.takes_sum
+                operator.other_raised = operator.out_raised = raised
             operator.reshape(x.shape, shared(threads))
         except UnfitError:
             return
         entry = Entry(operator.call, (0, 2), 1, operator, operator.params, True, "int8")
-        results.append(run_tape([entry], operator, x, other.shape, np.int8, threads, other))
+        added = other ^ np.int8(-128) if operator.other_raised else other
+        got = run_tape([entry], operator, x, other.shape, np.int8, threads, added)
+        results.append(got ^ np.int8(-128) if operator.out_raised else got)
     right = added_by_xnnpack(results[0], other, first, second, made)
     np.testing.assert_array_equal(results[1], np.clip(right, *limits))
 
@@ -143,6 +153,25 @@ def test_residual_blocks(relu, swapped, twice):
     assert kernels[1] in (["xnn add int8"], ["xnn add int8 + table"])
     joined = tiled.layout() is tiled.QUADS
     assert (kernels[0] == ["convolution int8 and add"]) == joined
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_bytes_are_raised_between_convolutions(kept):
+    model = residual(False, False, True)
+    names = [n.outputs[0].name or "" for n in model.graph if n.op_type == "QuantizeLinear"]
+    options = narrowpass.CompileOptions(keep=tuple(names) if kept else (), cache=False, threads=1)
+    with XnnCpuBackend().compile(Bundle({"main": model}), options) as program:
+        (partition,) = program._methods["main"].partitions
+    found = [step.raisable for step in partition.steps if isinstance(step, Convolve)]
+    if tiled.layout() is not tiled.QUADS:
+        assert found == [None, None]
+        return
+    short, long = sorted(found, key=lambda operator: operator.takes_sum, reverse=True)
+    # What is quantized at first, and what is averaged at last, are bytes as they are.
+    assert not short.in_raised
+    assert not long.in_raised
+    assert not long.out_raised
+    assert short.out_raised == long.other_raised == (not kept)
 
 
 def test_a_sum_that_broadcasts_is_one_of_its_own():

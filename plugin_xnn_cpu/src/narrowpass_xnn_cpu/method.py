@@ -26,6 +26,7 @@ from narrowpass_xnn_cpu.lower.assign import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.int8.raised import raise_images
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.steps import Observed
@@ -275,7 +276,9 @@ def _compile(
                     continue
                 families.lower(entry.op, builder)
                 builder.observe(entry.op.outputs)
-            compiled.append(builder.finish(number, given, premises.workspace))
+            partition = builder.finish(number, given, premises.workspace)
+            raise_images(partition.items, set(partition.outputs.values()))
+            compiled.append(partition)
             number += 1
             continue
         items = [

@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.native.operators.separable import Separable
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
@@ -168,7 +169,16 @@ class Convolve(Ended):
         given, window, outputs = self.inputs[0], self.window, self._outputs
         step = Convolve(given, output, operator, window, outputs, name, residual=other)
         step.nodes, step.precision = self.nodes, self.precision
+        step.in_place = (1,)  # an element of it is read before the sum is written there
         return step
+
+    @property
+    def raisable(self) -> TiledWindowsS8 | None:
+        """Give the operator, where it can read and write raised bytes."""
+        operator = self.operator
+        if isinstance(operator, TiledWindowsS8) and operator.can_be_raised:
+            return operator
+        return None
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""

@@ -6,6 +6,7 @@ times one float32 number for each output, rounded to even and clamped.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -184,6 +185,43 @@ def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -
     wanted = 1 if threads == 1 or tasks >= 4 * threads else -(-2 * threads // tasks)
     columns = max(1, panels // wanted) * width
     return columns, -(-outputs // columns)
+
+
+@functools.lru_cache(maxsize=4096)
+def divide(
+    rows: int, most: int, whole: int, images: int, panels: int, threads: int
+) -> tuple[int, int, int, int]:
+    """Divide rows and panels into tasks so that threads end at about the same time.
+
+    Tasks are of a band of rows and some panels. Bands are no higher than by `even_bands`; panels
+    are divided where there are few bands, and where that makes threads more even.
+
+    Args:
+        rows: of an image of the output.
+        most: rows of a band.
+        whole: as of `even_bands`.
+        images: that are divided alike.
+        panels: of columns.
+        threads: that compute.
+
+    Returns:
+        The rows of a band, how many bands an image has, the panels of a part, and parts.
+    """
+    least = even_bands(rows, most, whole)
+    if threads == 1 or images * least[1] >= 16 * threads:
+        return *least, panels, 1
+    found: list[tuple[bool, float, tuple[int, int, int, int]]] = []
+    for count in range(least[1], min(rows, least[1] + threads) + 1):
+        band, bands = least if count == least[1] else even_bands(rows, -(-rows // count), whole)
+        for wanted in range(1, min(panels, 2 * threads) + 1):
+            part = -(-panels // wanted)
+            parts = -(-panels // part)
+            tasks = images * bands * parts
+            # Several tasks for each thread: a slower one leaves some of its own to the others. Each
+            # begins with what is the same for all of its columns.
+            time = -(-tasks // threads) * band * part * (1 + tasks / 200)
+            found.append((tasks < 2 * threads, time, (band, bands, part, parts)))
+    return min(found)[2]
 
 
 def target() -> int:

@@ -45,6 +45,7 @@ class TiledConvolutionS8(TiledWindowsS8):
         self.channels, self.outputs = windows.channels, windows.outputs
         self._layout = tiled.layout()
         self._sum: SumS8 | None = None
+        self.can_be_raised = self._layout is tiled.QUADS
         runs, run_length = windows.runs
         sizes = movement.groups, windows.outputs // movement.groups, runs, run_length
         packed_size, pack = tiled.packers(self._layout)
@@ -74,28 +75,34 @@ class TiledConvolutionS8(TiledWindowsS8):
         (batch, height, width, channels), out = windows.over(shape)
         steps, picks = tuple(movement.strides), (1, 1)
         out_height, out_width = out
+        # Windows that lie in an image that is raised already are read there, in whole groups.
+        in_place = self.in_raised and not any(movement.pads)
+        in_place = in_place and windows.runs[1] % layout.group == 0
         if windows.size == (1, 1):
-            # Only pixels that are needed are widened; all of them are one row after the other.
-            steps, picks = (1, 1), steps
-            if picks == (1, 1) and not any(movement.pads):
+            if steps == (1, 1) and not any(movement.pads):
+                # All pixels are one row after the other.
                 height = out_height = batch * height * width
                 batch = width = out_width = 1
+            elif not in_place:
+                steps, picks = (1, 1), steps  # only pixels that are needed are widened
         reach = reaches(windows.size, movement)
-        wide_width = (out_width - 1) * steps[1] + reach[1]
+        wide_width = width if in_place else (out_width - 1) * steps[1] + reach[1]
         # What comes of a band stays in the cache too, since panels write it by pieces.
         row_bytes = layout.element * wide_width * channels + out_width * self.outputs // steps[0]
         most = (layout.band_bytes // row_bytes - reach[0]) // steps[0] + 1
         # A panel of weights is read for a few tiles at least.
         most = max(most, -(-4 * layout.rows // out_width))
         whole = layout.rows if out_width == 1 else 1
-        band, bands = tiled.even_bands(out_height, most, whole)
-        columns, parts = tiled.column_parts(
-            self.outputs // movement.groups, batch * bands, pool.threads, layout.columns
+        panels = -(-(self.outputs // movement.groups) // layout.columns)
+        band, bands, part, parts = tiled.divide(
+            out_height, most, whole, batch, panels, pool.threads
         )
+        columns = part * layout.columns
         rows = (band - 1) * steps[0] + reach[0]
         # The last run may be read to its last group's end.
         elements = tiled.checked_elements(rows * wide_width * channels + layout.group - 1)
-        scratch = windows.scratch(layout.element * elements, band * out_width)
+        copied = 0 if in_place else layout.element * elements
+        scratch = windows.scratch(copied, band * out_width)
         self.workspace = pool.threads * scratch["thread_scratch"]
         given = {
             **windows.params((batch, height, width, channels), (out_height, out_width)),
@@ -108,6 +115,10 @@ class TiledConvolutionS8(TiledWindowsS8):
             "parts": parts,
             "part_columns": columns,
             "quads": layout is tiled.QUADS,
+            "in_raised": self.in_raised,
+            "out_raised": self.out_raised,
+            "other_raised": self.other_raised,
+            "in_place": in_place,
             **self._requantization(),
         }
         if self._sum is not None:

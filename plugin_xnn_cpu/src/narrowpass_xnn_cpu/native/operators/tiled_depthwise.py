@@ -51,7 +51,7 @@ class TiledDepthwiseS8(TiledWindowsS8):
             raise BackendError(f"{channels} channels are not {movement.groups} groups of one")
         self.channels = self.outputs = channels
         self._window = height, width
-        self._quads = tiled.layout() is tiled.QUADS
+        self._quads = self.can_be_raised = tiled.layout() is tiled.QUADS
         lib = self._lib
         packed_size = lib.np_int8_depthwise_packed_size
         pack = lib.np_int8_pack_depthwise
@@ -140,5 +140,6 @@ class TiledDepthwiseS8(TiledWindowsS8):
         quads = -(-self._window[0] // 4)
         scratch = tiled.checked_elements(quads * wide_width * _QUAD_PIXEL)
         self.workspace = pool.threads * scratch
-        found = {**given, "band": band, "bands": bands, "thread_scratch": scratch}
+        raised = {"in_raised": self.in_raised, "out_raised": self.out_raised}
+        found = {**given, **raised, "band": band, "bands": bands, "thread_scratch": scratch}
         self.params = self._ffi.new("struct np_int8_quad_depthwise_params *", found)

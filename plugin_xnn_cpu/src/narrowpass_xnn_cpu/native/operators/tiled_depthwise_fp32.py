@@ -38,6 +38,7 @@ class TiledDepthwise(Fp32):
         BackendError: what is not valid.
     """
 
+    name = "depthwise convolution"
     call = "NP_FP32_DEPTHWISE"
     layout = "NP_FP32_DEPTHWISE_LAYOUT"
 

@@ -111,10 +111,19 @@ class TiledWindowsS8(tiled.Tiled):
     Args:
         movement: of the window; its limits are not used.
         requantized: of input and output.
+
+    Attributes:
+        in_raised: whether the bytes of its input are raised by 128, where that `can_be_raised`.
+        out_raised: the same of its output.
+        other_raised: the same of what is added to that.
     """
 
     channels: int
     outputs: int
+    can_be_raised = False
+    in_raised = False
+    out_raised = False
+    other_raised = False
 
     def __init__(self, movement: Movement, requantized: Requantized) -> None:
         super().__init__()
