@@ -45,7 +45,6 @@ int np_attention(const void *params, const void *const *inputs, void *out, void 
   const size_t heads = p->heads[0] * p->heads[1] * p->heads[2];
   const double work = (double)heads * (double)(p->rows * p->keys) * (double)(p->depth + p->values);
   np_workers *const used = work < SMALL_WORK ? NULL : workers;
-  np_divide(used, part, &task, heads * p->parts,
-                                         NP_DISABLE_DENORMALS);
+  np_divide(used, part, &task, heads * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -138,7 +138,7 @@ int np_bf16_convolution(const void *params, const void *const *inputs, void *out
   if (residual == NP_RESIDUAL_BEFORE) task.epilogue.residual = NP_RESIDUAL_NONE;
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
-                                         p->batch * p->bands * p->parts, NP_DISABLE_DENORMALS);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts,
+            NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -81,7 +81,7 @@ static int run(const task *all, np_workers *workers) {
   const struct np_few_rows_params *p = all->job.params;
   const size_t bytes = p->outputs / p->width * p->panel_bytes;
   np_divide(bytes < SMALL_MATRIX ? NULL : workers, part, (void *)all, p->parts,
-                             NP_DISABLE_DENORMALS);
+            NP_DISABLE_DENORMALS);
   return 0;
 }
 

@@ -229,7 +229,7 @@ int np_fp32_convolution(const void *params, const void *const *inputs, void *out
   job task = job_of(p, inputs[0], inputs[1], out, workspace);
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
-                                         p->batch * p->bands * p->parts, NP_DISABLE_DENORMALS);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts,
+            NP_DISABLE_DENORMALS);
   return 0;
 }

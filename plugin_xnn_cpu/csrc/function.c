@@ -173,8 +173,7 @@ int np_gate(const void *params, const void *const *inputs, void *out, np_workers
   gate_job task = {p, (const float *)inputs[0] + p->x_offset, factor, out};
   np_workers *const used = p->rows * p->columns * 4 < NP_SMALL / 4 ? NULL : workers;
   const size_t tile = 1 + TILE / p->columns;
-  np_divide_tiles(used, gate_part, &task, p->rows, tile,
-                                     NP_DISABLE_DENORMALS);
+  np_divide_tiles(used, gate_part, &task, p->rows, tile, NP_DISABLE_DENORMALS);
   return 0;
 }
 
@@ -233,7 +232,6 @@ int np_softmax_pairs(const void *params, const void *const *inputs, void *out,
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
   np_workers *const used = p->count * 8 < NP_SMALL / 4 ? NULL : workers;
-  np_divide_tiles(used, pairs_part, &task, p->count, TILE,
-                                     NP_DISABLE_DENORMALS);
+  np_divide_tiles(used, pairs_part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -90,7 +90,6 @@ int np_int8_convolution(const void *params, const void *const *inputs, void *out
   job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], inputs[1], out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
-                                         p->batch * p->bands * p->parts, 0);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts, 0);
   return 0;
 }

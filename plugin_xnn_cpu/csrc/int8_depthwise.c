@@ -97,7 +97,6 @@ int np_int8_depthwise(const void *params, const void *const *inputs, void *out, 
   const size_t blocks = (p->channels + NP_INT8_COLUMNS - 1) / NP_INT8_COLUMNS;
   const double outputs = (double)p->batch * (double)(p->out_height * p->out_width * p->channels);
   const double work = outputs * (double)(p->window[0] * p->window[1]);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
-                                         p->batch * p->bands * blocks, 0);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * blocks, 0);
   return 0;
 }

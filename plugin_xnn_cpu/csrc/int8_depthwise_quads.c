@@ -89,7 +89,6 @@ int np_int8_quad_depthwise(const void *params, const void *const *inputs, void *
   const size_t blocks = (p->channels + NP_INT8_QUAD_CHANNELS - 1) / NP_INT8_QUAD_CHANNELS;
   const double outputs = (double)p->batch * (double)(p->out_height * p->out_width * p->channels);
   const double work = outputs * (double)(p->window[0] * p->window[1]);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
-                                         p->batch * p->bands * blocks, 0);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * blocks, 0);
   return 0;
 }

@@ -87,8 +87,7 @@ int np_int8_product(const void *params, const void *const *inputs, void *out, vo
   job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out, workspace};
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
   const size_t bands = (p->rows + p->band - 1) / p->band;
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
-                                         bands * p->parts, 0);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, bands * p->parts, 0);
   return 0;
 }
 
@@ -118,7 +117,6 @@ int np_int8_rows(const void *params, const void *const *inputs, void *out, np_wo
   rows_job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out};
   const size_t bytes = p->rows * p->channels * sizeof(float);
   const size_t tile = 1 + NP_SMALL / 8 / p->channels;
-  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, quantize_rows, &task, p->rows,
-                                     tile, 0);
+  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, quantize_rows, &task, p->rows, tile, 0);
   return 0;
 }

@@ -118,7 +118,6 @@ int np_int8_winograd(const void *params, const void *const *inputs, void *out, v
   job task = {p, np_int8_code_for(p->target, 0), inputs[0], out, workspace};
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)p->channels * 4;
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task,
-                                         p->batch * p->bands * p->parts, 0);
+  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts, 0);
   return 0;
 }
