@@ -14,7 +14,7 @@ from narrowpass.options import suggest
 _Method = TypeVar("_Method")
 _Array = np.ndarray[Any, Any]
 
-_MOST_WORK = 1 << 16
+_MOST_WORK: Any = 1 << 16  # any integer, which numpy's types do not know
 """Steps after which it is not asked further whether two strided arrays overlap."""
 
 
