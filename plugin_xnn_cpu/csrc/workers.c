@@ -138,7 +138,6 @@ static int called(np_workers *workers, uint64_t seen) {
  * time waiting stands in line. */
 static int await(np_workers *workers, uint64_t seen) {
   const uint64_t begin = now();
-  long ways = -1;
   for (uint64_t time = begin;;) {
     for (int look = 0; look < LOOKS; look++) {
       if (called(workers, seen)) return 1;
@@ -149,7 +148,7 @@ static int await(np_workers *workers, uint64_t seen) {
     const uint64_t patience = running && workers->linger < PATIENCE ? PATIENCE : workers->linger;
     if (time - begin >= patience) return 0;
     /* Whom this worker waits for may have been put on the same processor. */
-    if (ways < 0) ways = given_way();
+    const long ways = given_way();
     const uint64_t before = now();
     sched_yield();
     time = now();

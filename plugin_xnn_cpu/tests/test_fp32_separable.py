@@ -200,6 +200,52 @@ def test_models(monkeypatch, expands, window):
     assert len(plans) == len(model.graph.node)
 
 
+def test_pads_for_another_size_than_that_which_comes(monkeypatch):
+    """What a body declares of its inputs need not be so: SAME is resolved for what it declares."""
+    monkeypatch.setattr(separable, "LEAST_BYTES", 1)
+    rng = np.random.default_rng(8)
+    weights = {
+        "e": normal(rng, 16, 3, 3, 3),
+        "d": normal(rng, 16, 1, 3, 3),
+        "p": normal(rng, 8, 16, 1, 1),
+    }
+    inner = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["goes"]),
+            helper.make_node("Identity", ["s"], ["same"]),
+            helper.make_node("Conv", ["s", "e"], ["a"], strides=[2, 2], pads=[1, 1, 1, 1]),
+            helper.make_node(
+                "Conv", ["a", "d"], ["b"], strides=[2, 2], group=16, auto_pad="SAME_UPPER"
+            ),
+            helper.make_node("Conv", ["b", "p"], ["made"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("s", TensorProto.FLOAT, [1, 3, 32, 32]),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("same", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("made", TensorProto.FLOAT, None),
+        ],
+        [numpy_helper.from_array(w, k) for k, w in weights.items()],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["one", "", "x"], ["last", "y"], body=inner)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "h", "w"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.int64(1), "one")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    program = compile_model(model)
+    assert program.run({"x": normal(rng, 1, 3, 32, 32)})["y"].shape == (1, 1, 8, 8, 8)
+    with pytest.raises(BackendError, match="pads were chosen for"):
+        program.run({"x": normal(rng, 1, 3, 30, 30)})
+
+
 def test_batches_of_any_size(monkeypatch):
     monkeypatch.setattr(separable, "LEAST_BYTES", 1)
     model = block(batch="n")

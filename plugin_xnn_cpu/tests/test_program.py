@@ -276,6 +276,31 @@ def test_defaults_can_be_overridden():
     close(program.run({"x": x})["y"], x + np.float32([1, 2, 3]))
 
 
+def test_defaults_of_what_the_evaluator_runs_can_be_overridden():
+    """A kernel that may be fed is no constant: no kernel of ours takes it."""
+    text = (
+        '<ir_version: 10, opset_import: ["": 18]>'
+        " g (float[1, 2, 3, 3] x, float[1, 2, 1, 1] w) => (float[1, 1, 3, 3] y)"
+        " <float[1, 2, 1, 1] w = {1, 2}> { y = Conv(x, w) }"
+    )
+    program = compile_model(onnx.parser.parse_model(text))
+    x, w = floats(1, 2, 3, 3), floats(1, 2, 1, 1)
+    usual = x[:, :1] + 2 * x[:, 1:]
+    close(program.run({"x": x, "w": w})["y"], (x * w).sum(1, keepdims=True))
+    close(program.run({"x": x})["y"], usual)
+    close(program.run({"x": x, "w": w})["y"], (x * w).sum(1, keepdims=True))
+
+
+def test_feeds_out_of_records():
+    """Fields of records, of which some end with a page of memory."""
+    records = np.zeros(2000, [("x", "f4", (8,)), ("label", "u1")])
+    records["x"] = floats(2000, 8)
+    program = compile_model(one_node("Relu", [[1, 8]]))
+    for number in range(2000):
+        x = records["x"][number : number + 1]
+        np.testing.assert_array_equal(program.run({"x0": x})["y0"], np.maximum(x, 0))
+
+
 def test_kept_values():
     model = network()
     program = compile_model(model, keep=("a", "c"))

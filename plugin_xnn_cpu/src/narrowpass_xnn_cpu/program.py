@@ -199,10 +199,10 @@ class XnnProgram(Program):
             raise UsageError(f"`runs` must be at least 1, not {runs}")
         chosen.check(feeds)
         chosen = self._for(chosen, feeds)
-        chosen.run(feeds, chosen.outputs, self._pool, {})
+        chosen.run(feeds, chosen.outputs, self._threads(), {})
         times: Times = {}
         for _ in range(runs):
-            chosen.run(feeds, chosen.outputs, self._pool, {}, times)
+            chosen.run(feeds, chosen.outputs, self._threads(), {}, times)
         op_types = {plan.node: plan.op_type for plan in chosen.plans}
         owners = {step: part.number for part in chosen.partitions for step in part.steps}
         rows = []

@@ -26,6 +26,7 @@ class NodeEvaluator:
     Attributes:
         inputs: names of the values that the nodes, or subgraphs in them, read and do not make.
             Initializers are not among them: they are bound, as views of the weights.
+        defaults: names of the initializers that are inputs of their graph as well.
         outputs: names of the values that the nodes make.
 
     Raises:
@@ -33,6 +34,7 @@ class NodeEvaluator:
     """
 
     inputs: tuple[str, ...]
+    defaults: tuple[str, ...]
     outputs: tuple[str, ...]
 
     def __init__(self, nodes: Sequence[ir.Node], model: ir.Model) -> None:
@@ -45,6 +47,11 @@ class NodeEvaluator:
             if value.is_initializer() and value.const_value is not None
         }
         self.inputs = tuple(v.name or "" for v in read if v.name not in self._constants)
+        self.defaults = tuple(
+            value.name or ""
+            for value in read
+            if value.name in self._constants and value.is_graph_input()
+        )
         self.outputs = tuple(value.name or "" for value in made)
         self._types = {value.name: value.type for value in made}
         # Nodes may say a version of their own, as those do that a backend wrote.

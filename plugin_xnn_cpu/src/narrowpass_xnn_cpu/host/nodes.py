@@ -48,7 +48,9 @@ class HostNode:
         if kernel is None:
             evaluator = NodeEvaluator([node], model)
             self.kernel = "onnx.reference"
-            self.inputs = evaluator.inputs
+            known = facts.constants() if evaluator.defaults else {}
+            fed = [name for name in evaluator.defaults if name not in known]
+            self.inputs = (*evaluator.inputs, *fed)
             self._run: Callable[[dict[str, Any]], dict[str, Any]] = evaluator.run
             return
         self.kernel = f"numpy {op.kind}"

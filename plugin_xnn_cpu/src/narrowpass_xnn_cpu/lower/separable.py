@@ -58,8 +58,6 @@ def take_depthwise(op: Op, last: Linear, builder: Builder, perm: Perm) -> bool:
         last.epilogue,
         residual,
     )
-    if residual is given:
-        step.in_place = ()  # rows of it are read after others of the result are written
     step.precision = next((old.precision for old in (last, *replaced) if old.precision), "")
     builder.replace(replaced, step, op.output, perm)
     return True
@@ -84,6 +82,8 @@ def _expanding(
     operator = step.product.tiled if isinstance(step, Linear) else step.operator
     if not isinstance(operator, TiledFullyConnected | TiledConvolution):
         return None
+    if isinstance(step, Convolve) and middle.window.only_for:
+        return None  # the size that its pads are for is known of what is between them only
     return step, operator
 
 

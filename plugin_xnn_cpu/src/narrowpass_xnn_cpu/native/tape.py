@@ -212,7 +212,7 @@ def _end(base: object) -> int:
     """Give the address behind what an array is a view of; 0 where that is not known."""
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
         return 0
-    return _start(base) + base.nbytes
+    return int(base.ctypes.data) + base.nbytes  # of any dtype, that of records too
 
 
 def _start(array: np.ndarray[Any, Any]) -> int:

@@ -24,9 +24,9 @@ from narrowpass_xnn_cpu.weights.session import Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
 
 COLUMNS = 16
-"""Of a panel: NP_INT8_COLUMNS, NP_FP32_COLUMNS."""
+"""Of a panel: NP_INT8_COLUMNS."""
 ROWS = 6
-"""Of the largest tile: NP_INT8_ROWS, NP_FP32_ROWS."""
+"""Of the largest tile: NP_INT8_ROWS."""
 BAND_BYTES = 1 << 17
 """What a thread widens at a time; beside a panel of weights it stays in the second cache."""
 _MOST_ELEMENTS = 1 << 31

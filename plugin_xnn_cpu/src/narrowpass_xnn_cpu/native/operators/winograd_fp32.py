@@ -111,7 +111,7 @@ class WinogradConvolution(Fp32):
         if blocks < pool.threads:
             # Panels are divided first: each weight is then still read by one thread alone.
             parts = min(self._panels, -(-pool.threads // blocks))
-            blocks = min(-(-count // (_ROWS // 2)), -(-pool.threads // parts))
+            blocks = max(blocks, min(-(-count // (_ROWS // 2)), -(-pool.threads // parts)))
         elif blocks < 4 * pool.threads:
             blocks = min(count, -(-blocks // pool.threads) * pool.threads)
         block = -(-count // blocks)
