@@ -111,7 +111,7 @@ def test_convolutions(
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     batch=st.integers(1, 2),
