@@ -33,7 +33,7 @@ from onnx import shape_inference
 
 import narrowpass
 
-TURNS = 200_000
+TURNS = 4_000_000
 CHAINS = 12
 # Name in the C file, multiplications and additions of an instruction, what the processor must have.
 LOOPS: dict[str, tuple[tuple[str, int, str], ...]] = {
