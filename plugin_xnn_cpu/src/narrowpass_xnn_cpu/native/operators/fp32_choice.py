@@ -46,6 +46,7 @@ outputs for each channel, XNNPACK's are taken. What runs on Neon is near the lim
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 from narrowpass.errors import BackendError
@@ -131,10 +132,10 @@ def convolution(
     if convolutions_are_ours() and not depthwise:
         tile = tile_for(kernel.shape, movement, image) if winograd else 0
         if tile:
-            try:
+            # Weights that overflow when they are transformed are found when they are packed: then
+            # the convolution is computed directly, and `explain` names it so.
+            with contextlib.suppress(UnfitError):
                 return WinogradConvolution(kernel, bias, movement, tile, epilogue, session=session)
-            except UnfitError:
-                pass  # weights that the transformation may not hold
         return TiledConvolution(kernel, bias, movement, epilogue, session=session)
     _check(epilogue)
     return Convolution(kernel, bias, movement, depthwise=depthwise, session=session)

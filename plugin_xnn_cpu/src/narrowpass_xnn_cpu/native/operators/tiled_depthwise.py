@@ -10,7 +10,7 @@ from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import Shape, checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, reaches
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, reaches, sizes_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -75,17 +75,11 @@ class TiledDepthwiseS8(TiledWindowsS8):
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
         image, out = self._image(shape, self._window)
-        batch, height, width, channels = image
         movement = self._movement
         reach = reaches(self._window, movement)
         wide_width = (out[1] - 1) * movement.strides[1] + reach[1]
         given = {
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out[0],
-            "out_width": out[1],
+            **sizes_of(image, out),
             "window": self._window,
             "strides": tuple(movement.strides),
             "dilations": tuple(movement.dilations),

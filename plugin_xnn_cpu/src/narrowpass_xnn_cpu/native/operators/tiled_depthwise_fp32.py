@@ -11,7 +11,12 @@ from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32
-from narrowpass_xnn_cpu.native.operators.tiled_windows import check_movement, output_size
+from narrowpass_xnn_cpu.native.operators.tiled_windows import (
+    Windows,
+    check_movement,
+    reaches,
+    sizes_of,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -58,7 +63,7 @@ class TiledDepthwise(Fp32):
         check_movement(movement)
         checked_weights(kernel, bias, channels, "float32", "float32")
         self.channels = self.outputs = channels
-        self._window, self._movement = (height, width), movement
+        self._windows = Windows(channels, channels, (height, width), movement)
         self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         sizes = channels, height, width
         lib = self._lib
@@ -74,12 +79,9 @@ class TiledDepthwise(Fp32):
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
-        batch, height, width, channels = checked_shape(shape, 4)
-        if channels != self.channels:
-            raise BackendError(f"a convolution of {self.channels} channels got {channels}")
-        movement = self._movement
-        out = output_size((batch, height, width, channels), self._window, movement)
-        checked_shape((batch, *out, channels))
+        movement = self._windows.movement
+        image, out = self._windows.over(shape)
+        batch, channels = image[0], image[3]
         band, bands, part, parts = out[0], 1, channels, 1
         if pool.threads > 1:
             if batch * out[0] >= _FEW_ROWS * pool.threads:
@@ -88,19 +90,14 @@ class TiledDepthwise(Fp32):
             else:
                 wanted = -(-_TASKS * pool.threads // batch)
                 part, parts = tiled.column_parts(channels, 1, wanted, _BLOCK)
-        reach = (self._window[0] - 1) * movement.dilations[0] + 1
+        reach, _ = reaches(self._windows.size, movement)
         rows = tiled.checked_elements((band - 1) * movement.strides[0] + reach)
         scratch = tiled.line(8 * rows)
         self.workspace = pool.threads * scratch
         given: dict[str, Any] = {
             "packed": self._packed_weights,
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out[0],
-            "out_width": out[1],
-            "window": self._window,
+            **sizes_of(image, out),
+            "window": self._windows.size,
             "strides": tuple(movement.strides),
             "dilations": tuple(movement.dilations),
             "pads": tuple(movement.pads[:2]),

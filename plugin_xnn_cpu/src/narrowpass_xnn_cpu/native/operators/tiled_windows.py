@@ -76,15 +76,9 @@ class Windows:
 
     def params(self, image: Sequence[int], out: tuple[int, int]) -> dict[str, Any]:
         """Give the parameters of a kernel that say what it makes of an image [N, H, W, C]."""
-        batch, height, width, channels = image
         runs, run_length = self.runs
         return {
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out[0],
-            "out_width": out[1],
+            **sizes_of(image, out),
             "outputs": self.outputs,
             "groups": self.movement.groups,
             "window": self.size,
@@ -103,6 +97,19 @@ class Windows:
         runs = pixels + tiled.line(4 * count)
         size = runs + tiled.line(4 * self.runs[0])
         return {"pixels_offset": pixels, "runs_offset": runs, "thread_scratch": size}
+
+
+def sizes_of(image: Sequence[int], out: tuple[int, int]) -> dict[str, int]:
+    """Give the parameters that all kernels of images have: sizes of [N, H, W, C] and the output."""
+    batch, height, width, channels = image
+    return {
+        "batch": batch,
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "out_height": out[0],
+        "out_width": out[1],
+    }
 
 
 class TiledWindowsS8(tiled.Tiled):

@@ -9,7 +9,7 @@ from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, sizes_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -84,7 +84,8 @@ class WinogradConvolutionS8(TiledWindowsS8):
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
-        (batch, height, width, channels), out = self._image(shape, (3, 3))
+        image, out = self._image(shape, (3, 3))
+        batch, _, _, channels = image
         tiles = -(-out[0] // 2), -(-out[1] // 2)
         # As many tiles as fit are multiplied at a time, and a band of rows makes a few such blocks.
         block = max(1, _BLOCK_BYTES // (2 * _ELEMENTS * channels))
@@ -105,12 +106,7 @@ class WinogradConvolutionS8(TiledWindowsS8):
         scratch = pixels + tiled.line(4 * block)
         self.workspace = pool.threads * scratch
         given = {
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out[0],
-            "out_width": out[1],
+            **sizes_of(image, out),
             "outputs": self.outputs,
             "pads": tuple(self._movement.pads[:2]),
             "tiles": tiles,

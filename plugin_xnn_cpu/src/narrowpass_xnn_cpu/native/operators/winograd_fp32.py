@@ -10,11 +10,11 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
+from narrowpass_xnn_cpu.native.operators.base import checked_weights
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32, lanes
-from narrowpass_xnn_cpu.native.operators.tiled_windows import check_movement, output_size
+from narrowpass_xnn_cpu.native.operators.tiled_windows import Windows, sizes_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
@@ -69,15 +69,16 @@ class WinogradConvolution(Fp32):
         session: Session | None = None,
     ) -> None:
         super().__init__()
-        outputs, _, _, inputs = checked_shape(kernel.shape, 4)
-        check_movement(movement)
+        windows = Windows.of(kernel.shape, movement)
         if tile not in TILES or not fits_winograd(kernel.shape, movement):
             raise BackendError(f"a kernel of {list(kernel.shape)} has no tiles of {tile} x {tile}")
+        inputs, outputs = windows.channels, windows.outputs
         checked_weights(kernel, bias, outputs, "float32", "float32")
+        self._windows = windows
         self.channels, self.outputs = inputs, outputs
         self.name = f"winograd {tile}x{tile} convolution"
-        self._tile, self._movement = tile, movement
-        self._epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
+        self._tile = tile
+        self.epilogue = Epilogue(limits=movement.limits) if epilogue is None else epilogue
         self._lanes = lanes()
         lib = self._lib
         self._panels = int(lib.np_fp32_panels(self._lanes, outputs))
@@ -94,11 +95,8 @@ class WinogradConvolution(Fp32):
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Take an input of `shape` [N, H, W, C]; give the output's height and width."""
-        batch, height, width, channels = checked_shape(shape, 4)
-        if channels != self.channels:
-            raise BackendError(f"a convolution of {self.channels} channels got {channels}")
-        out = output_size((batch, height, width, channels), (3, 3), self._movement)
-        checked_shape((batch, *out, self.outputs))
+        image, out = self._windows.over(shape)
+        batch, _, _, channels = image
         tiles = -(-out[0] // self._tile), -(-out[1] // self._tile)
         count = batch * tiles[0] * tiles[1]
         elements = (self._tile + 2) ** 2
@@ -128,21 +126,16 @@ class WinogradConvolution(Fp32):
             "packed": self._packed_weights,
             "lanes": self._lanes,
             "tile": self._tile,
-            "batch": batch,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "out_height": out[0],
-            "out_width": out[1],
+            **sizes_of(image, out),
             "outputs": self.outputs,
-            "pads": tuple(self._movement.pads[:2]),
+            "pads": tuple(self._windows.movement.pads[:2]),
             "tiles": tiles,
             "blocks": blocks,
             "parts": parts,
             "row_stride": row,
             "element_stride": stride,
             "sums_stride": sums,
-            "epilogue": self._epilogue.params(),
+            "epilogue": self.epilogue.params(),
             "target": tiled.target(),
             "sums_offset": sums_offset,
             "zeros_offset": zeros,
