@@ -18,6 +18,7 @@ import argparse
 import ctypes
 import math
 import os
+import platform
 import statistics
 import subprocess
 import tempfile
@@ -57,7 +58,10 @@ def multiplications(model: onnx.ModelProto) -> int:
             continue
         made, given, weight = (shapes.get(name) for name in (node.output[0], *node.input[:2]))
         if not made or not given or not weight or 0 in made:
-            raise SystemExit(f"the sizes of node {node.name!r} are not known")
+            raise SystemExit(
+                f"the sizes of node {node.name!r} are not known: give a model whose inputs have fixed"
+                " sizes"
+            )
         if node.op_type == "Conv":
             terms = math.prod(weight[1:])
         else:
@@ -119,6 +123,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
+    if platform.machine() not in ("x86_64", "AMD64"):
+        parser.error(f"its loops are written for x86-64, not for {platform.machine()}")
+    for file in (arguments.model, arguments.bundle):
+        if not file.exists():
+            parser.error(f"there is no {file}: make_forms.py makes models and bundles")
     model = onnx.load(str(arguments.model))
     work = multiplications(model)
     feeds = feeds_of(model)
