@@ -59,8 +59,7 @@ def multiplications(model: onnx.ModelProto) -> int:
         made, given, weight = (shapes.get(name) for name in (node.output[0], *node.input[:2]))
         if not made or not given or not weight or 0 in made:
             raise SystemExit(
-                f"the sizes of node {node.name!r} are not known: give a model whose inputs have fixed"
-                " sizes"
+                f"the sizes of node {node.name!r} are not known: give a model of fixed sizes"
             )
         if node.op_type == "Conv":
             terms = math.prod(weight[1:])
