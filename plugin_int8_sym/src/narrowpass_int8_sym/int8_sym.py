@@ -133,7 +133,10 @@ class Int8Sym(Pass):
         told: list[Decision] = []
         if self.smooth:
             limit = _fewer(self.samples, equalize.SAMPLES)
-            told = smooth(model, static.floats(model, ctx), samples, ctx.target, limit)
+            floats, narrow = static.floats(model, ctx), static.between(model, ctx)
+            smoothed = smooth(model, floats, narrow, samples, ctx.target, limit)
+            told = smoothed.decisions
+            static = dataclasses.replace(static, wide=smoothed.wide)
         # First, so that NaN in the data is told of the value that has it.
         calibrated = static.calibrate(model, samples, ctx)
         shifts = self._shifts(model, static, samples, ctx) if self.bias_correction else {}
