@@ -71,7 +71,8 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize(("dims", "row", "options"), FORMS.values(), ids=FORMS)
 def test_bytes_are_those_of_the_rounded_product(dims, row, options, threads):
     """Exactly: the product is rounded to float32 before it is divided, as two nodes have it."""
-    model = multiplied(("N", *dims[1:]) if len(dims) > 1 else dims, numbers(*row, seed=1), **options)
+    shape = ("N", *dims[1:]) if len(dims) > 1 else dims
+    model = multiplied(shape, numbers(*row, seed=1), **options)
     x = numbers(*dims) * 3
     program = compile_model(model, threads=threads)
     assert ("Mul", "quantize") in {(plan.op_type, plan.kernel) for plan in program.explain()}

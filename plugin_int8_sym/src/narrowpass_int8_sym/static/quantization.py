@@ -258,7 +258,7 @@ class Static:
             unit: self.wide[value.name]
             for unit in found.units
             for value in unit.outputs
-            if value.name in self.wide
+            if value.name and value.name in self.wide
         }
         left = {node: reason for unit, reason in other.items() for node in unit.nodes}
         units = tuple(unit for unit in found.units if unit not in other)

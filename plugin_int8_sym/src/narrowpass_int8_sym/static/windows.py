@@ -161,7 +161,8 @@ class _Errors:
 def _power(rows: Array, matrix: Array) -> Array:
     """Give the power of each row's results; float64 [rows]."""
     results = rows @ matrix
-    return np.einsum("rc,rc->r", results, results, dtype=np.float64)
+    power: Array = np.einsum("rc,rc->r", results, results, dtype=np.float64)
+    return power
 
 
 def _rounded(rows: Array, parameters: Parameters) -> Array:
@@ -169,7 +170,8 @@ def _rounded(rows: Array, parameters: Parameters) -> Array:
     zero_point = parameters.zero_point
     whole = np.rint(rows / np.float32(parameters.scale))
     np.clip(whole, -128 - zero_point, 127 - zero_point, out=whole)
-    return whole * np.float32(parameters.scale)
+    rounded: Array = whole * np.float32(parameters.scale)
+    return rounded
 
 
 def _added_up(product: Product) -> Array:
