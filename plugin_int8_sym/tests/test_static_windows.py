@@ -113,6 +113,8 @@ def test_clipped_outliers_that_a_product_looks_for_are_let_in():
     made = quantized(model, data, mode="static", smooth=False, bias_correction=False)
     scale, zero = made.parameters("x.float")
     chosen = scale * (-128 - zero), scale * (127 - zero)
+    (told,) = (item for item in made.decisions if item.node == "x" and item.histogram)
+    assert "results of what reads it err less" in told.reason
     before, after = exact_errors(x, w.astype(np.float64), [(plain.low, plain.high), chosen])
     assert after < before / 3
 

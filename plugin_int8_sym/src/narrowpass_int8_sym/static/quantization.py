@@ -40,11 +40,13 @@ class Calibrated:
         shifts: what rounding the weights of a product adds to the means of its channels, by the
             name of its bias, which nothing else reads; float64 [channels].
         magnitudes: of weights.
+        replaced: ranges of the calibrator, by name, where products have another one.
     """
 
     ranges: Mapping[str, Range]
     shifts: Mapping[str, Array] = field(default_factory=dict)
     magnitudes: Magnitudes = field(default_factory=Magnitudes)
+    replaced: Mapping[str, Range] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,24 +99,32 @@ class Static:
                 self.calibrator,
             )
             ranges = self._ranges(model, names, samples, ctx, self.calibrator)
+            better: dict[str, Range] = {}
             readers = _matrices(choice)
             if self.calibrator == "l2" and readers:
                 limit = SAMPLES if self.samples is None else min(self.samples, SAMPLES)
                 read = [value.name for value in readers if value.name]
-                ranges |= best_windows(
+                better = best_windows(
                     model,
                     readers,
                     ranges,
-                    self._ranges(model, read, samples, ctx, "minmax"),
+                    self._ranges(model, read, samples, ctx, "minmax", again=True),
                     samples,
                     ctx.target,
                     symmetric=self.scheme.symmetric,
                     limit=limit,
                 )
-        return Calibrated(ranges)
+        return Calibrated(ranges | better, replaced={name: ranges[name] for name in better})
 
     def _ranges(
-        self, model: ir.Model, names: list[str], samples: Samples, ctx: Context, calibrator: str
+        self,
+        model: ir.Model,
+        names: list[str],
+        samples: Samples,
+        ctx: Context,
+        calibrator: str,
+        *,
+        again: bool = False,
     ) -> dict[str, Range]:
         return calibrate(
             model,
@@ -123,7 +133,10 @@ class Static:
             ctx.target,
             calibrator,
             symmetric=self.scheme.symmetric,
-            progress=lambda done, total: ctx.progress("calibrating", done, total),
+            # Extremes are soon found again, and what was told of is not to begin anew.
+            progress=None
+            if again
+            else lambda done, total: ctx.progress("calibrating", done, total),
             limit=self.samples,
             cache=self.cache,
         )
@@ -219,7 +232,7 @@ class Static:
                 shift = calibrated.shifts.get(unit.bias.name or "")
                 if shift is not None:
                     take_off(unit.product, unit.bias, shift)
-        tell_values(chosen.values, calibrated.ranges, self.calibrator, ctx)
+        tell_values(chosen.values, calibrated.ranges, calibrated.replaced, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         ctx.counters["tables"] += store_tables(model.graph, tables, taken_names(model))
         return bool(choice.units or tables)
