@@ -126,6 +126,10 @@ class Static:
         *,
         again: bool = False,
     ) -> dict[str, Range]:
+        def progress(done: int, total: int) -> None:
+            ctx.progress("calibrating", done, total)
+
+        # Extremes are soon found again, and what was told of is not to begin anew.
         return calibrate(
             model,
             names,
