@@ -50,7 +50,8 @@ class Int8Sym(Pass):
             ``auto``: on data where there are samples, else at run time.
         weights: one scale for each channel of the result, or one for the tensor.
         activations: of ``static``: whether their zero points fit the range, or are 0.
-        calibrator: of ``static``: what makes a range of the data.
+        calibrator: of ``static``: what makes a range of the data. With ``l2``, what only MatMul and
+            Gemm read has the range with which their results err least, see `best_windows`.
         samples: of ``static``: how many samples are taken, the first ones; none for all.
         scale_policy: ``floor``: no scale is below 2⁻¹², as in PyTorch's presets for XNNPACK;
             ``solve``: as small as the data asks for, and raised as far as a limit of the target
@@ -63,7 +64,8 @@ class Int8Sym(Pass):
             harm the outputs most when they alone are quantized.
         smooth: of ``static``: whether channels of what MatMul and Gemm read are brought to like
             magnitudes first: by their producers, where these can take the factors, else by a
-            multiplication, where it lowers the noise enough; see the pass ``equalize``.
+            multiplication, where it lowers the noise enough; see the pass ``equalize``. What makes
+            such a value, and would be int8, stays float where that lowers it by half.
         bias_correction: of ``static``: whether biases make up for what rounding the weights adds to
             the mean of each channel.
     """
