@@ -14,7 +14,7 @@
 #define ROWS NP_INT8_QUAD_ROWS
 #define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */
 #define WIDE_ROWS (ROWS / 2)            /* that it has at most */
-#define QUADS 4                         /* that are multiplied between two steps of pointers */
+#define QUADS 8                         /* that are multiplied between two steps of pointers */
 #define GATHERED 4                      /* tiles whose sums are brought to bytes together */
 #define EARLY_TILES 16                  /* at most, in which the next panel is asked for */
 
@@ -141,12 +141,22 @@ INLINE void multiply_quad(__m512i sums[ROWS][4], const uint8_t *const *x, size_t
   }
 }
 
+/* `count` quads, after which x and the rest point behind them. */
+INLINE void multiply_quads(__m512i sums[ROWS][4], const uint8_t **x, size_t step,
+                           const uint8_t **weights, size_t apart, const int rows,
+                           const int vectors, const int count) {
+  UNROLL for (int u = 0; u < count; u++) {
+    multiply_quad(sums, x, step, *weights, apart, rows, vectors, u);
+  }
+  UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4 * count;
+  *weights += count * 64 * (vectors < 2 ? vectors : 2);
+}
+
 /* The sums of `rows` windows. Several quads are multiplied between two steps of the pointers: those
  * are added to by the units that multiply too. */
 INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, const int vectors) {
   const uint8_t *weights = t->weights, *next = t->next;
   const size_t apart = t->apart, asks = t->asks;
-  const int in_panel = vectors < 2 ? vectors : 2;
   const size_t step = p->step;
   const uint8_t *image = (const uint8_t *)p->image + p->pixels[t->first];
   __m512i sums[ROWS][4];
@@ -161,18 +171,18 @@ INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, co
       x[i] = image + p->runs[q] + (size_t)(3 * i) * step;
     }
     size_t left = p->groups;
-    for (; left >= QUADS; left -= QUADS, weights += QUADS * 64 * in_panel) {
+    for (; left >= QUADS; left -= QUADS) {
       for (size_t i = 0; i < asks; i++, next += 64) {
         _mm_prefetch((const char *)next, _MM_HINT_T1);
       }
-      UNROLL for (int u = 0; u < QUADS; u++) {
-        multiply_quad(sums, x, step, weights, apart, rows, vectors, u);
-      }
-      UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4 * QUADS;
+      multiply_quads(sums, x, step, &weights, apart, rows, vectors, QUADS);
     }
-    for (; left > 0; left--, weights += 64 * in_panel) {
-      multiply_quad(sums, x, step, weights, apart, rows, vectors, 0);
-      UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4;
+    if (left >= QUADS / 2) {
+      multiply_quads(sums, x, step, &weights, apart, rows, vectors, QUADS / 2);
+      left -= QUADS / 2;
+    }
+    for (; left > 0; left--) {
+      multiply_quads(sums, x, step, &weights, apart, rows, vectors, 1);
     }
   }
   UNROLL for (int r = 0; r < rows; r++) {
