@@ -1,8 +1,9 @@
 /* Attention for one instruction set; attention.c says how it is done.
  *
  * Who includes this defines LANES, the floats of a register; ROWS and COLUMNS, a tile of so many
- * rows times registers whose sums the registers hold; HEAD, the function's name; and TARGET, its
- * attribute. */
+ * rows times registers whose sums the registers hold; HEAD and ROWS_OF_CACHE, names of functions;
+ * TARGET, their attribute; and STREAM(to, x) and STREAMED(), which write a vector past the caches, to
+ * a multiple of its size, and end such writing. */
 #if defined(__GNUC__) && !defined(__clang__)
 /* Vectors are passed between functions that become one: there is no calling convention to change. */
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -12,80 +13,7 @@
 #include <string.h>
 
 #include "attention.h"
-
-#define FEW_ROWS 4
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-NP_INLINE vec splat(float x) { return x - (vec){0}; }
-
-NP_INLINE vec choose(ivec condition, vec x, vec y) {
-  return (vec)((condition & (ivec)x) | (~condition & (ivec)y));
-}
-
-/* exp of what is at most 0, or NaN; see function.c for the polynomial. */
-NP_INLINE vec exp_of_at_most_0(vec x) {
-  const vec t = choose(x < -87.3f, splat(-87.3f), x); /* NaN stays */
-  /* Adding 1.5 · 2^23 rounds to an integer, which is then in the low bits: no conversion, which
-   * NaN would not survive. */
-  const vec shifted = t * 1.44269504f + 12582912.0f;
-  const vec n = shifted - 12582912.0f;
-  const vec r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
-  vec p = r * 0.00829030573f + 0.0418979749f;
-  p = p * r + 0.166676372f;
-  p = p * r + 0.499991506f;
-  p = p * r + 0.999999702f;
-  p = p * r + 1.0f;
-  const ivec power = ((ivec)shifted << 23) + (127 << 23);
-  return choose(x < -87.3f, splat(0.0f), p * (vec)power);
-}
-
-NP_INLINE vec larger(vec x, vec y) { return choose(x > y, x, y); }
-
-/* The lanes of a vector, each with the one `apart` lanes on: a few steps combine all. */
-#define NP_LIST(...) __VA_ARGS__
-#if LANES == 16
-#define NP_NUMBERS NP_LIST(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-#define NP_ROLLED_8 NP_LIST(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
-#define NP_ROLLED_4 NP_LIST(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
-#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
-#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
-#elif LANES == 8
-#define NP_NUMBERS NP_LIST(0, 1, 2, 3, 4, 5, 6, 7)
-#define NP_ROLLED_4 NP_LIST(4, 5, 6, 7, 0, 1, 2, 3)
-#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1, 6, 7, 4, 5)
-#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2, 5, 4, 7, 6)
-#else
-#define NP_NUMBERS NP_LIST(0, 1, 2, 3)
-#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1)
-#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2)
-#endif
-#define NP_ROLL(x, order) __builtin_shufflevector(x, x, order)
-
-NP_INLINE float sum_of(vec x) {
-#if LANES == 16
-  x += NP_ROLL(x, NP_ROLLED_8);
-#endif
-#if LANES >= 8
-  x += NP_ROLL(x, NP_ROLLED_4);
-#endif
-  x += NP_ROLL(x, NP_ROLLED_2);
-  x += NP_ROLL(x, NP_ROLLED_1);
-  return x[0];
-}
-
-NP_INLINE float largest_of(vec x) {
-#if LANES == 16
-  x = larger(x, NP_ROLL(x, NP_ROLLED_8));
-#endif
-#if LANES >= 8
-  x = larger(x, NP_ROLL(x, NP_ROLLED_4));
-#endif
-  x = larger(x, NP_ROLL(x, NP_ROLLED_2));
-  x = larger(x, NP_ROLL(x, NP_ROLLED_1));
-  return x[0];
-}
+#include "attention_vectors.h"
 
 /* The columns of the panel that starts at `first`: `columns` vectors, or one where that will do. */
 NP_INLINE size_t panel_width(size_t first, size_t all, const int columns) {
@@ -337,49 +265,13 @@ NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_siz
   }
 }
 
-/* Scores of one query row with keys as they lie. */
-NP_INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
-                             size_t depth, float *scores) {
-  const size_t whole = depth - depth % LANES;
-  for (size_t n = 0; n < keys; n++, k += stride) {
-    vec sums = splat(0.0f);
-    for (size_t d = 0; d < whole; d += LANES) sums += *(const vec *)(q + d) * *(const vec *)(k + d);
-    float sum = sum_of(sums);
-    for (size_t d = whole; d < depth; d++) sum += q[d] * k[d];
-    scores[n] = sum;
-  }
-}
-
-/* Weighted sum of the values as they lie, divided by `sum`. */
-NP_INLINE void weigh_values(const float *weights, const float *v, ptrdiff_t stride, size_t keys,
-                            size_t values, float sum, float *out) {
-  size_t e = 0;
-  for (; e + 4 * LANES <= values; e += 4 * LANES) {
-    vec sums[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
-    const float *row = v + e;
-    for (size_t n = 0; n < keys; n++, row += stride) {
-      for (int c = 0; c < 4; c++) sums[c] += weights[n] * *(const vec *)(row + c * LANES);
-    }
-    for (int c = 0; c < 4; c++) *(vec *)(out + e + c * LANES) = sums[c] / sum;
-  }
-  for (; e + LANES <= values; e += LANES) {
-    vec sums = splat(0.0f);
-    const float *row = v + e;
-    for (size_t n = 0; n < keys; n++, row += stride) sums += weights[n] * *(const vec *)row;
-    *(vec *)(out + e) = sums / sum;
-  }
-  for (; e < values; e++) {
-    float total = 0.0f;
-    for (size_t n = 0; n < keys; n++) total += weights[n] * v[(ptrdiff_t)n * stride + (ptrdiff_t)e];
-    out[e] = total / sum;
-  }
-}
-
 /* Where a head of an operand starts. */
 NP_INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
   return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
          (ptrdiff_t)at[2] * strides[2];
 }
+
+#include "attention_few_code.h"
 
 /* Rows from `first` to `last` of one head. `most` rows and `columns` vectors fill the registers. */
 NP_INLINE void head(const np_attention_job *task, size_t number, size_t first, size_t last,
@@ -394,15 +286,11 @@ NP_INLINE void head(const np_attention_job *task, size_t number, size_t first, s
   const ptrdiff_t masked = start_of(at, p->mask_strides);
   const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
-  if (last - first < FEW_ROWS) {
-    float *scores = scratch;
+  if (last - first < NP_ATTENTION_FEW_ROWS) {
     for (size_t m = first; m < last; m++) {
-      scores_of_row(q + (ptrdiff_t)m * p->q_strides[3], k, p->k_strides[3], p->keys, p->depth,
-                    scores);
-      float sum;
-      weigh(task, scores, 0, 1, masked + (ptrdiff_t)m * p->mask_strides[3], &sum);
-      weigh_values(scores, v, p->v_strides[3], p->keys, p->values, sum,
-                   out + (ptrdiff_t)m * p->out_strides[3]);
+      row_of_head(task, q + (ptrdiff_t)m * p->q_strides[3], k, v,
+                  masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
+                  out + (ptrdiff_t)m * p->out_strides[3]);
     }
     return;
   }
@@ -432,4 +320,8 @@ NP_INLINE void head(const np_attention_job *task, size_t number, size_t first, s
 TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size_t last,
                  float *scratch) {
   head(task, number, first, last, scratch, ROWS, COLUMNS);
+}
+
+TARGET void ROWS_OF_CACHE(const np_attention_job *task, size_t number, float *scratch) {
+  rows_of_cache(task, number, scratch);
 }

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.cached_attention import with_caches
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Pairwise, broadcast
@@ -200,7 +201,7 @@ def _attention(op: Op, builder: Builder) -> None:
     options["targets"] = [value.name for value in op.inputs[5:] if value is not None]
     perm = _lies(builder, output)
     step = Attention(slots, perms, builder.new(output), perm, op.get("scale", 1.0), **options)
-    builder.emit(step, output, perm)
+    builder.emit(with_caches(step, builder), output, perm)
 
 
 def _added(builder: Builder, masks: Sequence[ir.Value]) -> Slot:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.tape import allocate
+from narrowpass_xnn_cpu.native.tape import ALIGNMENT, allocate
 
 _SMALL = 1 << 15
 """Bytes below which the allocator gives back memory that is in the page tables."""
@@ -27,6 +27,7 @@ class _Block:
     memory: Array
     room: int
     run: int
+    start: int
 
 
 class Recycled:
@@ -74,10 +75,12 @@ class Recycled:
             best = self._free.pop(found)
         else:
             whole = size + size // _SPARE
-            best = _Block(allocate((whole,), np.dtype(np.uint8)), whole, self._run)
+            memory = allocate((whole + ALIGNMENT,), np.dtype(np.uint8))
+            # Its own offset, and no view of it: views of views would hold what is below.
+            best = _Block(memory, whole, self._run, -memory.ctypes.data % ALIGNMENT)
             self._blocks.append(best)
         best.run = self._run
-        return np.ndarray(shape, dtype, best.memory)
+        return np.ndarray(shape, dtype, best.memory, best.start)
 
     @property
     def size(self) -> int:
