@@ -21,7 +21,8 @@
 
 #define MOST_STREAMS 12
 #define LEFT_STREAMS 4 /* where there are not panels for all of them any more */
-#define AHEAD 2048     /* bytes */
+/* Bytes of a stream that are asked for ahead: those of fewer panels of floats are longer. */
+#define AHEAD(layout) ((layout) == NP_PANELS_F32 || (layout) == NP_TABLE_F32 ? 4096 : 2048)
 #define LINE 64
 #define UNROLL _Pragma("GCC unroll 32")
 
@@ -121,7 +122,7 @@ TARGET NP_INLINE void tile(const np_few_rows_job *job, size_t panel, size_t apar
     UNROLL for (int s = 0; s < streams; s++) {
       const uint8_t *from = panels[s] + k * step;
       UNROLL for (size_t line = 0; line < many * step; line += LINE) {
-        __builtin_prefetch(from + AHEAD + line, 0, 3);
+        __builtin_prefetch(from + AHEAD(layout) + line, 0, 3);
       }
       UNROLL for (size_t j = 0; j < many; j++) {
         add_products(from + j * step, x, k + j, sums, s, rows, vectors, layout);
@@ -191,7 +192,7 @@ TARGET NP_INLINE void outputs(const np_few_rows_job *job, size_t first, size_t a
   }
   for (size_t k = 0; k < whole; k += LANES) {
     UNROLL for (int s = 0; s < streams; s++) {
-      __builtin_prefetch((const uint8_t *)(table[s] + k) + AHEAD, 0, 3);
+      __builtin_prefetch((const uint8_t *)(table[s] + k) + AHEAD(NP_TABLE_F32), 0, 3);
       const vec w = *(const vec *)(table[s] + k);
       UNROLL for (int r = 0; r < rows; r++) sums[r][s] += *(const vec *)(x[r] + k) * w;
     }
