@@ -4,9 +4,8 @@
  * where the keys or values are to lie, and computed with while it is in the first cache. Written past
  * the caches it need not be read from memory before. attention_code.h includes this. */
 
-#define BLOCK_FLOATS 1024 /* that are copied at a time */
+#define BLOCK_FLOATS 512 /* that are copied at a time */
 #define AHEAD 2048        /* bytes of a cache that are asked for ahead */
-#define LINE 64
 
 /* Scores of one query row with keys as they lie. */
 NP_INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
@@ -63,18 +62,19 @@ NP_INLINE void row_of_head(const np_attention_job *task, const float *q, const f
   divide_by(sum, p->values, out);
 }
 
-/* Copy a block of a cache, and ask for what lies AHEAD of it. */
+/* Copy a block of a cache. What lies AHEAD of it is asked for on the way: all at once, it would wait
+ * for itself. */
 TARGET NP_INLINE void copy_block(const float *from, float *to, size_t count, int streamed) {
   size_t i = 0;
-  for (size_t byte = 0; byte < count * sizeof *from; byte += LINE) {
-    __builtin_prefetch((const char *)from + AHEAD + byte, 0, 3);
-  }
   if (!streamed) {
     memcpy(to, from, count * sizeof *to);
     return;
   }
   for (; i < count && (uintptr_t)(to + i) % sizeof(vec) != 0; i++) to[i] = from[i];
-  for (; i + LANES <= count; i += LANES) STREAM(to + i, *(const vec *)(from + i));
+  for (; i + LANES <= count; i += LANES) {
+    __builtin_prefetch((const char *)(from + i) + AHEAD, 0, 3);
+    STREAM(to + i, *(const vec *)(from + i));
+  }
   for (; i < count; i++) to[i] = from[i];
 }
 
