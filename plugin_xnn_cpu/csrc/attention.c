@@ -96,7 +96,8 @@ int np_cached_attention(const void *params, const void *const *inputs, void *out
                            .cached = c,
                            .past_k = caches[0],
                            .past_v = caches[1]};
-  np_workers *const used = work_of(p) < SMALL_WORK ? NULL : workers;
+  /* Copies from and to memory take longer than what is computed. */
+  np_workers *const used = work_of(p) < SMALL_WORK && !c->streamed ? NULL : workers;
   np_divide(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
   return 0;
 }
