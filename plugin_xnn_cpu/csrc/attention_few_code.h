@@ -1,8 +1,8 @@
 /* Attention of a few query rows, for one instruction set: keys and values are read as they lie.
  *
- * Where they are what a cache and new rows form, the cache is read once, in blocks: one is copied to
- * where the keys or values are to lie, and computed with while it is in the first cache. Written past
- * the caches it need not be read from memory before. attention_code.h includes this. */
+ * Where they are what a cache and new rows form, the cache is read once, in blocks: one is copied
+ * to where the keys or values are to lie, and computed with while it is near. What is written past
+ * the processor's caches need not be read from memory before. attention_code.h includes this. */
 
 #define BLOCK_FLOATS 512 /* that are copied at a time */
 #define AHEAD 2048        /* bytes of a cache that are asked for ahead */
@@ -62,8 +62,8 @@ NP_INLINE void row_of_head(const np_attention_job *task, const float *q, const f
   divide_by(sum, p->values, out);
 }
 
-/* Copy a block of a cache. What lies AHEAD of it is asked for on the way: all at once, it would wait
- * for itself. */
+/* Copy a block of a cache. What lies AHEAD of it is asked for on the way: requests for all of it at
+ * once would wait for each other. */
 TARGET NP_INLINE void copy_block(const float *from, float *to, size_t count, int streamed) {
   size_t i = 0;
   if (!streamed) {

@@ -1,7 +1,7 @@
 /* One row of bytes with a matrix in the layout of quads, for AVX-512 with VNNI.
  *
- * Each weight is multiplied once, and what takes time is reading it: the panels are divided into runs
- * that are read at once, as few_rows_code.h says, where the code for many rows reads in one stream. */
+ * Each weight is multiplied once, and what takes time is reading it: the panels are divided into
+ * runs that are read at once, as few_rows_code.h says. The code for many rows reads one stream. */
 #include "run.h"
 
 #ifdef NP_CHOOSES_CPU

@@ -1,8 +1,8 @@
 """Attention whose keys and values are caches with new rows behind: one pass over each cache.
 
-A Concat writes its pieces one after the other. Where attention is the first to read what two of them
-form, the copy of the past ones waits for it: each block of a cache is copied, and computed with
-while it is near.
+A Concat writes its pieces one after the other. Where attention is the first to read what two of
+them form, the copy of the past ones waits for it: each block of a cache is copied, and computed
+with while it is near.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def _rest(piece: Shape, whole: Shape) -> Shape:
 
 
 def with_caches(attention: Attention, builder: Builder) -> Step:
-    """Let attention copy the caches that its keys and values begin with, where nobody else reads them.
+    """Let attention copy the caches that its keys and values begin with.
 
-    Gives `attention` itself where they are not formed so.
+    Gives `attention` itself where they are not formed so, or somebody has read them before.
     """
     keys, values = attention.inputs[1:3]
     if keys is values:

@@ -12,8 +12,8 @@ from narrowpass_xnn_cpu.native.library import extension
 STREAMED_BYTES = 1 << 18
 """Bytes of caches from which on copies are written past the caches of the processor.
 
-What one step of a decoder copies is read again in the next run, after all weights: if there are many
-steps, it is not in the processor's caches by then. Copies of a small model are.
+What one step of a decoder copies is read again in the next run, after all weights: if there are
+many steps, it is not in the processor's caches by then. Copies of a small model are.
 """
 
 _ELEMENT = 4
@@ -60,7 +60,7 @@ def cached_attention(
 
 
 def _at_once(attention: Any, most_rows: int) -> bool:
-    """Tell whether each head is computed whole and alone reads its keys and values, which are dense."""
+    """Tell whether each head is computed whole, and alone reads keys and values that are dense."""
     if attention.rows > most_rows or attention.parts != 1:
         return False
     if attention.k_strides[3] != attention.depth or attention.v_strides[3] != attention.values:

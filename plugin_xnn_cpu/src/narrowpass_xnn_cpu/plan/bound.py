@@ -308,9 +308,7 @@ class Bound:
             np.copyto(results[output.name], self._read(output.slot, arrays, results))
         return results
 
-    def _read(
-        self, slot: Slot, arrays: Mapping[str, Array], results: Mapping[str, Array]
-    ) -> Array:
+    def _read(self, slot: Slot, arrays: Mapping[str, Array], results: Mapping[str, Array]) -> Array:
         """Give the elements of a slot that is not computed in an output's array."""
         root, offset = self._storage[slot]
         shape = self.shapes[slot]

@@ -50,7 +50,7 @@ class Recycled:
         self._run += 1
         oldest = self._run - _IDLE
         free = [block for block in self._blocks if _is_free(block)]
-        if any([block.run < oldest for block in free]):
+        if any(block.run < oldest for block in free):
             self._blocks = [
                 block for block in self._blocks if block.run >= oldest or not _is_free(block)
             ]
