@@ -200,3 +200,23 @@ def test_heads_that_share_keys(rows, groups):
     right["k"], right["v"] = right["k"][:, ::each], right["v"][:, ::each]
     with compile_model(model, threads=2) as program:
         close(program.run(feeds), right)
+
+
+def test_steps_of_one_shape_are_told_apart():
+    """What is sized once for all steps that are alike: those of another scale or axis are not."""
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    g (float[1, 2, n, n] q, float[1, 2, n, n] k, float[1, 2, n, n] v)
+      => (float[1, 2, n, n] y, float[1, 2, n, n] z, float[1, 2, i, n] a, float[1, 2, n, j] b)
+    <float c = {0.25}, float d = {0.75}> {
+        t = Transpose<perm = [0, 1, 3, 2]>(k)
+        s0 = MatMul(q, t) s = Mul(s0, c) p = Softmax<axis = -1>(s) y = MatMul(p, v)
+        r0 = MatMul(q, t) r = Mul(r0, d) o = Softmax<axis = -1>(r) z = MatMul(o, v)
+        a = Concat<axis = 2>(q, k) b = Concat<axis = 3>(q, k) }"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(4)
+    names = [value.name for value in model.graph.output]
+    with compile_model(model) as program:
+        for n in (6, 7):
+            feeds = {name: rng.standard_normal((1, 2, n, n)).astype(np.float32) for name in "qkv"}
+            right = dict(zip(names, ReferenceEvaluator(model).run(None, feeds), strict=True))
+            close(program.run(feeds), right)

@@ -6,7 +6,7 @@ The kernel reads q, k and v by strides, so that heads stay where a projection ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -65,6 +65,12 @@ class Attention(Step):
         self._fill = fill
         self._safe = safe
         self._grouped = grouped
+
+    @property
+    def alike(self) -> Hashable:
+        """See `Step.alike`."""
+        ends = self._perm, self._scale, self._fill, self._safe, self._grouped
+        return self._perms, self._mask, len(self.values), ends
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""

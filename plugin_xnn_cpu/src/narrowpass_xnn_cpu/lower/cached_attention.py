@@ -7,7 +7,7 @@ with while it is near.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -36,6 +36,11 @@ class CachedAttention(Step):
         super().__init__([*attention.inputs, *pieces], attention.output)
         self.values = attention.values
         self._attention = attention
+
+    @property
+    def alike(self) -> Hashable:
+        """See `Step.alike`."""
+        return self._attention.alike
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""

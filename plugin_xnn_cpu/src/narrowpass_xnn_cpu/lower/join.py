@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -46,6 +46,11 @@ class Joined(Step):
         self._axis = axis
         self._rank = rank
         self._left = False
+
+    @property
+    def alike(self) -> Hashable:
+        """See `Step.alike`."""
+        return self._index, self._axis, self._left, self.output.dtype.itemsize
 
     def joins_rows(self) -> bool:
         """Tell whether pieces of floats are joined along the last axis but one."""
