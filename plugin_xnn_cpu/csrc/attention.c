@@ -13,18 +13,23 @@
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 2e5
 
+typedef struct {
+  np_attention_head *head;
+  np_attention_cache *cache;
+} code;
+
 /* The one for this CPU, whose registers the sizes of its tile fit. */
-static np_attention_head *fitting(int32_t target) {
+static code fitting(int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target == NP_TARGET_PLAIN) return np_attention_head_plain;
-  if (target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) {
-    return np_attention_head_avx512;
-  }
-  if (__builtin_cpu_supports("x86-64-v3")) return np_attention_head_avx2;
+  const code wide = {np_attention_head_avx512, np_attention_cache_avx512};
+  const code narrow = {np_attention_head_avx2, np_attention_cache_avx2};
+  const int plain = target == NP_TARGET_PLAIN;
+  if (!plain && target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) return wide;
+  if (!plain && __builtin_cpu_supports("x86-64-v3")) return narrow;
 #else
   (void)target;
 #endif
-  return np_attention_head_plain;
+  return (code){np_attention_head_plain, np_attention_cache_plain};
 }
 
 static void part(void *context, size_t thread, size_t index) {
@@ -34,18 +39,66 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t first = index % p->parts * p->part_rows;
   const size_t last = first + p->part_rows < p->rows ? first + p->part_rows : p->rows;
   float *scratch = task->scratch + thread * p->thread_scratch;
-  fitting(p->target)(task, number, first, last, scratch);
+  fitting(p->target).head(task, number, first, last, scratch);
+}
+
+static size_t heads_of(const struct np_attention_params *p) {
+  return p->heads[0] * p->heads[1] * p->heads[2];
+}
+
+static double work_of(const struct np_attention_params *p) {
+  const double scores = (double)heads_of(p) * (double)(p->rows * p->keys);
+  return scores * (double)(p->depth + p->values);
 }
 
 int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
                  np_workers *workers) {
   const struct np_attention_params *p = params;
   const void *mask = p->mask == NP_MASK_NONE ? NULL : inputs[3];
-  const size_t heads = p->heads[0] * p->heads[1] * p->heads[2];
-  const double work = (double)heads * (double)(p->rows * p->keys) * (double)(p->depth + p->values);
-  np_workers *const used = work < SMALL_WORK ? NULL : workers;
-  np_attention_job task = {p, inputs[0], inputs[1], inputs[2], mask, out, workspace,
-                           p->parts == 1 ? heads : 0};
-  np_divide(used, part, &task, heads * p->parts, NP_DISABLE_DENORMALS);
+  np_attention_job task = {.params = p,
+                           .q = inputs[0],
+                           .k = inputs[1],
+                           .v = inputs[2],
+                           .mask = mask,
+                           .out = out,
+                           .scratch = workspace,
+                           .heads = p->parts == 1 ? heads_of(p) : 0};
+  np_workers *const used = work_of(p) < SMALL_WORK ? NULL : workers;
+  np_divide(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
+  return 0;
+}
+
+static void cache_part(void *context, size_t thread, size_t index) {
+  const np_attention_job *task = context;
+  const struct np_attention_params *p = task->params;
+  fitting(p->target).cache(task, index, task->scratch + thread * p->thread_scratch);
+}
+
+/* Of what attention reads, and both caches behind. */
+int np_cached_attention(const void *params, const void *const *inputs, void *out, void *workspace,
+                        np_workers *workers) {
+  const struct np_cached_attention_params *c = params;
+  const struct np_attention_params *p = &c->attention;
+  const void *const *caches = inputs + c->first_cache;
+  if (!c->at_once) {
+    for (int i = 0; i < 2; i++) {
+      const int status = np_copy(&c->copies[i], &caches[i], (void *)inputs[1 + i], workers);
+      if (status != 0) return status;
+    }
+    return p->rows == 0 ? 0 : np_attention(p, inputs, out, workspace, workers);
+  }
+  np_attention_job task = {.params = p,
+                           .q = inputs[0],
+                           .k = inputs[1],
+                           .v = inputs[2],
+                           .mask = inputs[3],
+                           .out = out,
+                           .scratch = workspace,
+                           .cached = c,
+                           .past_k = caches[0],
+                           .past_v = caches[1]};
+  /* Copies from and to memory take longer than what is computed. */
+  np_workers *const used = work_of(p) < SMALL_WORK && !c->streamed ? NULL : workers;
+  np_divide(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -1,9 +1,11 @@
 /* Attention for one instruction set; attention.c says how it is done.
  *
  * Who includes this defines LANES, the floats of a register; SUMS, how many of them a tile's sums
- * may take; COLUMNS, the most registers of a row of a tile; HEAD, the function's name; TARGET, its
- * attribute; and where there are instructions for them LARGER(x, y), which is x > y ? x : y, and
- * TIMES_POWER(x, n), which is x times 2 to the power of n, or 0. */
+ * may take; COLUMNS, the most registers of a row of a tile; HEAD and ROWS_OF_CACHE, names of
+ * functions; TARGET, their attribute; STREAM(to, x) and STREAMED(), which write a vector past the
+ * caches, to a multiple of its size, and end such writing; and where there are instructions for them
+ * LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x times 2 to the power of n,
+ * or 0. */
 #if defined(__GNUC__) && !defined(__clang__)
 /* Vectors are passed between functions that become one: there is no calling convention to change. */
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -14,98 +16,11 @@
 
 #include "attention.h"
 
-#define FEW_ROWS 4
 #define MOST_ROWS 12 /* of a tile */
 #define UNROLL _Pragma("GCC unroll 16")
 #define INLINE TARGET NP_INLINE
 
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-INLINE vec splat(float x) { return x - (vec){0}; }
-
-INLINE vec choose(ivec condition, vec x, vec y) {
-  return (vec)((condition & (ivec)x) | (~condition & (ivec)y));
-}
-
-/* The second one where either is NaN. */
-INLINE vec larger(vec x, vec y) {
-#ifdef LARGER
-  return (vec)LARGER(x, y);
-#else
-  return choose(x > y, x, y);
-#endif
-}
-
-/* exp of what is at most 0, or NaN; see function.c for the polynomial. */
-INLINE vec exp_of_at_most_0(vec x) {
-#ifdef TIMES_POWER
-  const float least = -110.0f; /* 0 of itself, and not infinite */
-#else
-  const float least = -87.3f;
-#endif
-  const vec t = larger(splat(least), x); /* NaN stays */
-  /* Adding 1.5 · 2^23 rounds to an integer, which is then in the low bits: no conversion, which
-   * NaN would not survive. */
-  const vec shifted = t * 1.44269504f + 12582912.0f;
-  const vec n = shifted - 12582912.0f;
-  const vec r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
-  vec p = r * 0.00829030573f + 0.0418979749f;
-  p = p * r + 0.166676372f;
-  p = p * r + 0.499991506f;
-  p = p * r + 0.999999702f;
-  p = p * r + 1.0f;
-#ifdef TIMES_POWER
-  return (vec)TIMES_POWER(p, n);
-#else
-  const ivec power = ((ivec)shifted << 23) + (127 << 23);
-  return choose(x < -87.3f, splat(0.0f), p * (vec)power);
-#endif
-}
-
-/* The lanes of a vector, each with the one `apart` lanes on: a few steps combine all. */
-#define NP_LIST(...) __VA_ARGS__
-#if LANES == 16
-#define NP_NUMBERS NP_LIST(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-#define NP_ROLLED_8 NP_LIST(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
-#define NP_ROLLED_4 NP_LIST(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
-#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
-#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
-#elif LANES == 8
-#define NP_NUMBERS NP_LIST(0, 1, 2, 3, 4, 5, 6, 7)
-#define NP_ROLLED_4 NP_LIST(4, 5, 6, 7, 0, 1, 2, 3)
-#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1, 6, 7, 4, 5)
-#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2, 5, 4, 7, 6)
-#else
-#define NP_NUMBERS NP_LIST(0, 1, 2, 3)
-#define NP_ROLLED_2 NP_LIST(2, 3, 0, 1)
-#define NP_ROLLED_1 NP_LIST(1, 0, 3, 2)
-#endif
-#define NP_ROLL(x, order) __builtin_shufflevector(x, x, order)
-
-INLINE float sum_of(vec x) {
-#if LANES == 16
-  x += NP_ROLL(x, NP_ROLLED_8);
-#endif
-#if LANES >= 8
-  x += NP_ROLL(x, NP_ROLLED_4);
-#endif
-  x += NP_ROLL(x, NP_ROLLED_2);
-  x += NP_ROLL(x, NP_ROLLED_1);
-  return x[0];
-}
-
-INLINE float largest_of(vec x) {
-#if LANES == 16
-  x = larger(x, NP_ROLL(x, NP_ROLLED_8));
-#endif
-#if LANES >= 8
-  x = larger(x, NP_ROLL(x, NP_ROLLED_4));
-#endif
-  x = larger(x, NP_ROLL(x, NP_ROLLED_2));
-  x = larger(x, NP_ROLL(x, NP_ROLLED_1));
-  return x[0];
-}
+#include "attention_vectors.h"
 
 /* The columns of the panel that starts at `first`: whole vectors, as many as a tile has, or are
  * left. */
@@ -383,44 +298,6 @@ INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, 
   }
 }
 
-/* Scores of one query row with keys as they lie. */
-INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
-                             size_t depth, float *scores) {
-  const size_t whole = depth - depth % LANES;
-  for (size_t n = 0; n < keys; n++, k += stride) {
-    vec sums = splat(0.0f);
-    for (size_t d = 0; d < whole; d += LANES) sums += *(const vec *)(q + d) * *(const vec *)(k + d);
-    float sum = sum_of(sums);
-    for (size_t d = whole; d < depth; d++) sum += q[d] * k[d];
-    scores[n] = sum;
-  }
-}
-
-/* Weighted sum of the values as they lie, divided by `sum`. */
-INLINE void weigh_values(const float *weights, const float *v, ptrdiff_t stride, size_t keys,
-                            size_t values, float sum, float *out) {
-  size_t e = 0;
-  for (; e + 4 * LANES <= values; e += 4 * LANES) {
-    vec sums[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
-    const float *row = v + e;
-    for (size_t n = 0; n < keys; n++, row += stride) {
-      for (int c = 0; c < 4; c++) sums[c] += weights[n] * *(const vec *)(row + c * LANES);
-    }
-    for (int c = 0; c < 4; c++) *(vec *)(out + e + c * LANES) = sums[c] / sum;
-  }
-  for (; e + LANES <= values; e += LANES) {
-    vec sums = splat(0.0f);
-    const float *row = v + e;
-    for (size_t n = 0; n < keys; n++, row += stride) sums += weights[n] * *(const vec *)row;
-    *(vec *)(out + e) = sums / sum;
-  }
-  for (; e < values; e++) {
-    float total = 0.0f;
-    for (size_t n = 0; n < keys; n++) total += weights[n] * v[(ptrdiff_t)n * stride + (ptrdiff_t)e];
-    out[e] = total / sum;
-  }
-}
-
 /* Which head this is, on each of the axes that heads have. */
 INLINE void place_of(const struct np_attention_params *p, size_t number, size_t *at) {
   at[0] = number / p->heads[2] / p->heads[1];
@@ -433,6 +310,8 @@ INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
   return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
          (ptrdiff_t)at[2] * strides[2];
 }
+
+#include "attention_few_code.h"
 
 /* Ask for rows of `size` floats: for writing, or to come to the second cache. Those of a head lie
  * far apart in the rows of a projection, where the processor does not see which come next. */
@@ -484,15 +363,11 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
   const ptrdiff_t masked = start_of(at, p->mask_strides);
   const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
-  if (last - first < FEW_ROWS) {
-    float *scores = scratch;
+  if (last - first < NP_ATTENTION_FEW_ROWS) {
     for (size_t m = first; m < last; m++) {
-      scores_of_row(q + (ptrdiff_t)m * p->q_strides[3], k, p->k_strides[3], p->keys, p->depth,
-                    scores);
-      float sum;
-      weigh(task, scores, 0, 1, masked + (ptrdiff_t)m * p->mask_strides[3], &sum);
-      weigh_values(scores, v, p->v_strides[3], p->keys, p->values, sum,
-                   out + (ptrdiff_t)m * p->out_strides[3]);
+      row_of_head(task, q + (ptrdiff_t)m * p->q_strides[3], k, v,
+                  masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
+                  out + (ptrdiff_t)m * p->out_strides[3]);
     }
     return;
   }
@@ -518,4 +393,8 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
              p->values);
     }
   }
+}
+
+TARGET void ROWS_OF_CACHE(const np_attention_job *task, size_t number, float *scratch) {
+  rows_of_cache(task, number, scratch);
 }

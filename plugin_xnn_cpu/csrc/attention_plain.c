@@ -7,5 +7,8 @@
 #endif
 #define COLUMNS 2
 #define HEAD np_attention_head_plain
+#define ROWS_OF_CACHE np_attention_cache_plain
+#define STREAM(to, x) (*(vec *)(to) = (x))
+#define STREAMED() ((void)0)
 #define TARGET
 #include "attention_code.h"

@@ -19,8 +19,10 @@
 
 #include "few_rows.h"
 
-#define MOST_STREAMS 8
-#define AHEAD 4096 /* bytes */
+#define MOST_STREAMS 12
+#define LEFT_STREAMS 4 /* where there are not panels for all of them any more */
+/* Bytes of a stream that are asked for ahead: those of fewer panels of floats are longer. */
+#define AHEAD(layout) ((layout) == NP_PANELS_F32 || (layout) == NP_TABLE_F32 ? 4096 : 2048)
 #define LINE 64
 #define UNROLL _Pragma("GCC unroll 32")
 
@@ -120,7 +122,7 @@ TARGET NP_INLINE void tile(const np_few_rows_job *job, size_t panel, size_t apar
     UNROLL for (int s = 0; s < streams; s++) {
       const uint8_t *from = panels[s] + k * step;
       UNROLL for (size_t line = 0; line < many * step; line += LINE) {
-        __builtin_prefetch(from + AHEAD + line, 0, 3);
+        __builtin_prefetch(from + AHEAD(layout) + line, 0, 3);
       }
       UNROLL for (size_t j = 0; j < many; j++) {
         add_products(from + j * step, x, k + j, sums, s, rows, vectors, layout);
@@ -145,15 +147,22 @@ TARGET NP_INLINE void tile(const np_few_rows_job *job, size_t panel, size_t apar
   }
 }
 
-/* As many streams as there are sums for; then one for the panels that are left. */
+/* As many streams as there are sums for; then fewer for the panels that are left. */
 TARGET NP_INLINE void panels(const np_few_rows_job *job, size_t first, size_t last, const int rows,
                              const int vectors, const int layout) {
-  const int most = SUMS / (rows * vectors), streams = most >= 8 ? 8 : most > 0 ? most : 1;
+  const int most = SUMS / (rows * vectors);
+  const int streams = most > MOST_STREAMS ? MOST_STREAMS : most > 0 ? most : 1;
   const size_t apart = (last - first) / (size_t)streams, end = first + apart;
   for (size_t i = first; i < end; i++) tile(job, i, apart, rows, streams, vectors, layout);
-  for (size_t i = first + (size_t)streams * apart; i < last; i++) {
-    tile(job, i, 0, rows, 1, vectors, layout);
+  first += (size_t)streams * apart;
+  if (streams > LEFT_STREAMS) {
+    const size_t some = (last - first) / LEFT_STREAMS;
+    for (size_t i = 0; i < some; i++) {
+      tile(job, first + i, some, rows, LEFT_STREAMS, vectors, layout);
+    }
+    first += LEFT_STREAMS * some;
   }
+  for (size_t i = first; i < last; i++) tile(job, i, 0, rows, 1, vectors, layout);
 }
 
 /* As many outputs at a time as there are streams: each is a row of the table. */
@@ -183,7 +192,7 @@ TARGET NP_INLINE void outputs(const np_few_rows_job *job, size_t first, size_t a
   }
   for (size_t k = 0; k < whole; k += LANES) {
     UNROLL for (int s = 0; s < streams; s++) {
-      __builtin_prefetch((const uint8_t *)(table[s] + k) + AHEAD, 0, 3);
+      __builtin_prefetch((const uint8_t *)(table[s] + k) + AHEAD(NP_TABLE_F32), 0, 3);
       const vec w = *(const vec *)(table[s] + k);
       UNROLL for (int r = 0; r < rows; r++) sums[r][s] += *(const vec *)(x[r] + k) * w;
     }
@@ -201,7 +210,7 @@ TARGET NP_INLINE void outputs(const np_few_rows_job *job, size_t first, size_t a
 }
 
 TARGET NP_INLINE void table(const np_few_rows_job *job, size_t first, size_t last, const int rows) {
-  const int streams = SUMS / rows >= 8 ? 8 : SUMS / rows;
+  const int streams = SUMS / rows > MOST_STREAMS ? MOST_STREAMS : SUMS / rows;
   const size_t apart = (last - first) / (size_t)streams, end = first + apart;
   for (size_t i = first; i < end; i++) outputs(job, i, apart, rows, streams);
   for (size_t i = first + (size_t)streams * apart; i < last; i++) outputs(job, i, 0, rows, 1);

@@ -184,6 +184,8 @@ typedef struct {
   void (*interleave)(const int8_t *const *rows, size_t stride, size_t count, size_t columns,
                      int32_t zero, uint8_t turned, uint8_t *out);
   void (*quad_depthwise)(const np_int8_quad_block *block);
+  /* One window of one run with all columns of a part, to float32; NULL where `multiply` does it. */
+  void (*row)(const np_int8_panel *panel);
 } np_int8_code;
 
 extern const np_int8_code np_int8_plain, np_int8_avx2, np_int8_quads_plain, np_int8_quads_avx512;

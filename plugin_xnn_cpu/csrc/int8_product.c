@@ -73,6 +73,13 @@ static void part(void *context, size_t thread, size_t index) {
       .high = p->high,
   };
   const size_t panel_size = code->panel_size(code->columns, steps);
+  if (p->rows == 1 && code->row != NULL) {
+    panel.panel = (const uint8_t *)p->packed + columns / code->columns * panel_size;
+    panel.columns = last - columns;
+    panel.out = task->out + columns;
+    code->row(&panel);
+    return;
+  }
   for (size_t column = columns; column < last; column += panel.columns) {
     panel.columns = last - column < code->most ? last - column : code->most;
     panel.panel = (const uint8_t *)p->packed + column / code->columns * panel_size;

@@ -439,6 +439,7 @@ const np_int8_code np_int8_quads_avx512 = {
     .quantize = np_int8_quads_quantize_avx512,
     .interleave = np_int8_quads_interleave_avx512,
     .quad_depthwise = np_int8_quads_depthwise_avx512,
+    .row = np_int8_quads_row_avx512,
 };
 
 #endif

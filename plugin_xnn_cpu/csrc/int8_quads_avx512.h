@@ -34,6 +34,7 @@ INLINE __mmask64 mask_of(size_t columns) {
 /* Of np_int8_code. */
 void np_int8_quads_widen_avx512(const int8_t *in, size_t count, int32_t zero, void *wide);
 float np_int8_quads_quantize_avx512(const float *row, size_t count, void *wide, int32_t *zero);
+void np_int8_quads_row_avx512(const np_int8_panel *panel);
 void np_int8_quads_interleave_avx512(const int8_t *const *rows, size_t stride, size_t count,
                                      size_t columns, int32_t zero, uint8_t turned, uint8_t *out);
 void np_int8_quads_depthwise_avx512(const np_int8_quad_block *block);

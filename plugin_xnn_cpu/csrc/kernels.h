@@ -235,6 +235,25 @@ struct np_attention_params {
   size_t thread_scratch; /* floats of the workspace that each thread has for itself */
 };
 
+/* Query rows of a head that are computed while its cache is copied. */
+#define NP_ATTENTION_CACHE_ROWS 8
+
+/* Attention whose first `past` keys and values are those of caches, dense in the last two axes, and
+ * belong where its keys and values lie, in front of the others: they are written there. Where `at_once`
+ * is set, no two heads share keys or values, there are no more rows than are computed so, and a head is
+ * computed while its cache is copied; else the caches are copied first. Where `streamed` is set, what
+ * is copied is written past the caches of the processor. */
+struct np_cached_attention_params {
+  struct np_attention_params attention; /* of no rows where there is only something to copy */
+  struct np_copy_params copies[2];
+  size_t first_cache; /* which input it is; the other one follows */
+  size_t past;
+  ptrdiff_t k_strides[3]; /* of the caches' heads */
+  ptrdiff_t v_strides[3];
+  int32_t at_once;
+  int32_t streamed;
+};
+
 /* Pairs of each row's first `rotated` numbers, (a, b), become (a·cos - b·sin, b·cos + a·sin); the
  * rest stay. Pairs lie half of `rotated` apart, or side by side where `interleaved`. Cosines and
  * sines are rows of `rotated` numbers that lie like those which they are for, or of half as many

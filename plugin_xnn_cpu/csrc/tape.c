@@ -140,6 +140,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_rotary(step->params, inputs, out, workers);
     case NP_ATTENTION:
       return np_attention(step->params, inputs, out, workspace, workers);
+    case NP_CACHED_ATTENTION:
+      return np_cached_attention(step->params, inputs, out, workspace, workers);
     case NP_OBSERVE:
       return np_observe(step->params, inputs, out, workers);
     case NP_INT8_CONVOLUTION:

@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "workers.h"
 
-#define NP_MAX_INPUTS 4
+#define NP_MAX_INPUTS 6
 
 /* What a step runs. The first group sets up an XNNPACK operator with its buffers and runs it. */
 enum np_call {
@@ -56,6 +56,7 @@ enum np_call {
   NP_GATHER_S8 = 46,
   NP_ROTARY = 47,
   NP_SCATTER_ROWS = 48,
+  NP_CACHED_ATTENTION = 49,
   NP_GATE = 55,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
@@ -82,7 +83,7 @@ enum np_call {
 typedef struct {
   int32_t call;       /* enum np_call */
   int32_t set_up;     /* 0: buffers changed since the last setup, or may change in each run */
-  int32_t inputs[4];  /* buffer numbers */
+  int32_t inputs[6];  /* buffer numbers */
   int32_t output;     /* buffer number */
   int32_t alone;      /* 1: an XNNPACK operator that is not worth waking the workers for */
   xnn_operator_t op;  /* NULL for kernels of ours */

@@ -156,17 +156,17 @@ class XnnProgram(Program):
 
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
         check_targets(method.name, out, wanted)
-        given = [array for value in feeds.values() for array in _arrays(value)]
-        direct = (
-            {name: array for name, array in out.items() if _can_take(array, given)} if out else {}
-        )
+        direct: Outputs = {}
+        if out:
+            given = [array for value in feeds.values() for array in _arrays(value)]
+            direct = {name: array for name, array in out.items() if _can_take(array, given)}
         with self._told(method):
             values = method.run(feeds, wanted, self._threads(), direct)
         results: Outputs = {}
         seen: set[int] = set()
         for name in wanted:
             value = values[name]
-            if name in out:
+            if out and name in out:
                 continue
             if name in method.fresh and id(value) not in seen:
                 seen.add(id(value))

@@ -6,13 +6,14 @@ The kernel reads q, k and v by strides, so that heads stay where a projection ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.cached_attention import with_caches
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Pairwise, broadcast
@@ -64,6 +65,12 @@ class Attention(Step):
         self._fill = fill
         self._safe = safe
         self._grouped = grouped
+
+    @property
+    def alike(self) -> Hashable:
+        """See `Step.alike`."""
+        ends = self._perm, self._scale, self._fill, self._safe, self._grouped
+        return self._perms, self._mask, len(self.values), ends
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -200,7 +207,7 @@ def _attention(op: Op, builder: Builder) -> None:
     options["targets"] = [value.name for value in op.inputs[5:] if value is not None]
     perm = _lies(builder, output)
     step = Attention(slots, perms, builder.new(output), perm, op.get("scale", 1.0), **options)
-    builder.emit(step, output, perm)
+    builder.emit(with_caches(step, builder), output, perm)
 
 
 def _added(builder: Builder, masks: Sequence[ir.Value]) -> Slot:

@@ -203,6 +203,13 @@ class Builder:
             return None
         return next((step for step in steps if step.output is slot), None)
 
+    def writers(self, slot: Slot) -> list[Step]:
+        """Give the steps that write a slot, in order; none where a step reads it already."""
+        steps = [item for item in self._items if isinstance(item, Step)]
+        if any(slot in step.inputs for step in steps):
+            return []
+        return [step for step in steps if step.output is slot]
+
     def value_of(self, slot: Slot) -> ir.Value:
         """Give a value that lies in a slot, of which `maker` has given the step."""
         return self._values[slot][0]

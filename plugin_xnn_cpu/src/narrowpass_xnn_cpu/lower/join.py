@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -33,14 +33,32 @@ class Joined(Step):
         index: of the piece that this step writes.
         output: what all of them form.
         axis: along which they are joined.
+        rank: of all of them.
     """
 
     kernel = "copy"
 
-    def __init__(self, slots: Sequence[Slot], index: int, output: Slot, axis: int) -> None:
+    def __init__(
+        self, slots: Sequence[Slot], index: int, output: Slot, axis: int, rank: int
+    ) -> None:
         super().__init__([slots[index], *slots], output)
         self._index = index
         self._axis = axis
+        self._rank = rank
+        self._left = False
+
+    @property
+    def alike(self) -> Hashable:
+        """See `Step.alike`."""
+        return self._index, self._axis, self._left, self.output.dtype.itemsize
+
+    def joins_rows(self) -> bool:
+        """Tell whether pieces of floats are joined along the last axis but one."""
+        return self._axis == self._rank - 2 and self.output.dtype == np.float32
+
+    def leave(self) -> None:
+        """Leave the copy of this piece to who reads all of them, unless one of them is empty."""
+        self._left = True
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -51,7 +69,7 @@ class Joined(Step):
                 raise BackendError(f"{list(piece)} and {list(shape)} do not join at axis {axis}")
         whole = sum(shape[axis] for shape in all_pieces)
         result = (*piece[:axis], whole, *piece[axis + 1 :])
-        if not elements(piece):
+        if not elements(piece) or (self._left and all(map(elements, all_pieces))):
             return Run(result)
         strides = kernels.dense_strides(result)
         before = sum(shape[axis] for shape in all_pieces[: self._index])
@@ -91,7 +109,7 @@ def _concat(op: Op, builder: Builder) -> None:
     output = builder.new(op.output)
     axis = perm.index(op.get("axis", 1) % rank)
     for index in range(len(slots)):
-        builder.emit(Joined(slots, index, output, axis))
+        builder.emit(Joined(slots, index, output, axis, rank))
     builder.alias(op.output, output, perm)
 
 

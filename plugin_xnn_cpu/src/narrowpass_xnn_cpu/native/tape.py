@@ -60,6 +60,7 @@ class Tape:
         self._steps = ffi.new("np_step[]", max(1, len(entries)))
         self._buffers = ffi.new("void *[]", max(1, buffers))
         self._failed = ffi.new("size_t *")
+        self._integer = ffi.typeof("uintptr_t")
         self._workspace = ffi.NULL
         self._fresh = True
         for step, entry in zip(self._steps, self._entries, strict=False):
@@ -93,9 +94,27 @@ class Tape:
 
     def bind_all(self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]) -> None:
         """Say of several buffers, with a first byte each, that they are in `array`."""
-        start = _buffer(self._ffi, array)
+        self.bind_at(binds, _buffer(self._ffi, array))
+
+    def bind_at(self, binds: Sequence[tuple[int, int]], start: Any) -> None:
+        """Say of several buffers, with a first byte each, that they are at an address."""
+        buffers = self._buffers
         for number, offset in binds:
-            self._buffers[number] = start + offset if offset else start
+            buffers[number] = start + offset if offset else start
+
+    def bind_readable(
+        self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        """Do as `bind_all`, with `readable` of an array that may be empty; give that."""
+        if array.nbytes and array.flags.c_contiguous:
+            start = _buffer(self._ffi, array)
+            if _ends_well(int(self._ffi.cast(self._integer, start)), array):
+                self.bind_at(binds, start)
+                return array
+        given = readable(array)
+        if given.nbytes:
+            self.bind_all(binds, given)
+        return given
 
     def bind_workspace(self, memory: np.ndarray[Any, Any], offset: int) -> None:
         """Say where scratch memory is: in `memory`, from a byte on. Buffers may have moved too.
@@ -141,6 +160,11 @@ class Tape:
             for index, entry in enumerate(self._entries):
                 self._steps[index].set_up = not entry.moving
         return times
+
+
+def address_of(array: np.ndarray[Any, Any]) -> Any:
+    """Give the address of a dense array, for `Tape.bind_at`; who uses it keeps the array."""
+    return _buffer(extension().ffi, array)
 
 
 def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
@@ -197,15 +221,17 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     size = array.nbytes
     if not size:
         return array
-    if array.flags.c_contiguous:
-        end = _start(array) + size
-        if (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE:
-            return array
-        if end + _EXTRA_BYTES <= _end(array.base):
-            return array
+    if array.flags.c_contiguous and _ends_well(_start(array), array):
+        return array
     copy: np.ndarray[Any, Any] = aligned(size)[:size].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
+
+
+def _ends_well(start: int, array: np.ndarray[Any, Any]) -> bool:
+    """Tell whether there are readable bytes after a dense array that starts there."""
+    end = start + array.nbytes
+    return (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE or end + _EXTRA_BYTES <= _end(array.base)
 
 
 def _end(base: object) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +35,27 @@ _BY_BYTES = frozenset(
     }
 )
 """Calls of XNNPACK whose time is that of their operands; products and convolutions take longer."""
+
+
+@dataclass(slots=True)
+class _Output:
+    """What a run gives.
+
+    Attributes:
+        name: of the value.
+        slot: where it lies.
+        shape: of the slot.
+        size: its bytes.
+        direct: whether it is computed right in the array that is given.
+        binds: of the buffers that lie in that array, with the first byte of each.
+    """
+
+    name: str
+    slot: Slot
+    shape: Shape
+    size: int
+    direct: bool
+    binds: list[tuple[int, int]]
 
 
 class Bound:
@@ -109,17 +131,22 @@ class Bound:
         self.memory = self._needed_memory()
         self._workspace = workspace
         self._generation = -1
-        self._inputs = [
-            (name, slot, [(n, off) for n, root, off in self._views if root is slot])
-            for name, slot in inputs.items()
-        ]
+        self._inputs = {slot: name for name, slot in inputs.items()}
+        fed = [(name, self._binds(slot)) for name, slot in inputs.items()]
+        self._fed = [(name, binds) for name, binds in fed if binds]
         self._outputs = []
         for name, slot in outputs.items():
             root = self._storage[slot][0]
             whole = direct.get(root) == name
-            binds = [(n, off) for n, r, off in self._views if r is root] if whole else []
+            binds = self._binds(root) if whole else []
             check_memory(shapes[slot], slot.dtype)
-            self._outputs.append((name, slot, shapes[slot], whole, binds))
+            size = self._bytes(slot)
+            self._outputs.append(_Output(name, slot, shapes[slot], size, whole, binds))
+        self._copied = [output for output in self._outputs if not output.direct]
+
+    def _binds(self, root: Slot) -> list[tuple[int, int]]:
+        """Give the buffers that lie in the memory of a slot, with their first bytes."""
+        return [(number, offset) for number, slot, offset in self._views if slot is root]
 
     def _needed_memory(self) -> int:
         scratch = max((self._runs[step].scratch for step in self._steps), default=0)
@@ -147,15 +174,16 @@ class Bound:
             ]
             if alike[0] != alike[1]:
                 return False
-        outputs = []
-        for name, slot, _, direct, binds in self._outputs:
+        for output in self._outputs:
+            slot = output.slot
             root = self._storage[slot][0]
-            if direct and _bytes(slot, shapes) != _bytes(root, shapes):
+            if output.direct and _bytes(slot, shapes) != _bytes(root, shapes):
                 return False
             if slot in changed:
                 check_memory(shapes[slot], slot.dtype)
-            outputs.append((name, slot, shapes[slot], direct, binds))
-        self.shapes, self._outputs = shapes, outputs
+        for output in self._outputs:
+            output.shape, output.size = shapes[output.slot], _bytes(output.slot, shapes)
+        self.shapes = shapes
         self._runs.update(runs)
         for index, step in enumerate(self._steps):
             if step in runs:
@@ -256,35 +284,31 @@ class Bound:
         """Run the tape; see `Partition.run`."""
         if self._generation != self._workspace.generation:
             self._bind_inner()
-        bind = self._tape.bind_all
-        held = []
-        given: dict[Slot, Array] = {}
-        for name, slot, binds in self._inputs:
-            array = arrays[name]
-            given[slot] = array
-            if binds and array.nbytes:
-                array = readable(array)
-                held.append(array)
-                bind(binds, array)
+        tape = self._tape
+        held = [tape.bind_readable(binds, arrays[name]) for name, binds in self._fed]
         results: dict[str, Array] = {}
+        take = self._recycled.take_at
         self._recycled.begin()
-        for name, slot, shape, _, binds in self._outputs:
-            target = out.get(name) if out else None
-            if target is None or target.shape != shape:
-                target = self._recycled.take(shape, slot.dtype)
-            results[name] = target
-            if binds:
-                bind(binds, target)
-        taken = self._tape.run(pool, timed=times is not None)
+        for output in self._outputs:
+            target = out.get(output.name) if out else None
+            address = None
+            if target is None or target.shape != output.shape:
+                target, address = take(output.shape, output.slot.dtype, output.size)
+            results[output.name] = target
+            if address is not None:
+                tape.bind_at(output.binds, address)
+            elif output.binds:
+                tape.bind_all(output.binds, target)
+        taken = tape.run(pool, timed=times is not None)
+        del held  # not before: the tape has addresses only
         if times is not None and taken is not None:
             for step, nanoseconds in zip(self._steps, taken, strict=True):
                 times.setdefault(step, []).append(float(nanoseconds) / 1e9)
-        for name, slot, _, direct, _ in self._outputs:
-            if not direct:
-                np.copyto(results[name], self._read(slot, given, results))
+        for output in self._copied:
+            np.copyto(results[output.name], self._read(output.slot, arrays, results))
         return results
 
-    def _read(self, slot: Slot, given: Mapping[Slot, Array], results: Mapping[str, Array]) -> Array:
+    def _read(self, slot: Slot, arrays: Mapping[str, Array], results: Mapping[str, Array]) -> Array:
         """Give the elements of a slot that is not computed in an output's array."""
         root, offset = self._storage[slot]
         shape = self.shapes[slot]
@@ -293,15 +317,13 @@ class Bound:
             return np.empty(shape, slot.dtype)
         if root in self._constants:
             raw = np.ascontiguousarray(self._constants[root]).reshape(-1).view(np.uint8)
-        elif root in given:
-            raw = np.ascontiguousarray(given[root]).reshape(-1).view(np.uint8)
+        elif root in self._inputs:
+            raw = np.ascontiguousarray(arrays[self._inputs[root]]).reshape(-1).view(np.uint8)
         elif root in self._offsets:
             raw = self._workspace.memory[self._offsets[root] :]
         else:
-            owner = next(
-                n for n, s, _, direct, _ in self._outputs if direct and self._storage[s][0] is root
-            )
-            raw = results[owner].reshape(-1).view(np.uint8)
+            owner = next(o for o in self._outputs if o.direct and self._storage[o.slot][0] is root)
+            raw = results[owner.name].reshape(-1).view(np.uint8)
         return raw[offset : offset + size].view(slot.dtype).reshape(shape)
 
 

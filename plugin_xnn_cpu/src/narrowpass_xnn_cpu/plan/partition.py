@@ -297,10 +297,16 @@ class Partition:
         before = self._runs.get(item)
         if before is None or before[0] != key:
             self._runs.pop(item, None)
-            try:
-                run = item.size(given, sizing)
-            except (BackendError, ArithmeticError, LookupError, ValueError) as error:
-                raise BackendError(f"node {item.name!r}: {error}") from error
+            alike = item.alike
+            same = None if alike is None else (type(item), alike, given, asked)
+            run = None if same is None else sizing.made.get(same)
+            if run is None:
+                try:
+                    run = item.size(given, sizing)
+                except (BackendError, ArithmeticError, LookupError, ValueError) as error:
+                    raise BackendError(f"node {item.name!r}: {error}") from error
+                if same is not None:
+                    sizing.made[same] = run
             self._runs[item] = before = key, run
         return before[1]
 

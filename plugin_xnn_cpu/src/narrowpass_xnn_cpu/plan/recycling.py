@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.tape import allocate
+from narrowpass_xnn_cpu.native.tape import ALIGNMENT, address_of, allocate
 
 _SMALL = 1 << 15
 """Bytes below which the allocator gives back memory that is in the page tables."""
@@ -27,6 +27,8 @@ class _Block:
     memory: Array
     room: int
     run: int
+    start: int
+    address: Any
 
 
 class Recycled:
@@ -40,19 +42,22 @@ class Recycled:
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._free: list[_Block] = []
+        self._free: dict[int, list[_Block]] = {}
         self._run = 0
 
     def begin(self) -> None:
         """Say that a run begins: what is free now can be taken by it."""
         self._run += 1
         oldest = self._run - _IDLE
-        self._free = [block for block in self._blocks if _is_free(block)]
-        if any(block.run < oldest for block in self._free):
+        free = [block for block in self._blocks if _is_free(block)]
+        if any(block.run < oldest for block in free):
             self._blocks = [
                 block for block in self._blocks if block.run >= oldest or not _is_free(block)
             ]
-            self._free = [block for block in self._free if block.run >= oldest]
+            free = [block for block in free if block.run >= oldest]
+        self._free = {}
+        for block in free:
+            self._free.setdefault(block.room, []).append(block)
 
     def take(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """Give an array, its elements undefined.
@@ -60,24 +65,38 @@ class Recycled:
         Raises:
             BackendError: more bytes than the machine has.
         """
-        size = math.prod(shape) * dtype.itemsize
+        return self.take_at(shape, dtype, math.prod(shape) * dtype.itemsize)[0]
+
+    def take_at(self, shape: Sequence[int], dtype: np.dtype[Any], size: int) -> tuple[Array, Any]:
+        """Give an array of so many bytes, and its address; see `take`.
+
+        The address is None where it is not known yet.
+        """
         if size < _SMALL:
-            return np.empty(shape, dtype)
-        found, least = -1, 2 * size + 1
-        for index, block in enumerate(self._free):
-            room = block.room
-            if size <= room < least:
-                found, least = index, room
-                if room == size:
-                    break
-        if found >= 0:
-            best = self._free.pop(found)
-        else:
+            return np.empty(shape, dtype), None
+        best = self._best(size)
+        if best is None:
             whole = size + size // _SPARE
-            best = _Block(allocate((whole,), np.dtype(np.uint8)), whole, self._run)
+            memory = allocate((whole + ALIGNMENT,), np.dtype(np.uint8))
+            # What is given starts at a line. It must be no view of a view, whose base is not that.
+            start = -memory.ctypes.data % ALIGNMENT
+            best = _Block(memory, whole, self._run, start, address_of(memory) + start)
             self._blocks.append(best)
         best.run = self._run
-        return np.ndarray(shape, dtype, best.memory)
+        return np.ndarray(shape, dtype, best.memory, best.start), best.address
+
+    def _best(self, size: int) -> _Block | None:
+        """Give the smallest block that is free and has this room, if it has not twice as much."""
+        room = size
+        if size not in self._free:
+            room = min([room for room in self._free if size <= room <= 2 * size], default=0)
+        blocks = self._free.get(room)
+        if blocks is None:
+            return None
+        found = blocks.pop()
+        if not blocks:
+            del self._free[room]
+        return found
 
     @property
     def size(self) -> int:

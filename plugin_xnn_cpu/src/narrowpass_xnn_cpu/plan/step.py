@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,12 @@ class Sizing:
     Attributes:
         pool: the threads that will run the step.
         value: gives a value that follows from shapes alone, by name.
+        made: what steps were told so far that others may be too; see `Step.alike`.
     """
 
     pool: ThreadPool
     value: Callable[[str], Array]
+    made: dict[Hashable, Run] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,14 @@ class Step(abc.ABC):
     def name(self) -> str:
         """What errors and profiles call the step: the last of its nodes."""
         return self.nodes[-1] if self.nodes else self.output.name
+
+    @property
+    def alike(self) -> Hashable:
+        """What tells how this step runs on inputs of given shapes; None where no others are alike.
+
+        Layers of a model have the same steps, which need not be sized one by one.
+        """
+        return None
 
     @abc.abstractmethod
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:

@@ -33,14 +33,24 @@ if TYPE_CHECKING:
 MOST_ROWS = 4
 """NP_FEW_ROWS_MOST. With more rows, the products take longer than reading the matrix."""
 _PARTS = 4
-"""For each thread: one that is late leaves some of them to others."""
+"""For each thread, at most: one that is late leaves some of them to others."""
 _LEAST_PANELS = 8
-"""Of a part: as many streams as are read at once."""
+"""Of a part, if there are more parts than threads: streams enough for threads that share memory."""
 _ROUNDED = 128
 """Bytes to which sizes of blocks are rounded."""
 
 
 Fields = Mapping[str, Any]
+
+
+def divided(panels: int, threads: int) -> tuple[int, int]:
+    """Divide the panels of a matrix; give those of a part, and parts.
+
+    All threads have as many parts, and no more of them than leave streams enough in each.
+    """
+    many = max(1, min(_PARTS, panels // (threads * _LEAST_PANELS))) if threads > 1 else 1
+    each = -(-panels // (many * threads))
+    return each, -(-panels // each)
 
 
 def clamping(limits: Range) -> Fields:
@@ -215,8 +225,7 @@ class FewRows(Operator):
             raise BackendError(f"{rows} rows are not few: {MOST_ROWS} at most")
         layout = self._layout
         panels = -(-self.outputs // layout.width)
-        parts = 1 if pool.threads == 1 else _PARTS * pool.threads
-        each = max(-(-panels // parts), min(_LEAST_PANELS, -(-panels // pool.threads)))
+        each, parts = divided(panels, pool.threads)
         fields = {
             "packed": self._address,
             "rows": rows,
@@ -224,7 +233,7 @@ class FewRows(Operator):
             "outputs": self.outputs,
             "width": layout.width,
             "panel_bytes": layout.panel_bytes(self.channels),
-            "parts": -(-panels // each),
+            "parts": parts,
             "part_panels": each,
             "epilogue": self._epilogue,
             "layout": getattr(self._lib, layout.name),

@@ -14,6 +14,7 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_weights,
 )
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.few_rows import divided
 from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import checked_integers, checked_scales
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
@@ -105,6 +106,9 @@ class _ToFloat(tiled.Tiled):
         most = max(4 * layout.rows, layout.band_bytes // (layout.element * wide))
         band, bands = tiled.even_bands(rows, most, layout.rows)
         columns, parts = tiled.column_parts(self.outputs, bands, pool.threads, layout.columns)
+        if rows == 1:
+            each, parts = divided(-(-self.outputs // layout.columns), pool.threads)
+            columns = each * layout.columns
         given = self._given
         copied = 0 if given is None else band * wide
         tiled.checked_elements(band * given_bytes)
