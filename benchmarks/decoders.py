@@ -4,11 +4,11 @@
         [--prompt 128] [--form "narrowpass fp32" ...] [--phase decode prefill] [--rounds 7]
         [--clock wall|cpu] [--json OUT.json]
 
-Makes the models in FOLDER/SIZE where they are not there (see ``decoder.py``), and the forms of
-each tool: narrowpass's bundles in float32, in bfloat16, with weights stored as float16, with int8
+Makes the models in FOLDER/SIZE where they are not there (see ``decoder.py``), and the forms of each
+tool: narrowpass's bundles in float32, in bfloat16, with weights stored as float16, with int8
 weights, and with quantized rows too; onnxruntime in float32, by ``quantize_dynamic``, and with
-``MatMulNBits`` of 8 and 4 bits in blocks of 128; OpenVINO in float32, by its defaults,
-and with NNCF's int8 weights.
+``MatMulNBits`` of 8 and 4 bits in blocks of 128; OpenVINO in float32, by its defaults, and with
+NNCF's int8 weights; ExecuTorch in float32 and with quantized rows, for inputs of these sizes alone.
 Each form has a process of its own, and the processes are asked in turn. Shown are the median over
 rounds of each round's median, the ratio to narrowpass's form of the same kind (above 1, narrowpass
 is faster), the cosine and the largest error over the largest magnitude of the logits against
@@ -48,30 +48,57 @@ SECONDS = 0.4
 REFERENCE = "onnxruntime fp32"
 
 
-def _bundle(pipeline: str) -> Callable[[Path, Path], None]:
-    def make(model: Path, target: Path) -> None:
+@dataclass(frozen=True)
+class Source:
+    """What forms are made of.
+
+    Attributes:
+        model: the ONNX file of a phase.
+        size: the name of its sizes, in ``decoder.SIZES``.
+        feeds: what it is timed with.
+    """
+
+    model: Path
+    size: str
+    feeds: dict[str, np.ndarray[Any, Any]]
+
+
+Make = Callable[[Source, Path], None]
+
+
+def _bundle(pipeline: str) -> Make:
+    def make(source: Source, target: Path) -> None:
         import narrowpass
 
-        narrowpass.build(str(model), pipeline, out=str(target), target="xnn-cpu")
+        narrowpass.build(str(source.model), pipeline, out=str(target), target="xnn-cpu")
 
     return make
 
 
-def _dynamic(model: Path, target: Path) -> None:
+def _executorch(*, dynamic: bool) -> Make:
+    def make(source: Source, target: Path) -> None:
+        import decoder_executorch
+
+        decoder_executorch.lower(source.model, source.size, source.feeds, target, dynamic=dynamic)
+
+    return make
+
+
+def _dynamic(source: Source, target: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     kind = QuantType.QInt8
     quantize_dynamic(
-        model, target, weight_type=kind, per_channel=True, use_external_data_format=True
+        source.model, target, weight_type=kind, per_channel=True, use_external_data_format=True
     )
 
 
-def _blocks(bits: int) -> Callable[[Path, Path], None]:
-    def make(model: Path, target: Path) -> None:
+def _blocks(bits: int) -> Make:
+    def make(source: Source, target: Path) -> None:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
         quantizer = MatMulNBitsQuantizer(
-            onnx.load(model), bits=bits, block_size=128, is_symmetric=True, accuracy_level=4
+            onnx.load(source.model), bits=bits, block_size=128, is_symmetric=True, accuracy_level=4
         )
         quantizer.process()
         quantizer.model.save_model_to_file(str(target), use_external_data_format=True)
@@ -79,12 +106,12 @@ def _blocks(bits: int) -> Callable[[Path, Path], None]:
     return make
 
 
-def _nncf(model: Path, target: Path) -> None:
+def _nncf(source: Source, target: Path) -> None:
     import nncf
     import openvino
 
     made = nncf.compress_weights(
-        openvino.convert_model(model), mode=nncf.CompressWeightsMode.INT8_SYM
+        openvino.convert_model(source.model), mode=nncf.CompressWeightsMode.INT8_SYM
     )
     openvino.save_model(made, target, compress_to_fp16=False)
 
@@ -97,6 +124,7 @@ class Form:
         name: what the tables call it.
         precision: what it narrows to, as in ``fast_path.py``.
         ending: what follows the phase in the name of its file; empty for the model itself.
+            ``{rows}`` and ``{total}`` are the sizes of the mask, for files that are for them alone.
         width: bytes that a weight takes.
         rival: narrowpass's form that it is compared with.
         make: writes the file.
@@ -107,12 +135,20 @@ class Form:
     ending: str
     width: float
     rival: str
-    make: Callable[[Path, Path], None] | None = None
+    make: Make | None = None
 
     @property
     def runtime(self) -> str:
         """What runs it."""
         return self.name.partition(" ")[0]
+
+    def path(self, source: Source) -> Path:
+        """Where its file is."""
+        if not self.ending:
+            return source.model
+        rows, total = source.feeds["mask"].shape
+        ending = self.ending.format(rows=rows, total=total)
+        return source.model.with_name(source.model.stem + ending)
 
 
 OURS = "narrowpass"
@@ -120,6 +156,14 @@ FORMS = (
     Form("narrowpass fp32", "float32", "-fp32.narrow", 4, "narrowpass fp32", _bundle("fold")),
     Form("onnxruntime fp32", "float32", "", 4, "narrowpass fp32"),
     Form("openvino fp32", "float32", "", 4, "narrowpass fp32"),
+    Form(
+        "executorch fp32",
+        "float32",
+        "-{rows}-{total}-fp32.pte",
+        4,
+        "narrowpass fp32",
+        _executorch(dynamic=False),
+    ),
     Form(
         "narrowpass bf16",
         "bfloat16",
@@ -171,35 +215,41 @@ FORMS = (
         _blocks(4),
     ),
     Form("openvino nncf", "int8", "-nncf.xml", 1, "narrowpass int8 weights", _nncf),
+    Form(
+        "executorch dynamic",
+        "int8",
+        "-{rows}-{total}-dynamic.pte",
+        1,
+        "narrowpass int8 dynamic",
+        _executorch(dynamic=True),
+    ),
 )
 
 
-def prepared(form: Form, model: Path) -> tuple[Path, str]:
-    """Write a form in a process of its own, if it is not there; give it, or why there is none."""
-    if form.make is None:
-        return model, ""
-    path = model.with_name(model.stem + form.ending)
-    if not path.exists():
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_write, args=(form.name, model, path, theirs))
-        process.start()
-        theirs.close()
-        try:
-            failure = ours.recv()
-        except EOFError:
-            failure = "its process was killed"
-        process.join()
-        return path, failure
-    return path, ""
+def prepared(form: Form, source: Source) -> str:
+    """Write a form in a process of its own, if it is not there; tell why there is none, if so."""
+    path = form.path(source)
+    if form.make is None or path.exists():
+        return ""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_write, args=(form.name, source, path, theirs))
+    process.start()
+    theirs.close()
+    try:
+        failure: str = ours.recv()
+    except EOFError:
+        failure = "its process was killed"
+    process.join()
+    return failure
 
 
-def _write(name: str, model: Path, path: Path, pipe: Any) -> None:
+def _write(name: str, source: Source, path: Path, pipe: Any) -> None:
     (form,) = [form for form in FORMS if form.name == name]
     logging.disable()
     try:
         if form.make is not None:
-            form.make(model, path)
+            form.make(source, path)
         pipe.send("")
     except Exception as error:  # noqa: BLE001 - the table shows what a tool cannot do
         pipe.send(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
@@ -261,19 +311,18 @@ def measure(
     prefill, decode = decoder.make(folder, size, tied=True)
     model = decode if phase == "decode" else prefill
     past = arguments.past if phase == "decode" else None
-    feeds = decoder.feeds(size, arguments.prompt, past)
+    source = Source(model, size, decoder.feeds(size, arguments.prompt, past))
     there, rows = [], {}
     for form in FORMS:
         if form.name not in arguments.form:
             continue
-        path, failure = prepared(form, model)
         if form.runtime not in installed():
-            failure = f"{form.runtime} is not installed"
-        if failure:
+            rows[form.name] = {"failure": f"{form.runtime} is not installed"}
+        elif failure := prepared(form, source):
             rows[form.name] = {"failure": failure}
         else:
-            there.append(Entrant(form.name, form.runtime, str(path)))
-    timings = in_turns(there, [feeds], threads, arguments.rounds, SECONDS, arguments.clock)
+            there.append(Entrant(form.name, form.runtime, str(form.path(source))))
+    timings = in_turns(there, [source.feeds], threads, arguments.rounds, SECONDS, arguments.clock)
     rows |= {name: judge(timing, timings.get(REFERENCE)) for name, timing in timings.items()}
     for form in FORMS:
         if form.name in rows:

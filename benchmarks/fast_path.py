@@ -14,7 +14,9 @@ the outputs and their signal to noise in dB against those of the float32 model o
 worst over some samples that were not calibrated with, and the bytes of the weights file over those
 of narrowpass in float32. The line after each precision is the best peer over narrowpass.
 
-The models are those of ``forms.MODELS``, and a decoder of 100 M parameters (see ``decoders.py``).
+The models are those of ``forms.MODELS``, and a decoder of 100 M parameters (see ``decoders.py``);
+``--model llama-token llama-prompt`` is one of the sizes of Llama 3.2 1B, which needs up to 12 GB of
+disk for each form and 20 GB of memory for the forms of one precision.
 ``--threads all`` takes every core. ``--clock cpu`` takes the time that a process computes, which is
 what to use with one thread where other programs run beside. ``--busy 1`` lets one other process
 compute all the time, to see what load does to latencies. Needs the dependency group ``int8``, and
@@ -43,13 +45,19 @@ SEED = 1_000_000
 SAMPLES = 4
 REFERENCE = "onnxruntime fp32"
 OURS = "narrowpass"
-PHASES = {"decoder-token": "decode", "decoder-prompt": "prefill"}
-"""Of a decoder of 100 M parameters with caches: one token after others, and all of a prompt."""
-DECODER = "100m"
+PHASES = {
+    "decoder-token": ("100m", "decode"),
+    "decoder-prompt": ("100m", "prefill"),
+    "llama-token": ("1b", "decode"),
+    "llama-prompt": ("1b", "prefill"),
+}
+"""The size of a decoder with caches, and one token after others or all of a prompt."""
+LARGE = ("llama-token", "llama-prompt")
+"""What must be asked for."""
 Row = dict[str, Any]
 
 
-def measure_decoder(phase: str, threads: int, arguments: argparse.Namespace) -> Row:
+def measure_decoder(name: str, threads: int, arguments: argparse.Namespace) -> Row:
     """Time all forms of a decoder, in turns; give a row for each."""
     forms = [
         form.name
@@ -57,9 +65,10 @@ def measure_decoder(phase: str, threads: int, arguments: argparse.Namespace) -> 
         if form.name == REFERENCE or form.precision in arguments.precision
     ]
     sizes = {"past": arguments.sequence, "prompt": arguments.sequence}
+    size, phase = PHASES[name]
     with busy(arguments.busy):
         asked = argparse.Namespace(**{**vars(arguments), "form": forms, **sizes})
-        return decoders.measure(DECODER, phase, threads, asked)
+        return decoders.measure(size, phase, threads, asked)
 
 
 def absent(variant: Variant, source: Source, runtimes: Sequence[str]) -> str:
@@ -232,7 +241,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--threads", nargs="+", default=["1", "all"], metavar="N")
-    parser.add_argument("--model", nargs="+", choices=models, default=models)
+    usual = [model for model in models if model not in LARGE]
+    parser.add_argument("--model", nargs="+", choices=models, default=usual)
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--variant", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=9)
@@ -253,7 +263,7 @@ def main() -> None:
     for model in arguments.model:
         for threads in counts:
             if model in PHASES:
-                rows = measure_decoder(PHASES[model], threads, arguments)
+                rows = measure_decoder(model, threads, arguments)
             else:
                 rows = measure(model, threads, arguments)
             show(model, threads, rows)

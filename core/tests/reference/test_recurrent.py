@@ -94,7 +94,8 @@ def compare(op_type, inputs, defaults=None, **attributes):
     told = model(op_type, inputs, **attributes, **(defaults or {}))
     got = ours(model(op_type, inputs, **attributes), inputs)
     for one, other in zip(got, theirs(told, inputs), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5, strict=True)
+        # Five steps through a scaled tanh, of slope 2.25, multiply what the first one rounds by 58.
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, strict=True)
 
 
 @st.composite

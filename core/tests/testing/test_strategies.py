@@ -43,6 +43,7 @@ def test_declared_outputs_are_what_onnx_computes(model: ir.Model) -> None:
         assert list(array.shape) == dims
 
 
+@pytest.mark.once
 def test_models_are_varied() -> None:
     operators: Counter[str] = Counter()
     features: Counter[str] = Counter()
