@@ -41,10 +41,11 @@ int np_attention(const void *params, const void *const *inputs, void *out, void 
                  np_workers *workers) {
   const struct np_attention_params *p = params;
   const void *mask = p->mask == NP_MASK_NONE ? NULL : inputs[3];
-  np_attention_job task = {p, inputs[0], inputs[1], inputs[2], mask, out, workspace};
   const size_t heads = p->heads[0] * p->heads[1] * p->heads[2];
   const double work = (double)heads * (double)(p->rows * p->keys) * (double)(p->depth + p->values);
   np_workers *const used = work < SMALL_WORK ? NULL : workers;
+  np_attention_job task = {p, inputs[0], inputs[1], inputs[2], mask, out, workspace,
+                           p->parts == 1 ? heads : 0};
   np_divide(used, part, &task, heads * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

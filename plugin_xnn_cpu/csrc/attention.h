@@ -12,6 +12,7 @@ typedef struct {
   const void *mask;
   float *out;
   float *scratch;
+  size_t heads; /* that come one after the other; 0 where each is divided into parts */
 } np_attention_job;
 
 /* Rows from `first` to `last` of one head. */

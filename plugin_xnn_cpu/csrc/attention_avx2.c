@@ -2,10 +2,13 @@
 #include "run.h"
 
 #ifdef NP_CHOOSES_CPU
+#include <immintrin.h>
+
 #define LANES 8
-#define ROWS 6
+#define SUMS 12
 #define COLUMNS 2
 #define HEAD np_attention_head_avx2
 #define TARGET __attribute__((target("arch=x86-64-v3")))
+#define LARGER(x, y) _mm256_max_ps((__m256)(x), (__m256)(y))
 #include "attention_code.h"
 #endif

@@ -1,9 +1,9 @@
 /* Attention with registers of four floats, which any CPU has. */
 #define LANES 4
 #ifdef __aarch64__
-#define ROWS 8
+#define SUMS 16
 #else
-#define ROWS 4
+#define SUMS 8
 #endif
 #define COLUMNS 2
 #define HEAD np_attention_head_plain

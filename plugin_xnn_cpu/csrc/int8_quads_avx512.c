@@ -1,8 +1,11 @@
 /* The innermost code of the layout of quads for AVX-512 with VNNI.
  *
  * A tile of 14 windows and 32 columns has 28 registers of sums, 2 of weights, and one of
- * four elements in all of its lanes; one of 7 windows has 64 columns. Windows of a tile lie evenly
- * apart, so that three of them share a register that points to them. */
+ * four elements in all of its lanes; one of 64 columns has 6 windows, or 7, with which a register
+ * is lacking. Windows of a tile lie evenly apart, so that three of them share a register that points
+ * to them. */
+#include <math.h>
+
 #include "run.h"
 
 #ifdef NP_CHOOSES_CPU
@@ -10,7 +13,8 @@
 
 #define ROWS NP_INT8_QUAD_ROWS
 #define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */
-#define QUADS 4                         /* that are multiplied between two steps of pointers */
+#define WIDE_ROWS (ROWS / 2)            /* that it has at most */
+#define QUADS 8                         /* that are multiplied between two steps of pointers */
 #define GATHERED 4                      /* tiles whose sums are brought to bytes together */
 #define EARLY_TILES 16                  /* at most, in which the next panel is asked for */
 
@@ -137,12 +141,22 @@ INLINE void multiply_quad(__m512i sums[ROWS][4], const uint8_t *const *x, size_t
   }
 }
 
+/* `count` quads, after which x and the rest point behind them. */
+INLINE void multiply_quads(__m512i sums[ROWS][4], const uint8_t **x, size_t step,
+                           const uint8_t **weights, size_t apart, const int rows,
+                           const int vectors, const int count) {
+  UNROLL for (int u = 0; u < count; u++) {
+    multiply_quad(sums, x, step, *weights, apart, rows, vectors, u);
+  }
+  UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4 * count;
+  *weights += count * 64 * (vectors < 2 ? vectors : 2);
+}
+
 /* The sums of `rows` windows. Several quads are multiplied between two steps of the pointers: those
  * are added to by the units that multiply too. */
 INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, const int vectors) {
   const uint8_t *weights = t->weights, *next = t->next;
   const size_t apart = t->apart, asks = t->asks;
-  const int in_panel = vectors < 2 ? vectors : 2;
   const size_t step = p->step;
   const uint8_t *image = (const uint8_t *)p->image + p->pixels[t->first];
   __m512i sums[ROWS][4];
@@ -157,18 +171,18 @@ INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, co
       x[i] = image + p->runs[q] + (size_t)(3 * i) * step;
     }
     size_t left = p->groups;
-    for (; left >= QUADS; left -= QUADS, weights += QUADS * 64 * in_panel) {
+    for (; left >= QUADS; left -= QUADS) {
       for (size_t i = 0; i < asks; i++, next += 64) {
         _mm_prefetch((const char *)next, _MM_HINT_T1);
       }
-      UNROLL for (int u = 0; u < QUADS; u++) {
-        multiply_quad(sums, x, step, weights, apart, rows, vectors, u);
-      }
-      UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4 * QUADS;
+      multiply_quads(sums, x, step, &weights, apart, rows, vectors, QUADS);
     }
-    for (; left > 0; left--, weights += 64 * in_panel) {
-      multiply_quad(sums, x, step, weights, apart, rows, vectors, 0);
-      UNROLL for (int i = 0; i < (rows + 2) / 3; i++) x[i] += 4;
+    if (left >= QUADS / 2) {
+      multiply_quads(sums, x, step, &weights, apart, rows, vectors, QUADS / 2);
+      left -= QUADS / 2;
+    }
+    for (; left > 0; left--) {
+      multiply_quads(sums, x, step, &weights, apart, rows, vectors, 1);
     }
   }
   UNROLL for (int r = 0; r < rows; r++) {
@@ -195,7 +209,7 @@ static tile_code *const narrow_tiles[ROWS][2] = {
     {tile_9_1, tile_9_2},   {tile_10_1, tile_10_2}, {tile_11_1, tile_11_2}, {tile_12_1, tile_12_2},
     {tile_13_1, tile_13_2}, {tile_14_1, tile_14_2},
 };
-static tile_code *const wide_tiles[ROWS / 2] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
+static tile_code *const wide_tiles[WIDE_ROWS] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
                                                 tile_5_4, tile_6_4, tile_7_4};
 
 /* Rows of sums of a panel to bytes, two at a time; `small` where no scaled sum is too large to be
@@ -227,32 +241,73 @@ INLINE void to_bytes(const np_int8_panel *p, size_t first, size_t rows, const in
   }
 }
 
+/* How a vector of columns of sums becomes float32. */
+typedef struct {
+  __m512i weight_sums; /* of int32, or in pairs of int16: the low 7 bits, and those above */
+  __m512 factors, bias;
+} widening;
+
+/* Sums of so many quads of weights have 15 bits above the low 7, with the sign. */
+#define MOST_PAIRED ((size_t)((1 << 22) / (4 * 128)))
+
+INLINE widening widening_of(const uint8_t *panel, size_t width, size_t n, const int paired) {
+  const int32_t *head = (const int32_t *)(const void *)panel;
+  const __m512i sums = _mm512_load_si512(head + 2 * width + n);
+  const __m512i low = _mm512_and_si512(sums, _mm512_set1_epi32(127));
+  const __m512i high = _mm512_slli_epi32(_mm512_srai_epi32(sums, 7), 16);
+  return (widening){
+      .weight_sums = paired ? _mm512_or_si512(low, high) : sums,
+      .factors = _mm512_load_ps(head + width + n),
+      .bias = _mm512_load_ps(head + n),
+  };
+}
+
+/* Sums less the part that the row's zero has in them: by a product of pairs, with -zero and 128
+ * times that, which is one instruction in place of three. */
+INLINE __m512i without_zero(__m512i sums, const widening *w, int32_t zero, const int paired) {
+  if (!paired) {
+    return _mm512_sub_epi32(sums, _mm512_mullo_epi32(w->weight_sums, _mm512_set1_epi32(zero)));
+  }
+  const uint32_t away = 0u - (uint32_t)zero; /* from -255 on */
+  const __m512i pairs = _mm512_set1_epi32((int32_t)(away << 23 | (away & 0xffff)));
+  return _mm512_dpwssd_epi32(sums, w->weight_sums, pairs);
+}
+
+INLINE __m512 widened(const np_int8_panel *p, const widening *w, const int32_t *sums, size_t row,
+                      const int clamps, const int paired) {
+  const __m512i sum = without_zero(_mm512_load_si512(sums), w, p->row_zeros[row], paired);
+  __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(p->row_scales[row]));
+  x = _mm512_fmadd_ps(x, w->factors, w->bias);
+  if (!clamps) return x;
+  /* In this order NaN stays. */
+  return _mm512_min_ps(_mm512_set1_ps(p->high), _mm512_max_ps(_mm512_set1_ps(p->low), x));
+}
+
 INLINE void to_floats(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
-                      size_t stride, const uint8_t *panel, size_t column, size_t columns) {
-  const size_t width = np_int8_quad_width(columns);
-  const float *bias = (const float *)(const void *)panel, *factors = bias + width;
-  const int32_t *weight_sums = (const int32_t *)(const void *)(factors + width);
-  const __m512 low = _mm512_set1_ps(p->low), high = _mm512_set1_ps(p->high);
+                      size_t stride, const uint8_t *panel, size_t column, size_t columns,
+                      const int clamps, const int paired) {
+  const size_t width = np_int8_quad_width(columns), last = width - LANES;
+  const widening w[2] = {widening_of(panel, width, 0, paired),
+                         widening_of(panel, width, last, paired)};
+  const __mmask16 mask = (__mmask16)mask_of(columns - last);
   float *out = (float *)p->out + first * p->out_stride + column;
-  for (size_t r = 0; r < rows; r++, sums += stride, out += p->out_stride) {
-    const __m512i zero = _mm512_set1_epi32(p->row_zeros[first + r]);
-    const __m512 row_scale = _mm512_set1_ps(p->row_scales[first + r]);
-    for (size_t n = 0; n < width; n += LANES) {
-      const __m512i moved = _mm512_mullo_epi32(_mm512_load_si512(weight_sums + n), zero);
-      const __m512i sum = _mm512_sub_epi32(_mm512_load_si512(sums + n), moved);
-      __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), row_scale);
-      x = _mm512_fmadd_ps(x, _mm512_load_ps(factors + n), _mm512_load_ps(bias + n));
-      x = _mm512_min_ps(high, _mm512_max_ps(low, x)); /* in this order NaN stays */
-      const __mmask16 mask = (__mmask16)(n >= columns ? 0 : mask_of(columns - n));
-      _mm512_mask_storeu_ps(out + n, mask, x);
-    }
+  for (size_t r = first; r < first + rows; r++, sums += stride, out += p->out_stride) {
+    if (last > 0) _mm512_storeu_ps(out, widened(p, &w[0], sums, r, clamps, paired));
+    _mm512_mask_storeu_ps(out + last, mask, widened(p, &w[1], sums + last, r, clamps, paired));
   }
 }
 
 INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
                    size_t stride, const uint8_t *panel, size_t column, size_t columns, int small) {
   if (p->kind == NP_INT8_TO_FLOAT) {
-    to_floats(p, first, rows, sums, stride, panel, column, columns);
+    const int clamps = p->low > -INFINITY || p->high < INFINITY;
+    if (p->run_count * p->groups > MOST_PAIRED) {
+      to_floats(p, first, rows, sums, stride, panel, column, columns, 1, 0);
+    } else if (clamps) {
+      to_floats(p, first, rows, sums, stride, panel, column, columns, 1, 1);
+    } else {
+      to_floats(p, first, rows, sums, stride, panel, column, columns, 0, 1);
+    }
   } else if (!small) {
     to_bytes(p, first, rows, sums, stride, panel, column, columns, 0, p->sum != NULL);
   } else if (p->sum == NULL) {
@@ -288,6 +343,20 @@ INLINE void ask_ahead(panel_ahead *ahead, tile_place *t) {
   ahead->tiles--;
 }
 
+/* Lines of float32 that come of a tile are asked for before it is multiplied: there are so many
+ * that they leave the second cache, and a line has to be read before it can be written. */
+INLINE void ask_for_floats(const np_int8_panel *p, size_t first, size_t rows, size_t column,
+                           size_t columns) {
+  const float *out = (const float *)p->out + first * p->out_stride + column;
+  for (size_t r = 0; r < rows; r++, out += p->out_stride) {
+    for (size_t n = 0; n < columns; n += LANES) _m_prefetchw((void *)(uintptr_t)(out + n));
+  }
+}
+
+/* The most windows of a tile of 64 columns. Seven need a register more than there is, which costs
+ * more than they save; they are taken where they divide the windows, as in many images. */
+INLINE size_t most_windows(size_t line) { return line % WIDE_ROWS == 0 ? WIDE_ROWS : 6; }
+
 /* A panel of weights, and where its columns are. */
 typedef struct {
   const uint8_t *panel;
@@ -299,7 +368,7 @@ typedef struct {
 /* All windows, with one panel, or with two at a time. Sums of several tiles become bytes together. */
 INLINE void multiply_windows(const np_int8_panel *p, const panel_place *places, const int panels,
                              size_t apart, int small) {
-  const size_t highest = panels == 2 ? ROWS / 2 : ROWS;
+  const size_t highest = panels == 2 ? most_windows(p->line) : ROWS;
   const size_t width = panels == 2 ? WIDE : np_int8_quad_width(places->columns);
   const size_t line = p->line, in_line = (line + highest - 1) / highest;
   int32_t sums[GATHERED * ROWS * NP_INT8_QUAD_COLUMNS] __attribute__((aligned(64)));
@@ -316,6 +385,9 @@ INLINE void multiply_windows(const np_int8_panel *p, const panel_place *places, 
       const size_t rows = (end - t.first + left - 1) / left;
       t.sums = sums + (t.first - first) * width;
       ask_ahead(&ahead, &t);
+      if (p->kind == NP_INT8_TO_FLOAT) {
+        ask_for_floats(p, t.first, rows, places->column, panels == 2 ? p->columns : width);
+      }
       if (panels == 2) {
         wide_tiles[rows - 1](p, &t);
       } else {

@@ -9,7 +9,7 @@
 
 #include "int8_code.h"
 
-#define TARGET __attribute__((target("arch=x86-64-v4,avx512vnni")))
+#define TARGET __attribute__((target("arch=x86-64-v4,avx512vnni,prfchw")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 

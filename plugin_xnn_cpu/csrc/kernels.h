@@ -176,9 +176,11 @@ struct np_s8_f32_params {
 };
 
 /* int8 out[i] = min(max(rint(x[i] / scale), low), high) + zero_point; `low` and `high` keep the sum
- * in [-128, 127]. NaN becomes `low`. */
+ * in [-128, 127]. NaN becomes `low`. Where `columns` is not 0, rows of so many elements are
+ * multiplied before by those of a second input, of float32. */
 struct np_quantize_params {
   size_t count;
+  size_t columns;
   float scale;
   float low;
   float high;

@@ -9,25 +9,47 @@ typedef struct {
   const void *params;
   const void *in;
   void *out;
+  const float *factors; /* of each column; NULL for none */
 } job;
 
+/* Divided, and not multiplied by the inverse: halves fall where the standard has them. */
+NP_INLINE int8_t to_byte(const struct np_quantize_params *p, float value) {
+  float x = rintf(value / p->scale);
+  x = x > p->low ? x : p->low;
+  x = x < p->high ? x : p->high;
+  return (int8_t)((int32_t)x + p->zero_point);
+}
+
 NP_FOR_EACH_CPU
-static void quantize(const struct np_quantize_params *p, const float *in, int8_t *out,
+static void quantize(const struct np_quantize_params *params, const float *in, int8_t *out,
                      size_t count) {
-  const float scale = p->scale, low = p->low, high = p->high;
-  const int32_t zero_point = p->zero_point;
-  for (size_t i = 0; i < count; i++) {
-    /* Divided, and not multiplied by the inverse: halves fall where the standard has them. */
-    float x = rintf(in[i] / scale);
-    x = x > low ? x : low;
-    x = x < high ? x : high;
-    out[i] = (int8_t)((int32_t)x + zero_point);
-  }
+  const struct np_quantize_params p = *params; /* which bytes that are written cannot change */
+  for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i]);
+}
+
+NP_FOR_EACH_CPU
+static void quantize_multiplied(const struct np_quantize_params *params, const float *in,
+                                const float *factors, int8_t *out, size_t count) {
+  const struct np_quantize_params p = *params;
+  for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i] * factors[i]);
 }
 
 static void quantize_tile(void *context, size_t start, size_t count) {
   const job *task = context;
-  quantize(task->params, (const float *)task->in + start, (int8_t *)task->out + start, count);
+  const struct np_quantize_params *p = task->params;
+  const float *in = (const float *)task->in + start;
+  int8_t *out = (int8_t *)task->out + start;
+  if (!task->factors) {
+    quantize(p, in, out, count);
+    return;
+  }
+  for (size_t done = 0; done < count;) {
+    const size_t column = (start + done) % p->columns;
+    const size_t rest = p->columns - column;
+    const size_t some = rest < count - done ? rest : count - done;
+    quantize_multiplied(p, in + done, task->factors + column, out + done, some);
+    done += some;
+  }
 }
 
 NP_FOR_EACH_CPU
@@ -49,9 +71,9 @@ static void look_up_tile(void *context, size_t start, size_t count) {
   np_look_up(p->table, (const uint8_t *)task->in + start, (uint8_t *)task->out + start, count);
 }
 
-static int run(np_tile *tile, const void *params, size_t count,
-               const void *in, void *out, size_t element_size, np_workers *workers) {
-  job task = {params, in, out};
+static int run(np_tile *tile, const void *params, size_t count, const void *const *inputs,
+               void *out, size_t element_size, np_workers *workers) {
+  job task = {params, inputs[0], out, inputs[1]};
   np_workers *const used = count * element_size < NP_SMALL ? NULL : workers;
   np_divide_tiles(used, tile, &task, count, TILE, 0);
   return 0;
@@ -59,15 +81,15 @@ static int run(np_tile *tile, const void *params, size_t count,
 
 int np_quantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_quantize_params *)params)->count;
-  return run(quantize_tile, params, count, inputs[0], out, sizeof(float), workers);
+  return run(quantize_tile, params, count, inputs, out, sizeof(float), workers);
 }
 
 int np_dequantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_dequantize_params *)params)->count;
-  return run(dequantize_tile, params, count, inputs[0], out, sizeof(float), workers);
+  return run(dequantize_tile, params, count, inputs, out, sizeof(float), workers);
 }
 
 int np_table(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_table_params *)params)->count;
-  return run(look_up_tile, params, count, inputs[0], out, 1, workers);
+  return run(look_up_tile, params, count, inputs, out, 1, workers);
 }

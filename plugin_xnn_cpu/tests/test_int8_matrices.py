@@ -138,12 +138,14 @@ def test_products_of_float_rows(seed, rows, inputs, outputs, shift, limits, thre
     assert (off.max(1) <= 1.01 * row_scales).all()
 
 
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 2.0**127])
-def test_rows_that_cannot_be_quantized(odd):
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 2.0**127, -(2.0**127)])
+@pytest.mark.parametrize("at", [0, 17, 50, 63, 64, 96])
+def test_rows_that_cannot_be_quantized(odd, at):
+    """Wherever in a row the number is: vectors are compared by fours, then one by one."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((8, 33)).astype(np.float32)
-    x[5, 32] = odd
-    _, _, quantized = matrix_of(rng, 20, 33, False, False)
+    x = rng.standard_normal((8, 97)).astype(np.float32)
+    x[5, at] = odd
+    _, _, quantized = matrix_of(rng, 20, 97, False, False)
     operator = TiledFullyConnectedInt8(quantized, None, (-1.0, 1.0))
     operator.reshape(8, shared(1))
     got = run_rows(operator, x, (8, 20), 1)
@@ -187,3 +189,26 @@ def test_the_longest_sums(sign):
     )
     with pytest.raises(UnfitError, match="32 bits"):
         TiledFullyConnectedS8(longer, None, requantized)
+
+
+@pytest.mark.parametrize("inputs", [32764, 32768, 32769, MOST_CHANNELS])
+@pytest.mark.parametrize("zero", [-128, 127])
+def test_the_longest_sums_to_float(inputs, zero):
+    """Sums of weights of more than 22 bits, that zero points are multiplied with, beside others."""
+    rng = np.random.default_rng(inputs)
+    x = bytes_of(rng, (7, inputs), True)
+    x[0], x[1] = -128, 127
+    matrix = bytes_of(rng, (40, inputs), True, -127)
+    matrix[:3], matrix[35:] = 127, -127
+    scales = scales_of(rng, 40, inputs)
+    quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
+    given = Quantization(0.5, zero)
+    operator = TiledFullyConnectedS8F32(quantized, None, given)
+    operator.reshape(7, shared(1))
+    got = run(operator, x, (7, 40), np.float32, 1)
+    sums = (x.astype(np.int64) - zero) @ matrix.T.astype(np.int64)
+    assert np.abs(sums).max() > 255 * 127 * (inputs - 1)
+    row_scales = np.full(7, 0.5, np.float32)
+    np.testing.assert_array_equal(
+        got, to_float(sums, row_scales, scales, np.float32(0), (-np.inf, np.inf))
+    )

@@ -91,7 +91,7 @@ def equalized(
 def decision(outcome: Outcome, by: str) -> Decision:
     """Tell of a region: ``equalized``, or ``kept`` and why, of the value that is read first."""
     value = outcome.region.places[0].value
-    before, after = _decibels(outcome.before), _decibels(outcome.after)
+    before, after = decibels(outcome.before), decibels(outcome.after)
     if not outcome.changed:
         reason = f"no factors raise the {before:.1f} dB that are estimated of what reads it"
         return Decision(_name(value), "", "kept", by, reason, open=True)
@@ -118,5 +118,6 @@ def _name(value: ir.Value | None) -> str:
     return "" if value is None else value.name or ""
 
 
-def _decibels(noise: float) -> float:
+def decibels(noise: float) -> float:
+    """Give the signal-to-noise ratio of a noise that is a share of the signal."""
     return -10 * math.log10(noise) if noise > 0 else math.inf

@@ -50,7 +50,8 @@ class Int8Sym(Pass):
             ``auto``: on data where there are samples, else at run time.
         weights: one scale for each channel of the result, or one for the tensor.
         activations: of ``static``: whether their zero points fit the range, or are 0.
-        calibrator: of ``static``: what makes a range of the data.
+        calibrator: of ``static``: what makes a range of the data. With ``l2``, what only MatMul and
+            Gemm read has the range with which their results err least, see `best_windows`.
         samples: of ``static``: how many samples are taken, the first ones; none for all.
         scale_policy: ``floor``: no scale is below 2⁻¹², as in PyTorch's presets for XNNPACK;
             ``solve``: as small as the data asks for, and raised as far as a limit of the target
@@ -63,7 +64,8 @@ class Int8Sym(Pass):
             harm the outputs most when they alone are quantized.
         smooth: of ``static``: whether channels of what MatMul and Gemm read are brought to like
             magnitudes first: by their producers, where these can take the factors, else by a
-            multiplication, where it lowers the noise enough; see the pass ``equalize``.
+            multiplication, where it lowers the noise enough; see the pass ``equalize``. What makes
+            such a value, and would be int8, stays float where that lowers it by half.
         bias_correction: of ``static``: whether biases make up for what rounding the weights adds to
             the mean of each channel.
     """
@@ -133,7 +135,10 @@ class Int8Sym(Pass):
         told: list[Decision] = []
         if self.smooth:
             limit = _fewer(self.samples, equalize.SAMPLES)
-            told = smooth(model, static.floats(model, ctx), samples, ctx.target, limit)
+            floats, narrow = static.floats(model, ctx), static.between(model, ctx)
+            smoothed = smooth(model, floats, narrow, samples, ctx.target, limit)
+            told = smoothed.decisions
+            static = dataclasses.replace(static, wide=smoothed.wide)
         # First, so that NaN in the data is told of the value that has it.
         calibrated = static.calibrate(model, samples, ctx)
         shifts = self._shifts(model, static, samples, ctx) if self.bias_correction else {}

@@ -20,7 +20,8 @@ from narrowpass_int8_sym.static.emission import emit
 from narrowpass_int8_sym.static.finding import Found, find_units
 from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
 from narrowpass_int8_sym.static.telling import Outcome, selected, tell, tell_values
-from narrowpass_int8_sym.static.units import Unit
+from narrowpass_int8_sym.static.units import Role, Unit
+from narrowpass_int8_sym.static.windows import SAMPLES, best_windows
 from narrowpass_int8_sym.storage import taken_names
 from narrowpass_int8_sym.tables import find_tables, store_tables
 
@@ -39,11 +40,13 @@ class Calibrated:
         shifts: what rounding the weights of a product adds to the means of its channels, by the
             name of its bias, which nothing else reads; float64 [channels].
         magnitudes: of weights.
+        replaced: ranges of the calibrator, by name, where products have another one.
     """
 
     ranges: Mapping[str, Range]
     shifts: Mapping[str, Array] = field(default_factory=dict)
     magnitudes: Magnitudes = field(default_factory=Magnitudes)
+    replaced: Mapping[str, Range] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Static:
         red: nodes that stay float: globs of names, ``op:TYPE``.
         green: nodes that are quantized also where a rule would leave them, if they can be.
         cache: keeps ranges for later runs; None for nowhere.
+        wide: values that no int8 operator may make, by name, and why.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
@@ -65,6 +69,7 @@ class Static:
     red: tuple[str, ...] = ()
     green: tuple[str, ...] = ()
     cache: CalibrationCache | None = None
+    wide: Mapping[str, str] = field(default_factory=dict)
 
     def calibrate(self, model: ir.Model, samples: Samples, ctx: Context) -> Calibrated:
         """Take the ranges of all values that may become int8.
@@ -93,18 +98,52 @@ class Static:
                 samples.source,
                 self.calibrator,
             )
-            ranges = calibrate(
-                model,
-                names,
-                samples,
-                ctx.target,
-                self.calibrator,
-                symmetric=self.scheme.symmetric,
-                progress=lambda done, total: ctx.progress("calibrating", done, total),
-                limit=self.samples,
-                cache=self.cache,
-            )
-        return Calibrated(ranges)
+            ranges = self._ranges(model, names, samples, ctx, self.calibrator)
+            better: dict[str, Range] = {}
+            readers = _matrices(choice)
+            if self.calibrator == "l2" and readers:
+                limit = SAMPLES if self.samples is None else min(self.samples, SAMPLES)
+                read = [value.name for value in readers if value.name]
+                better = best_windows(
+                    model,
+                    readers,
+                    ranges,
+                    self._ranges(model, read, samples, ctx, "minmax", again=True),
+                    samples,
+                    ctx.target,
+                    symmetric=self.scheme.symmetric,
+                    limit=limit,
+                )
+        return Calibrated(ranges | better, replaced={name: ranges[name] for name in better})
+
+    def _ranges(
+        self,
+        model: ir.Model,
+        names: list[str],
+        samples: Samples,
+        ctx: Context,
+        calibrator: str,
+        *,
+        again: bool = False,
+    ) -> dict[str, Range]:
+        def progress(done: int, total: int) -> None:
+            ctx.progress("calibrating", done, total)
+
+        # Extremes are soon found again, and what was told of is not to begin anew.
+        return calibrate(
+            model,
+            names,
+            samples,
+            ctx.target,
+            calibrator,
+            symmetric=self.scheme.symmetric,
+            # Extremes are soon found again, and what was told of is not to begin anew.
+            progress=None
+            if again
+            else lambda done, total: ctx.progress("calibrating", done, total),
+            limit=self.samples,
+            cache=self.cache,
+        )
 
     def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
         """Give the numbers of the nodes that can be quantized, one for each unit or table.
@@ -138,6 +177,26 @@ class Static:
             if unit.product is not None and unit.inputs[0] not in narrow:
                 found.setdefault(unit.inputs[0], []).append(unit.product)
         return found
+
+    def between(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[Product]]:
+        """Give the results of other int8 operators that only products of matrices read.
+
+        What is asked for by ``green`` is not among them.
+        """
+        with inferred(model):
+            choice = choose(self._found(model, limits_of(ctx)).units, ())
+        made = {
+            unit.outputs[0]
+            for unit in choice.units
+            if unit.role in (Role.JOIN, Role.REGION) and not unit.asked
+        }
+        return {
+            value: products
+            for value, products in _matrices(choice).items()
+            if value in made
+            and not value.is_graph_output()
+            and {use.node for use in value.uses()} == {product.node for product in products}
+        }
 
     def rewrite(
         self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
@@ -177,7 +236,7 @@ class Static:
                 shift = calibrated.shifts.get(unit.bias.name or "")
                 if shift is not None:
                     take_off(unit.product, unit.bias, shift)
-        tell_values(chosen.values, calibrated.ranges, self.calibrator, ctx)
+        tell_values(chosen.values, calibrated.ranges, calibrated.replaced, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         ctx.counters["tables"] += store_tables(model.graph, tables, taken_names(model))
         return bool(choice.units or tables)
@@ -212,9 +271,27 @@ class Static:
             for unit in found.units
             if (fixed := limits.fixed.get(unit.op_type)) and fixed.dtype != limits.activations.dtype
         }
+        other |= {
+            unit: self.wide[value.name]
+            for unit in found.units
+            for value in unit.outputs
+            if value.name and value.name in self.wide
+        }
         left = {node: reason for unit, reason in other.items() for node in unit.nodes}
         units = tuple(unit for unit in found.units if unit not in other)
         return Found(units, {**found.left, **left})
+
+
+def _matrices(choice: Choice) -> dict[ir.Value, list[Product]]:
+    """Give the values that, of int8 operators, only products of matrices read, and these."""
+    found: dict[ir.Value, list[Product]] = {}
+    others: set[ir.Value] = set()
+    for unit in choice.units:
+        if unit.product is not None and unit.product.is_matrix:
+            found.setdefault(unit.inputs[0], []).append(unit.product)
+        else:
+            others.update(unit.inputs)
+    return {value: products for value, products in found.items() if value not in others}
 
 
 def limits_of(ctx: Context) -> Limits:

@@ -74,10 +74,19 @@ def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
 def tell_values(
     values: Mapping[ir.Value, Parameters],
     ranges: Mapping[str, Range],
+    replaced: Mapping[str, Range],
     calibrator: str,
     ctx: Context,
 ) -> None:
-    """Report the histogram of each quantized value that has one, with what its integers hold."""
+    """Report the histogram of each quantized value that has one, with what its integers hold.
+
+    Args:
+        values: how they are quantized.
+        ranges: of them, by name.
+        replaced: what the calibrator gave, where products have another range.
+        calibrator: its name.
+        ctx: told.
+    """
     for value, quantized in values.items():
         name = value.name or ""
         histogram = ranges[name].histogram if name in ranges else None
@@ -88,7 +97,15 @@ def tell_values(
         window = (0.0 if histogram.low >= 0 else low), high
         shown = replace(histogram, window=window)
         by = f"calibrator {calibrator}"
-        ctx.decisions.append(Decision(name, "", "int8", by, histogram=shown))
+        reason = ""
+        if name in replaced:
+            own = replaced[name]
+            reason = (
+                f"results of what reads it err less with {ranges[name].low:.4g} to "
+                f"{ranges[name].high:.4g} than with {own.low:.4g} to {own.high:.4g}, which the "
+                f"value itself loses least by"
+            )
+        ctx.decisions.append(Decision(name, "", "int8", by, reason, histogram=shown))
 
 
 def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:

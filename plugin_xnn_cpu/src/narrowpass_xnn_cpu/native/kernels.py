@@ -158,10 +158,18 @@ def convert(count: int, source: str, target: str) -> Any:
     return extension().ffi.new("struct np_convert_params *", fields)
 
 
-def quantize(count: int, scale: float, zero_point: int) -> Any:
-    """Give the parameters of ``NP_QUANTIZE``, to all of int8."""
+def quantize(count: int, scale: float, zero_point: int, columns: int = 0) -> Any:
+    """Give the parameters of ``NP_QUANTIZE``, to all of int8.
+
+    Args:
+        count: how many elements there are.
+        scale: of the bytes.
+        zero_point: of the bytes.
+        columns: elements of a row, where rows are multiplied by a second input; 0 for no such.
+    """
     bounds = -128 - zero_point, 127 - zero_point
-    return extension().ffi.new("struct np_quantize_params *", (count, scale, *bounds, zero_point))
+    given = count, columns, scale, *bounds, zero_point
+    return extension().ffi.new("struct np_quantize_params *", given)
 
 
 def dequantize(count: int, scale: float, zero_point: int) -> Any:

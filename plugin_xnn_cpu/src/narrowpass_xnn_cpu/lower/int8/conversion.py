@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.facts import Facts
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.facts import Dims, Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
+from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Quantization
@@ -14,21 +18,30 @@ from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, element
 
 
 class Quantize(Step):
-    """Floats to bytes, as QuantizeLinear says; NaN becomes the least byte."""
+    """Floats to bytes, as QuantizeLinear says; NaN becomes the least byte.
+
+    Args:
+        slots: the floats, and a row that they are multiplied by before, if there is one.
+        output: the bytes.
+        quantization: of them.
+    """
 
     kernel = "quantize"
 
-    def __init__(self, given: Slot, output: Slot, quantization: Quantization) -> None:
-        super().__init__([given], output)
+    def __init__(self, slots: Sequence[Slot], output: Slot, quantization: Quantization) -> None:
+        super().__init__(slots, output)
         self._quantization = quantization
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        (shape,) = shapes
+        shape, *factors = shapes
+        columns = shape[-1] if factors else 0
+        if factors and elements(factors[0]) != columns:
+            raise BackendError(f"factors of {list(factors[0])} do not fit {list(shape)}")
         if not elements(shape):
             return Run(shape)
         scale, zero_point = self._quantization.scale, self._quantization.zero_point
-        params = kernels.quantize(elements(shape), scale, zero_point)
+        params = kernels.quantize(elements(shape), scale, zero_point, columns)
         return Run(shape, "NP_QUANTIZE", params=params)
 
 
@@ -70,7 +83,41 @@ def _quantize(op: Op, builder: Builder) -> None:
         raise ValueError("a QuantizeLinear was checked, and has no quantization")
     given = op.required(0)
     perm = builder.layout(given)
-    step = Quantize(builder.at(given, perm), builder.new(op.output), quantization)
+    step = Quantize([builder.at(given, perm)], builder.new(op.output), quantization)
+    builder.emit(step, op.output, perm)
+
+
+def multiplied(node: ir.Node, facts: Facts, version: int) -> Op | None:
+    """Give a QuantizeLinear and the Mul by a constant row before it as one, which rounds alike."""
+    mul = producer(node.inputs[0], "Mul")
+    quantization = quantization_of(node, facts)
+    if mul is None or quantization is None or facts.only_user(mul.outputs[0]) is not node:
+        return None
+    for given, factors in (mul.inputs, tuple(reversed(mul.inputs))):
+        if given is None or factors is None or facts.is_constant(given):
+            continue
+        if not facts.is_constant(factors) or not _is_row(facts.dims(factors), facts.dims(given)):
+            continue
+        if {facts.dtype(value) for value in (given, factors)} == {ir.DataType.FLOAT}:
+            attributes = {"quantization": quantization}
+            inputs = [given, factors]
+            return Op("quantize-rows", inputs, node.outputs, attributes, version, [node, mul])
+    return None
+
+
+def _is_row(factors: Dims | None, given: Dims | None) -> bool:
+    """Tell whether factors surely have one number for each element of the last axis."""
+    if not factors or not given or len(factors) > len(given):
+        return False
+    return factors[-1] == given[-1] and all(size == 1 for size in factors[:-1])
+
+
+@lowers("quantize-rows", check=needs_floats)
+def _quantize_rows(op: Op, builder: Builder) -> None:
+    given, factors = op.required(0), op.required(1)
+    perm = identity(builder.rank(given))
+    slots = [builder.at(given, perm), builder.at(factors)]
+    step = Quantize(slots, builder.new(op.output), op.attributes["quantization"])
     builder.emit(step, op.output, perm)
 
 

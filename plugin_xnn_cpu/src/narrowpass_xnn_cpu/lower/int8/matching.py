@@ -10,6 +10,7 @@ import onnx_ir as ir
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
+from narrowpass_xnn_cpu.lower.int8.conversion import multiplied
 from narrowpass_xnn_cpu.lower.int8.tables import region, requantizing
 from narrowpass_xnn_cpu.lower.int8.values import (
     Dequantized,
@@ -98,11 +99,13 @@ class Bytes:
                 self._compute(node)
 
     def _quantize(self, node: ir.Node) -> None:
-        """Find what ends in a QuantizeLinear and is a function of one tensor of bytes."""
+        """Find what ends in a QuantizeLinear: a function of one tensor of bytes, or a row's Mul."""
         if node in self.replaced:
             return
         op = region(node, self._known, self._facts, self._model, self._version(node))
-        if op is not None:
+        if op is None:
+            op = multiplied(node, self._facts, self._version(node))
+        if op is not None and self.replaced.isdisjoint(op.nodes):
             self._replace(node, [op], op.nodes)
 
     def _replace(self, node: ir.Node, ops: list[Op], nodes: Sequence[ir.Node]) -> None:

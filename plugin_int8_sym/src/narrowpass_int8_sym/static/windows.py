@@ -1,0 +1,191 @@
+"""Ranges of what only products of matrices read: those with which their results err least.
+
+The window that loses least of a value itself may be a bad one for what reads it. Clipped elements
+are few, but in transformers they are the same ones in row after row: channels that are large, and
+rows that others attend to. Their errors do not average out in a product, as those of rounding do.
+So windows from that of the calibrator to the whole range are compared by the errors of the
+products' results, with each row taken relative to what it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass import Bundle, CompileOptions
+from narrowpass.constants import constant_tensor
+from narrowpass.verification import judges
+from narrowpass_int8_sym.calibration import Range
+from narrowpass_int8_sym.products import Product
+from narrowpass_int8_sym.scales import Parameters, of_range
+
+if TYPE_CHECKING:
+    from narrowpass import Backend, Samples
+
+Array = np.ndarray[Any, Any]
+
+SAMPLES = 8
+"""So many samples are looked at, at most."""
+
+ROWS = 64
+"""So many rows of each sample, at most, at equal distances."""
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""How much of what a window leaves out is let in."""
+
+AT_ONCE = 64
+"""Values that are kept in one run, at most."""
+
+_SIGNS = 64
+"""Results are added up with random signs to so many numbers, whose squares are on average as large
+as those of the results (Johnson and Lindenstrauss, 1984): that costs less than the products."""
+
+_COLUMNS = 4096
+"""Columns of a matrix that are added up at once, so that no copy of it is made."""
+
+
+def best_windows(
+    model: ir.Model,
+    readers: Mapping[ir.Value, Sequence[Product]],
+    narrow: Mapping[str, Range],
+    whole: Mapping[str, Range],
+    samples: Samples,
+    target: Backend | None,
+    *,
+    symmetric: bool,
+    limit: int,
+) -> dict[str, Range]:
+    """Choose ranges between narrow and whole ones.
+
+    Args:
+        model: in float32; not changed.
+        readers: products of matrices with two dimensions, by the value that they read.
+        narrow: a range of each value, by name.
+        whole: one that holds all elements.
+        samples: feeds for the model.
+        target: what runs it; the reference evaluator where it is None or not available.
+        symmetric: whether the zero points are 0.
+        limit: how many samples are looked at, at most.
+
+    Returns:
+        The range of each value that has another one than its narrow one, by name.
+
+    Raises:
+        BackendError: the model cannot be run.
+    """
+    names = {
+        value.name: products
+        for value, products in readers.items()
+        if value.name and narrow[value.name] != whole[value.name]
+    }
+    found: dict[str, Range] = {}
+    for group in _groups(names):
+        errors = {
+            name: _Errors(_between(narrow[name], whole[name]), products, symmetric=symmetric)
+            for name, products in group.items()
+        }
+        for values in _values(model, list(group), samples, target, limit):
+            for name, each in errors.items():
+                each.see(values[name])
+        found |= {name: each.best() for name, each in errors.items()}
+    return {name: chosen for name, chosen in found.items() if chosen != narrow[name]}
+
+
+def _groups(names: Mapping[str, Sequence[Product]]) -> Iterator[dict[str, Sequence[Product]]]:
+    order = list(names)
+    for start in range(0, len(order), AT_ONCE):
+        yield {name: names[name] for name in order[start : start + AT_ONCE]}
+
+
+def _values(
+    model: ir.Model, names: list[str], samples: Samples, target: Backend | None, limit: int
+) -> Iterator[Mapping[str, Array]]:
+    outputs = {value.name for value in model.graph.outputs}
+    keep = tuple(name for name in names if name not in outputs)
+    backend = judges(target)[-1]
+    options = CompileOptions(keep=keep, cache=False)
+    with backend.compile(Bundle({"main": model}), options) as program:
+        for feeds in islice(samples, limit):
+            yield program.run(feeds, outputs=names)
+
+
+def _between(narrow: Range, whole: Range) -> list[Range]:
+    """Give the candidates, the narrowest first; each keeps the histogram of the narrow one."""
+    return [
+        Range(
+            narrow.low + share * (min(whole.low, narrow.low) - narrow.low),
+            narrow.high + share * (max(whole.high, narrow.high) - narrow.high),
+            narrow.histogram,
+        )
+        for share in SHARES
+    ]
+
+
+class _Errors:
+    """What the results of products err by, for each candidate, over the rows that went by."""
+
+    def __init__(
+        self, candidates: Sequence[Range], products: Sequence[Product], *, symmetric: bool
+    ) -> None:
+        self._candidates = candidates
+        self._parameters = [
+            of_range(each.low, each.high, symmetric=symmetric) for each in candidates
+        ]
+        self._matrices = [_added_up(product) for product in products]
+        self._sums = np.zeros(len(candidates))
+
+    def see(self, array: Array) -> None:
+        """Add the errors of a sample; rows whose results are zero say nothing.
+
+        A row errs by all of what it is at most: worse is as bad as if it were lost.
+        """
+        rows = np.asarray(array, np.float32).reshape(-1, array.shape[-1])
+        rows = rows[:: max(1, -(-len(rows) // ROWS))]
+        powers = [_power(rows, matrix) for matrix in self._matrices]
+        for number, parameters in enumerate(self._parameters):
+            error = _rounded(rows, parameters) - rows
+            for matrix, power in zip(self._matrices, powers, strict=True):
+                noise = _power(error, matrix)
+                heard = power > 0
+                self._sums[number] += np.minimum(noise[heard] / power[heard], 1).sum()
+
+    def best(self) -> Range:
+        """Give the candidate with the least error; the narrowest of several."""
+        return self._candidates[int(np.argmin(self._sums))]
+
+
+def _power(rows: Array, matrix: Array) -> Array:
+    """Give the power of each row's results; float64 [rows]."""
+    results = rows @ matrix
+    power: Array = np.einsum("rc,rc->r", results, results, dtype=np.float64)
+    return power
+
+
+def _rounded(rows: Array, parameters: Parameters) -> Array:
+    """Give what rows are as bytes, as floats again; float32."""
+    zero_point = parameters.zero_point
+    whole = np.rint(rows / np.float32(parameters.scale))
+    np.clip(whole, -128 - zero_point, 127 - zero_point, out=whole)
+    rounded: Array = whole * np.float32(parameters.scale)
+    return rounded
+
+
+def _added_up(product: Product) -> Array:
+    """Give the columns of a matrix, added up with random signs; float32 [C, signs]."""
+    tensor = constant_tensor(product.weight)
+    if tensor is None:
+        raise ValueError(f"{product.weight.name!r} is no constant")
+    weight = tensor.numpy()
+    matrix = weight if product.axis == 1 else weight.T
+    # The same ones each time: results must not depend on chance.
+    chance = np.random.default_rng(0)
+    found = np.zeros((matrix.shape[0], _SIGNS), np.float32)
+    for start in range(0, matrix.shape[1], _COLUMNS):
+        piece = matrix[:, start : start + _COLUMNS]
+        signs = chance.integers(0, 2, (piece.shape[1], _SIGNS)).astype(np.float32) * 2 - 1
+        found += piece @ signs
+    return found

@@ -1,0 +1,171 @@
+"""Ranges of what products of matrices read: those with which the products' results err least."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from equalize_kit import numbers
+from static_kit import graph, quantized
+
+from narrowpass import Context, Samples
+from narrowpass_int8_sym.calibration import Calibrator, calibrate
+from narrowpass_int8_sym.products import product_of
+from narrowpass_int8_sym.static import Static
+from narrowpass_int8_sym.static.windows import SHARES, best_windows
+
+pytestmark = pytest.mark.once
+
+CHANNELS = 32
+PRODUCT = (
+    f"g (float[N,{CHANNELS}] x, float[{CHANNELS},24] w) => (float[N,24] y) {{ y = MatMul (x, w) }}"
+)
+
+
+def stream(count=4, height=14.0, rows=400, every=100):
+    """Rows of a residual stream: some have one channel far above all others."""
+    data = []
+    for number in range(count):
+        x = numbers(rows, CHANNELS, seed=70 + number)
+        x[::every, 3] = height * (1 + 0.05 * np.abs(x[::every, 3]))
+        data.append({"x": x})
+    return data
+
+
+def matrix(weight=8.0):
+    """A matrix whose row for that channel is larger than others."""
+    w = numbers(CHANNELS, 24, seed=1)
+    w[3] *= weight
+    return w
+
+
+def samples_of(data):
+    return Samples("test data", lambda: data)
+
+
+def ranges_of(model, data, calibrator, **options):
+    return calibrate(model, ["x"], samples_of(data), None, calibrator, symmetric=False, **options)[
+        "x"
+    ]
+
+
+def exact_errors(x, w, candidates, *, symmetric=False):
+    """Give the mean over rows of the share of its results that rounding x adds, in float64."""
+    found = []
+    for low, high in candidates:
+        if symmetric:
+            scale, zero = max(-low, high) / 127, 0
+        else:
+            scale = (high - low) / 255
+            zero = round(-128 - low / scale)
+        rounded = (np.clip(np.rint(x / scale) + zero, -128, 127) - zero) * scale
+        noise, signal = (((each @ w) ** 2).sum(axis=1) for each in (rounded - x, x))
+        found.append(np.minimum(noise / signal, 1).mean())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("height", [4.0, 6.0, 9.0, 14.0, 30.0])
+def test_the_window_is_the_one_of_the_least_exact_error(height, turned, symmetric):
+    """Signs of chance stand for the matrix, so that near ones may be mixed up: 15 % is allowed."""
+    data, w = stream(height=height, rows=64, every=10), matrix()
+    text = PRODUCT
+    if turned:
+        text = PRODUCT.replace(f"float[{CHANNELS},24] w", f"float[24,{CHANNELS}] w")
+        text = text.replace("MatMul", "Gemm <transB = 1>")
+    model = graph(text, {"w": w.T.copy() if turned else w})
+    node = next(node for node in model.graph if node.op_type in ("MatMul", "Gemm"))
+    value, product = node.inputs[0], product_of(node)
+    x = np.concatenate([feeds["x"] for feeds in data]).astype(np.float64)
+    highest = max(-x.min(), x.max())
+    whole = (-highest, highest) if symmetric else (x.min(), x.max())
+    # A narrow one that clips what is far out, as a calibrator of the value itself may give.
+    narrow = tuple(end * 0.4 for end in whole)
+    ends = {"narrow": narrow, "whole": whole}
+    made = {name: type(ranges_of(model, data, "minmax"))(*each) for name, each in ends.items()}
+    found = best_windows(
+        model,
+        {value: [product]},
+        {"x": made["narrow"]},
+        {"x": made["whole"]},
+        samples_of(data),
+        None,
+        symmetric=symmetric,
+        limit=4,
+    )
+    candidates = [
+        tuple(a + share * (b - a) for a, b in zip(narrow, whole, strict=True)) for share in SHARES
+    ]
+    chosen = found.get("x", made["narrow"])
+    places = [np.allclose((chosen.low, chosen.high), each, rtol=1e-6) for each in candidates]
+    assert sum(places) == 1
+    errors = exact_errors(x, w.astype(np.float64), candidates, symmetric=symmetric)
+    assert errors[places.index(True)] <= 1.15 * errors.min()
+
+
+def test_clipped_outliers_that_a_product_looks_for_are_let_in():
+    """The l2 window of the value clips them; the product's results are the worse for it."""
+    data, w = stream(), matrix()
+    model = graph(PRODUCT, {"w": w})
+    plain = ranges_of(model, data, "l2")
+    x = np.concatenate([feeds["x"] for feeds in data]).astype(np.float64)
+    assert plain.high < 0.5 * x.max(), "the test is about a window that clips"
+    made = quantized(model, data, mode="static", smooth=False, bias_correction=False)
+    scale, zero = made.parameters("x.float")
+    chosen = scale * (-128 - zero), scale * (127 - zero)
+    (told,) = (item for item in made.decisions if item.node == "x" and item.histogram)
+    assert "results of what reads it err less" in told.reason
+    before, after = exact_errors(x, w.astype(np.float64), [(plain.low, plain.high), chosen])
+    assert after < before / 3
+
+
+def static_ranges(text, constants, data, **options):
+    model = graph(text, constants)
+    ctx = Context(samples=samples_of(data))
+    return model, Static(**options).calibrate(model, samples_of(data), ctx).ranges
+
+
+def test_a_value_that_others_read_as_bytes_keeps_the_window_of_its_calibrator():
+    text = f"""g (float[N,{CHANNELS}] x, float[{CHANNELS},24] w, float[{CHANNELS},24] v)
+        => (float[N,24] y, float[N,24] z) {{
+        y = MatMul (x, w) t = Tanh (x) z = MatMul (t, v) }}"""
+    data = stream()
+    constants = {"w": matrix(), "v": matrix(1.0)}
+    model, ranges = static_ranges(text, constants, data, green=("op:Tanh",))
+    assert ranges["x"] == ranges_of(model, data, "l2")
+    _, alone = static_ranges(text, constants, data, red=("op:Tanh",))
+    assert alone["x"] != ranges["x"]
+
+
+@pytest.mark.parametrize("calibrator", ["minmax", "percentile", "entropy", "moving-average"])
+def test_a_calibrator_that_is_asked_for_is_taken_at_its_word(calibrator):
+    data = stream()
+    model, ranges = static_ranges(PRODUCT, {"w": matrix()}, data, calibrator=calibrator)
+    assert ranges["x"] == ranges_of(model, data, calibrator)
+
+
+def test_rows_of_zeros_say_nothing():
+    data = stream()
+    padded = [
+        {"x": np.concatenate([feeds["x"], np.zeros((300, CHANNELS), np.float32)])} for feeds in data
+    ]
+    _, ranges = static_ranges(PRODUCT, {"w": matrix()}, padded)
+    x = np.concatenate([feeds["x"] for feeds in padded])
+    assert x.min() <= ranges["x"].low < 0 < ranges["x"].high <= x.max()
+    zeros = [{"x": np.zeros((3, CHANNELS), np.float32)} for _ in range(2)]
+    _, ranges = static_ranges(PRODUCT, {"w": matrix()}, zeros)
+    assert (ranges["x"].low, ranges["x"].high) == (0, 1)
+
+
+def test_samples_without_rows_are_gone_over():
+    data = [*stream(2), {"x": np.zeros((0, CHANNELS), np.float32)}]
+    _, ranges = static_ranges(PRODUCT, {"w": matrix()}, data)
+    _, without = static_ranges(PRODUCT, {"w": matrix()}, data[:2])
+    assert ranges["x"] == without["x"]
+
+
+def test_options_of_a_calibrator_do_not_matter_where_nothing_is_clipped():
+    data = [{"x": np.clip(numbers(64, CHANNELS, seed=n), -1, 1)} for n in range(3)]
+    model, ranges = static_ranges(PRODUCT, {"w": matrix()}, data)
+    whole = ranges_of(model, data, Calibrator("minmax"))
+    assert whole.low <= ranges["x"].low < 0 < ranges["x"].high <= whole.high
