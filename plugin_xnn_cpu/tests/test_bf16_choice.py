@@ -1,0 +1,27 @@
+"""Which code of the bf16 kernels runs where none is named, against what Linux says there is."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native.operators import bf16_choice
+
+pytestmark = pytest.mark.once
+
+V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+"""What AVX-512 has in x86-64-v4, for which the kernels are compiled."""
+
+
+@pytest.mark.skipif(not cpu.flags(), reason="nothing says what this processor has")
+def test_the_best_is_what_the_processor_has():
+    flags = cpu.flags()
+    expected = "plain"
+    if platform.machine() == "x86_64":
+        if {"avx2", "fma"} <= flags:
+            expected = "avx2"
+        if flags >= V4:
+            expected = "avx512bf16" if "avx512_bf16" in flags else "avx512"
+    assert bf16_choice.code() == expected
