@@ -11,7 +11,8 @@ from cffi import FFI
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 HEADERS = ("xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "fp32_kernels.h")
 HEADERS += ("fp32_depthwise_kernels.h", "fp32_separable_kernels.h", "bf16_kernels.h")
-HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "workers.h", "weights.h", "tape.h")
+HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "widened_kernels.h")
+HEADERS += ("workers.h", "weights.h", "tape.h")
 
 _CONSTANT = re.compile(r"#define \w+ (?:0x)?[0-9a-fA-F]+u?$")
 

@@ -73,7 +73,8 @@ enum np_call {
   NP_FEW_ROWS = 80,
   NP_FP32_WINOGRAD = 81,
   NP_FP32_DEPTHWISE = 82,
-  NP_FP32_SEPARABLE = 83
+  NP_FP32_SEPARABLE = 83,
+  NP_WIDENED = 84
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from products_kit import after, run
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import kernels
@@ -18,8 +17,6 @@ from narrowpass_xnn_cpu.native.operators import few_rows, linear
 from narrowpass_xnn_cpu.native.operators.fp32_choice import fully_connected
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
-from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -27,27 +24,6 @@ pytestmark = pytest.mark.once
 
 UNBOUNDED = (-np.inf, np.inf)
 KINDS = ("float32", "float16", "int8", "int8 rows", "table")
-
-
-def run(operator, x: np.ndarray, threads: int = 1, residual=None, in_place=False) -> np.ndarray:
-    """Run an operator."""
-    pool = shared(threads)
-    params = operator.reshape(len(x), pool)
-    inputs = (0,) if residual is None else (0, 2)
-    tape = Tape([Entry(operator.call, inputs, 1, operator, params, True, "node")], 3)
-    result = np.full((len(x), operator.outputs), np.nan, np.float32)
-    if residual is not None:
-        if in_place:
-            result[...] = residual
-        tape.bind(2, result if in_place else residual)
-    workspace = aligned(operator.workspace)
-    rows = aligned(x.nbytes)[: x.nbytes].view(np.float32).reshape(x.shape)
-    rows[...] = x
-    tape.bind(0, rows)
-    tape.bind(1, result)
-    tape.bind_workspace(workspace, 0)
-    tape.run(pool)
-    return result
 
 
 def reads_with_avx2(kind: str, operator) -> bool:
@@ -121,19 +97,6 @@ def test_products(target, kind, outputs, channels, rows, threads, seed, clamped)
     exact = x.astype(np.float64) @ matrix.T + bias
     wanted = np.clip(exact, *limits)
     assert (np.abs(result - wanted) <= bound(kind, x, matrix)).all()
-
-
-def after(function: str, x: np.ndarray) -> np.ndarray:
-    """Give what a function of an epilogue makes of numbers."""
-    if function == "gelu":
-        return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-    if function == "tanh-gelu":
-        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-    if function == "silu":
-        return x / (1 + np.exp(-x))
-    if function == "hard-swish":
-        return x * np.clip(x / 6 + 0.5, 0, 1)
-    return np.clip(x, -1, 2)
 
 
 @pytest.mark.parametrize("target", ["best", "plain"])

@@ -35,6 +35,7 @@ from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
+from narrowpass_xnn_cpu.native.operators.widened import WidenedProduct, widens
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
@@ -53,7 +54,12 @@ _WIDE = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 _Made = (
-    AnyFullyConnected | AnyFullyConnectedInt8 | BlockedProduct | FewRows | TiledFullyConnectedBf16
+    AnyFullyConnected
+    | AnyFullyConnectedInt8
+    | BlockedProduct
+    | FewRows
+    | TiledFullyConnectedBf16
+    | WidenedProduct
 )
 
 
@@ -118,6 +124,7 @@ class Product:
         source = kernel if self._transposed else kernel.transpose(1, 0)
         self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
+        self._widened: WidenedProduct | None = None
         self._rows = rows
         few = rows is not None and rows <= MOST_ROWS
         blocks = _blocks(kernel)
@@ -239,7 +246,7 @@ class Product:
     def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         found = self._by_type(rows)
-        return (self._few(found) if rows <= MOST_ROWS else None) or found
+        return (self._few(found) if rows <= MOST_ROWS else self._many(found)) or found
 
     def _few(self, made: _Made) -> FewRows | None:
         """Give the operator for few rows of the same matrix, if there is one."""
@@ -251,12 +258,23 @@ class Product:
             return made.for_few_rows(self.epilogue.params())
         return None
 
+    def _many(self, made: _Made) -> WidenedProduct | None:
+        """Give the operator for many rows of a matrix that is packed for few, if there is one."""
+        if self._widened is None and isinstance(made, FullyConnectedInt8) and widens():
+            panels = made.panels()
+            if panels is not None:
+                sizes = self.channels, self.outputs
+                self._widened = WidenedProduct(*panels, *sizes, self.epilogue.params())
+        return self._widened
+
     @property
     def kernel(self) -> str:
         """What computes it, for people."""
         made = next(iter(self._operators.values()))
         if self._rows is not None and 0 < self._rows <= MOST_ROWS:
             made = self.operator(self._rows)
+        else:
+            made = self._many(made) or made
         return "few rows" if isinstance(made, FewRows) else f"{made.maker}fully connected"
 
     def _by_type(self, rows: int) -> _Made:

@@ -93,6 +93,11 @@ class Layout:
         """Give the bytes of a matrix."""
         return -(-outputs // self.width) * self.panel_bytes(channels)
 
+    def holds(self, block: Block, channels: int, outputs: int) -> bool:
+        """Tell whether a block has the size of such a matrix."""
+        size = self.size(channels, outputs)
+        return size <= block.size < size + _ROUNDED
+
 
 _KINDS = {
     "float32": ("NP_PANELS_F32", 4, 4, 1),
@@ -129,7 +134,7 @@ def layout_of(
     bias = (np.arange(outputs) % 1024 * 4).astype(np.float32)
     with WeightsCache().begin() as session:
         block = pack(matrix.astype(np.int8), bias, scales, session)
-        if block is None or not _fits(block, layout, _PROBED, outputs):
+        if block is None or not layout.holds(block, _PROBED, outputs):
             return None
         size = layout.size(_PROBED, outputs)
         raw = np.frombuffer(extension().ffi.buffer(block.address, size), np.uint8)
@@ -166,11 +171,6 @@ def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
     found += [field(dtype, 1) for dtype in ends[1:]]
     columns = [x.transpose(0, 2, 1, 3).reshape(len(panels) * width, -1)[:outputs] for x in found]
     return [x[:, :_PROBED] if i == 1 else x[:, 0] for i, x in enumerate(columns)]
-
-
-def _fits(block: Block, layout: Layout, channels: int, outputs: int) -> bool:
-    size = layout.size(channels, outputs)
-    return size <= block.size < size + _ROUNDED
 
 
 class FewRows(Operator):
@@ -214,7 +214,7 @@ class FewRows(Operator):
         epilogue: Fields,
     ) -> FewRows | None:
         """Give the operator over a block that XNNPACK packed; None where it cannot be read."""
-        if block is None or layout is None or not _fits(block, layout, channels, outputs):
+        if block is None or layout is None or not layout.holds(block, channels, outputs):
             return None
         return cls(block, owner, layout, channels, outputs, epilogue)
 

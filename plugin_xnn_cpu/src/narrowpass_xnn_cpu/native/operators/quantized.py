@@ -139,6 +139,18 @@ class FullyConnectedInt8(Operator):
             )
         return self._few
 
+    def panels(self) -> tuple[Block, object, Layout] | None:
+        """Give the packed matrix, what keeps it there and how it lies, if that is known.
+
+        For rows of float32 that are multiplied with weights as they are.
+        """
+        if self.quantizes_rows or self.block is None:
+            return None
+        layout = _layout(None, self.outputs)
+        if layout is None or not layout.holds(self.block, self.channels, self.outputs):
+            return None
+        return self.block, self._session, layout
+
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of a product whose rows are quantized."""
         checked_shape((rows, max(self.channels, self.outputs)))

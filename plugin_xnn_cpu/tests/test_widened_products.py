@@ -1,0 +1,105 @@
+"""Products of many rows with a matrix of int8, against float64.
+
+A weight is rounded once when it is scaled, the bias twice, and each product and sum once: a result
+may be off by (channels + 8) half units in the last place of the sum of magnitudes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from products_kit import after, run
+from xnn_kit import compile_model
+
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
+from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
+from narrowpass_xnn_cpu.native.operators.widened import WidenedProduct, widens
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+pytestmark = pytest.mark.once
+
+RNG = np.random.default_rng(5)
+
+
+def make(outputs: int, channels: int, seed: int, epilogue: Epilogue):
+    """Give the operator, its matrix and its bias; None for it where XNNPACK packs otherwise."""
+    rng = np.random.default_rng(seed)
+    integers = rng.integers(-127, 128, (outputs, channels), np.int8)
+    scale = (rng.random(outputs) + 0.5).astype(np.float32) / np.float32(64)
+    bias = rng.standard_normal(outputs).astype(np.float32)
+    stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
+    with WeightsCache().begin() as session:
+        panels = FullyConnectedInt8(stored, Weight.of(bias), session=session).panels()
+    made = panels and WidenedProduct(*panels, channels, outputs, epilogue.params())
+    return made, integers * scale[:, None].astype(np.float64), bias.astype(np.float64)
+
+
+def test_there_is_one():
+    made, *_ = make(64, 8, 0, Epilogue())
+    assert made is not None or not widens()
+
+
+@pytest.mark.parametrize("target", ["best", "plain"])
+@settings(max_examples=30, deadline=None)
+@given(
+    outputs=st.one_of(st.integers(1, 200), st.sampled_from([256, 1056])),
+    channels=st.one_of(st.integers(1, 70), st.sampled_from([768, 769, 1600])),
+    rows=st.one_of(st.integers(1, 40), st.sampled_from([190, 1100])),
+    threads=st.integers(1, 3),
+    function=st.sampled_from(FUNCTIONS),
+    residual=st.sampled_from(["", "before", "after"]),
+    seed=st.integers(0, 1 << 20),
+)
+def test_products(target, outputs, channels, rows, threads, function, residual, seed):
+    if target == "plain":
+        rows = min(rows, 40)  # it is slow
+    limits = (-1.0, 2.0) if function == "clamp" else (-np.inf, np.inf)
+    epilogue = Epilogue(function, limits, residual)
+    operator, matrix, bias = make(outputs, channels, seed, epilogue)
+    if operator is None:
+        return
+    rng = np.random.default_rng(seed + 1)
+    x = rng.standard_normal((rows, channels)).astype(np.float32)
+    added = rng.standard_normal((rows, outputs), np.float32) if residual else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "TARGET", target)
+        result = run(operator, x, threads, added)
+    exact = x.astype(np.float64) @ matrix.T + bias
+    if residual == "before":
+        exact += added
+    wanted = after(function, exact)
+    if residual == "after":
+        wanted += added
+    magnitudes = np.abs(x).astype(np.float64) @ np.abs(matrix).T + np.abs(bias) + 4
+    # The functions' own error is 1e-6 of their argument at most, and their slope below 1.2.
+    allowed = 1.2 * (channels + 8) * 2.0**-24 * magnitudes + 3e-6 * (np.abs(exact) + 2)
+    assert (np.abs(result - wanted) <= allowed).all()
+
+
+@pytest.mark.parametrize("rows", [1, 5, 130])
+def test_models(rows):
+    integers = RNG.integers(-127, 128, (96, 72)).astype(np.int8)
+    scales = (RNG.random(72) / 32).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1),
+            helper.make_node("MatMul", ["x", "d"], ["y"], name="product"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 96])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 72])],
+        [numpy_helper.from_array(integers, "w"), numpy_helper.from_array(scales, "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = RNG.standard_normal((rows, 96)).astype(np.float32)
+    program = compile_model(model)
+    (plan,) = [plan for plan in program.explain() if plan.node == "product"]
+    assert ("xnn" in plan.kernel) != widens()
+    (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(program.run({"x": x})["y"], wanted, rtol=1e-5, atol=2e-5)
