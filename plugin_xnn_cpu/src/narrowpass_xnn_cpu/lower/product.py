@@ -35,7 +35,7 @@ from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
-from narrowpass_xnn_cpu.native.operators.widened import WidenedProduct, widens
+from narrowpass_xnn_cpu.native.operators.widened import LEAST_ROWS, WidenedProduct, widens
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
@@ -246,7 +246,10 @@ class Product:
     def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         found = self._by_type(rows)
-        return (self._few(found) if rows <= MOST_ROWS else self._many(found)) or found
+        other = self._few(found) if rows <= MOST_ROWS else None
+        if rows >= LEAST_ROWS:
+            other = self._many(found)
+        return other or found
 
     def _few(self, made: _Made) -> FewRows | None:
         """Give the operator for few rows of the same matrix, if there is one."""
@@ -271,9 +274,9 @@ class Product:
     def kernel(self) -> str:
         """What computes it, for people."""
         made = next(iter(self._operators.values()))
-        if self._rows is not None and 0 < self._rows <= MOST_ROWS:
+        if self._rows:
             made = self.operator(self._rows)
-        else:
+        elif self._rows is None:
             made = self._many(made) or made
         return "few rows" if isinstance(made, FewRows) else f"{made.maker}fully connected"
 

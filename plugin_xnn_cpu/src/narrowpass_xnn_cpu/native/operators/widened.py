@@ -18,6 +18,8 @@ from narrowpass_xnn_cpu.native.operators.tiled_fp32 import lanes
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.entry import Block
 
+LEAST_ROWS = 16
+"""With fewer, widening takes longer than it saves: 14 are two of XNNPACK's tiles."""
 _COLUMNS = 64
 """That are widened together: those of the widest tile of float32."""
 _DEPTH = 768
