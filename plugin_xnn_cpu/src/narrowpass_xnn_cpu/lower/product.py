@@ -246,10 +246,9 @@ class Product:
     def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""
         found = self._by_type(rows)
-        other = self._few(found) if rows <= MOST_ROWS else None
-        if rows >= LEAST_ROWS:
-            other = self._many(found)
-        return other or found
+        if rows <= MOST_ROWS:
+            return self._few(found) or found
+        return (self._many(found) if rows >= LEAST_ROWS else None) or found
 
     def _few(self, made: _Made) -> FewRows | None:
         """Give the operator for few rows of the same matrix, if there is one."""

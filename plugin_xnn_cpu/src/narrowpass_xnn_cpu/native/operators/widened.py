@@ -32,7 +32,7 @@ _PARTS = 4
 
 def widens() -> bool:
     """Tell whether the kernel is faster than XNNPACK's here: it is written for 16 lanes."""
-    return lanes() >= extension().lib.NP_WIDENED_COLUMNS
+    return lanes() >= int(extension().lib.NP_WIDENED_COLUMNS)
 
 
 class WidenedProduct(Operator):
