@@ -16,11 +16,7 @@
 typedef struct {
   const struct np_widened_params *params;
   np_fp32_multiply *multiply;
-  np_epilogue_tile *end;
-  struct np_epilogue epilogue;
   const float *in;
-  const float *before; /* residuals */
-  const float *after;
   float *out;
   uint8_t *scratch;
 } job;
@@ -55,8 +51,6 @@ static void widen_panels(const struct np_widened_params *p, size_t first, size_t
 static void some_rows(const job *task, size_t row, size_t rows, size_t first, size_t last,
                       uint8_t *scratch) {
   const struct np_widened_params *p = task->params;
-  const struct np_epilogue *e = &task->epilogue;
-  const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
   static const int32_t runs[1] = {0};
   float *weights = (float *)scratch, *bias = (float *)(scratch + p->bias_offset);
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
@@ -68,7 +62,6 @@ static void some_rows(const job *task, size_t row, size_t rows, size_t first, si
       const size_t end = n + p->together < last ? n + p->together : last;
       const size_t column = n * p->width;
       const size_t columns = (end * p->width < p->outputs ? end * p->width : p->outputs) - column;
-      const size_t at = row * p->outputs + column;
       /* Code for few columns has rows of weights of as many registers as it needs. */
       const size_t stride = (columns + PIECE - 1) / PIECE * PIECE;
       const size_t inputs = ends ? left : p->depth;
@@ -83,16 +76,12 @@ static void some_rows(const job *task, size_t row, size_t rows, size_t first, si
           .weights = weights,
           .ahead = weights, /* they are near already */
           .bias = start == 0 ? bias : NULL,
-          .residual = start == 0 && task->before != NULL ? task->before + at : NULL,
           .columns = columns,
           .lanes = PIECE,
-          .out = task->out + at,
+          .out = task->out + row * p->outputs + column,
           .out_stride = p->outputs,
-          .low = ends && simple ? e->low : -INFINITY,
-          .high = ends && simple ? e->high : INFINITY,
-          .end = ends && !simple ? task->end : NULL,
-          .epilogue = e,
-          .after = task->after == NULL ? NULL : task->after + at,
+          .low = ends ? p->low : -INFINITY,
+          .high = ends ? p->high : INFINITY,
       };
       task->multiply(&panel);
     }
@@ -117,16 +106,10 @@ int np_widened(const void *params, const void *const *inputs, void *out, void *w
   job task = {
       .params = p,
       .multiply = np_fp32_multiply_for(PIECE, p->target),
-      .end = np_epilogue_for(p->target),
-      .epilogue = p->epilogue,
       .in = inputs[0],
-      .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
-      .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
       .out = out,
       .scratch = workspace,
   };
-  /* What is added before is part of the sums already when the epilogue begins. */
-  if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
   const size_t bands = (p->rows + p->band - 1) / p->band;
   np_divide(work < SMALL_WORK ? NULL : workers, part, &task, bands * p->parts,

@@ -4,15 +4,14 @@
 #ifndef NARROWPASS_WIDENED_KERNELS_H
 #define NARROWPASS_WIDENED_KERNELS_H
 
-#include "epilogue.h"
+#include "kernels.h"
 
 /* That are widened at a time: lanes of the code of AVX-512. */
 #define NP_WIDENED_COLUMNS 16
 
-/* out = epilogue(row · matrix + bias), of a matrix that lies as NP_PANELS_INT8 says; the second input
- * is the residual, if any. Panels that lie one after the other are widened and scaled together, a
- * part of the inputs at a time, into the scratch memory of a thread, and all rows of a band are
- * multiplied with them there. */
+/* out = clamp(row · matrix + bias, low, high), of a matrix that lies as NP_PANELS_INT8 says. Panels
+ * that lie one after the other are widened and scaled together, a part of the inputs at a time, into
+ * the scratch memory of a thread, and all rows of a band are multiplied with them there. */
 struct np_widened_params {
   const void *packed;
   size_t rows;
@@ -24,7 +23,8 @@ struct np_widened_params {
   size_t depth;          /* inputs of a part */
   size_t band;           /* rows */
   size_t parts;          /* that the panels are divided into, for threads */
-  struct np_epilogue epilogue;
+  float low;
+  float high;
   int32_t target;        /* NP_TARGET_* */
   size_t bias_offset;    /* bytes, in a thread's scratch memory, which widened weights begin */
   size_t pixels_offset;  /* where rows start */

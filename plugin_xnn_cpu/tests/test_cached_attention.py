@@ -11,6 +11,7 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
+from narrowpass.meters import Extremes
 from narrowpass_xnn_cpu.native import kernels
 
 pytestmark = pytest.mark.once
@@ -171,8 +172,14 @@ def test_others_read_keys_and_values_too(body):
 def test_values_that_are_observed_are_whole():
     model = model_of()
     feeds = feeds_of(2, 1, 20, 1, 16, 16)
-    with compile_model(model, keep=("k",)) as program:
-        np.testing.assert_array_equal(program.run(feeds)["k"], exact(feeds)["k"].astype(np.float32))
+    keys = exact(feeds)["k"]
+    with compile_model(model, keep=("k",), observe=True) as program:
+        # What is observed is copied before.
+        assert kernel_of(program, feeds) == ["attention"]
+        meter = Extremes()
+        program.observe(feeds, {"k": meter})
+    keys = keys.astype(np.float32)
+    assert (meter.low, meter.high) == (keys.min(), keys.max())
 
 
 @pytest.mark.parametrize("rows", [1, 3])

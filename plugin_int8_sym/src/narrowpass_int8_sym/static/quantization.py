@@ -129,7 +129,6 @@ class Static:
         def progress(done: int, total: int) -> None:
             ctx.progress("calibrating", done, total)
 
-        # Extremes are soon found again, and what was told of is not to begin anew.
         return calibrate(
             model,
             names,
@@ -138,9 +137,7 @@ class Static:
             calibrator,
             symmetric=self.scheme.symmetric,
             # Extremes are soon found again, and what was told of is not to begin anew.
-            progress=None
-            if again
-            else lambda done, total: ctx.progress("calibrating", done, total),
+            progress=None if again else progress,
             limit=self.samples,
             cache=self.cache,
         )

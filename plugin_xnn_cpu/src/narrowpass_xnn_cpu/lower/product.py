@@ -266,7 +266,7 @@ class Product:
             panels = made.panels()
             if panels is not None:
                 sizes = self.channels, self.outputs
-                self._widened = WidenedProduct(*panels, *sizes, self.epilogue.params())
+                self._widened = WidenedProduct(*panels, *sizes, self.epilogue.limits)
         return self._widened
 
     @property

@@ -12,8 +12,8 @@ from typing import Any
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import Operator, checked_shape
-from narrowpass_xnn_cpu.native.operators.few_rows import Fields, Layout
+from narrowpass_xnn_cpu.native.operators.base import Operator, Range, checked_range, checked_shape
+from narrowpass_xnn_cpu.native.operators.few_rows import Layout
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import lanes
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.entry import Block
@@ -46,7 +46,7 @@ class WidenedProduct(Operator):
         layout: how it lies: in panels of int8.
         channels: inputs.
         outputs: outputs.
-        epilogue: the fields of ``struct np_epilogue``: what becomes of sums.
+        limits: what the output is clamped to.
     """
 
     call = "NP_WIDENED"
@@ -59,18 +59,19 @@ class WidenedProduct(Operator):
         layout: Layout,
         channels: int,
         outputs: int,
-        epilogue: Fields,
+        limits: Range,
     ) -> None:
         super().__init__()
         self.handle = self._ffi.NULL
         self.channels, self.outputs = channels, outputs
         self._address, self._owner = block.address, owner
-        self._layout, self._epilogue = layout, epilogue
+        self._layout, self._limits = layout, checked_range(limits)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
         checked_shape((rows, max(self.channels, self.outputs)))
         width, channels = self._layout.width, self.channels
+        low, high = map(tiled.float32, self._limits)
         depth = -(-channels // -(-channels // _DEPTH))
         together = max(1, _COLUMNS // width)
         band, bands = tiled.even_bands(rows, max(24, _BAND_BYTES // (4 * depth)))
@@ -93,7 +94,8 @@ class WidenedProduct(Operator):
             "depth": depth,
             "band": band,
             "parts": parts,
-            "epilogue": self._epilogue,
+            "low": low,
+            "high": high,
             "target": kernels.code(),
             "bias_offset": bias_offset,
             "pixels_offset": pixels_offset,
