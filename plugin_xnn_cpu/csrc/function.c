@@ -28,7 +28,7 @@ NP_INLINE float exp_of_rest(float x, float n) {
 }
 
 NP_INLINE float power_of_two(int32_t n) { /* from -127, which gives 0, to 128, infinity */
-  const int32_t bits = (n + 127) << 23;
+  const uint32_t bits = ((uint32_t)n + 127u) << 23;
   float power;
   memcpy(&power, &bits, sizeof power);
   return power;
@@ -69,9 +69,9 @@ NP_INLINE float exponential_of(float x) {
 NP_INLINE float logarithm_of(float x) {
   int32_t bits;
   memcpy(&bits, &x, sizeof bits);
-  const int32_t moved = bits - 0x3f3504f3; /* sqrt(1/2) */
-  const float e = (float)(moved >> 23);
-  const int32_t rest = bits - (moved & ~0x7fffff);
+  const uint32_t moved = (uint32_t)bits - 0x3f3504f3u; /* sqrt(1/2) */
+  const float e = (float)((int32_t)moved >> 23);
+  const uint32_t rest = (uint32_t)bits - (moved & ~0x7fffffu);
   float m;
   memcpy(&m, &rest, sizeof m);
   m -= 1.0f;
