@@ -51,18 +51,24 @@ static double work_of(const struct np_attention_params *p) {
   return scores * (double)(p->depth + p->values);
 }
 
+static np_attention_job job_of(const struct np_attention_params *p, const void *const *inputs,
+                               void *out, void *workspace) {
+  return (np_attention_job){
+      .params = p,
+      .q = inputs[0],
+      .k = inputs[1],
+      .v = inputs[2],
+      .mask = p->mask == NP_MASK_NONE ? NULL : inputs[3],
+      .out = out,
+      .scratch = workspace,
+      .heads = p->parts == 1 ? heads_of(p) : 0,
+  };
+}
+
 int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
                  np_workers *workers) {
   const struct np_attention_params *p = params;
-  const void *mask = p->mask == NP_MASK_NONE ? NULL : inputs[3];
-  np_attention_job task = {.params = p,
-                           .q = inputs[0],
-                           .k = inputs[1],
-                           .v = inputs[2],
-                           .mask = mask,
-                           .out = out,
-                           .scratch = workspace,
-                           .heads = p->parts == 1 ? heads_of(p) : 0};
+  np_attention_job task = job_of(p, inputs, out, workspace);
   np_workers *const used = work_of(p) < SMALL_WORK ? NULL : workers;
   np_divide(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
   return 0;
@@ -87,16 +93,10 @@ int np_cached_attention(const void *params, const void *const *inputs, void *out
     }
     return p->rows == 0 ? 0 : np_attention(p, inputs, out, workspace, workers);
   }
-  np_attention_job task = {.params = p,
-                           .q = inputs[0],
-                           .k = inputs[1],
-                           .v = inputs[2],
-                           .mask = inputs[3],
-                           .out = out,
-                           .scratch = workspace,
-                           .cached = c,
-                           .past_k = caches[0],
-                           .past_v = caches[1]};
+  np_attention_job task = job_of(p, inputs, out, workspace);
+  task.cached = c;
+  task.past_k = caches[0];
+  task.past_v = caches[1];
   /* Copies from and to memory take longer than what is computed. */
   np_workers *const used = work_of(p) < SMALL_WORK && !c->streamed ? NULL : workers;
   np_divide(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);

@@ -3,11 +3,11 @@
  * Who includes this defines LANES, the floats of a register; SUMS, how many of them a tile's sums
  * may take; COLUMNS, the most registers of a row of a tile; HEAD and ROWS_OF_CACHE, names of
  * functions; TARGET, their attribute; STREAM(to, x) and STREAMED(), which write a vector past the
- * caches, to a multiple of its size, and end such writing; and where there are instructions for them
- * LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x times 2 to the power of n,
- * or 0. */
+ * caches, to a multiple of its size, and end such writing; and where there are instructions for
+ * them LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x times 2 to the power
+ * of n, or 0. */
 #if defined(__GNUC__) && !defined(__clang__)
-/* Vectors are passed between functions that become one: there is no calling convention to change. */
+/* Vectors are passed between functions that become one: no calling convention is to change. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
@@ -64,7 +64,7 @@ INLINE void turn(const float *in, ptrdiff_t in_stride, float *out, size_t out_st
 
 /* keys[n][d] to panels of columns: packed[panel][d][width], filled up with zeros. */
 INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth,
-                         float *packed) {
+                      float *packed) {
   for (size_t first = 0; first < keys;) {
     const size_t width = panel_width(first, keys);
     const size_t here = keys - first < width ? keys - first : width;
@@ -91,7 +91,7 @@ INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t dept
 
 /* values[n][e] to panels of columns: packed[panel][n][width], filled up with zeros. */
 INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t values,
-                           float *packed) {
+                        float *packed) {
   for (size_t first = 0; first < values;) {
     const size_t width = panel_width(first, values);
     const size_t here = values - first < width ? values - first : width;
@@ -109,7 +109,7 @@ INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t va
 
 /* Element `d` of each row times a row of a panel. */
 INLINE void multiply_step(vec sums[][COLUMNS], const float *a, ptrdiff_t a_stride,
-                             const float *panel, size_t d, const int rows, const int columns) {
+                          const float *panel, size_t d, const int rows, const int columns) {
   vec b[COLUMNS];
   UNROLL for (int c = 0; c < columns; c++) b[c] = *(const vec *)(panel + c * LANES);
   UNROLL for (int m = 0; m < rows; m++) {
@@ -121,7 +121,7 @@ INLINE void multiply_step(vec sums[][COLUMNS], const float *a, ptrdiff_t a_strid
 /* out[m][0:width] = a[m][0:depth] · panel[0:depth][0:width] for `rows` rows; `rows` and `columns`,
  * the vectors of a row, are constants of the caller, so that all sums stay in registers. */
 INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, size_t depth,
-                        float *out, ptrdiff_t out_stride, const int rows, const int columns) {
+                     float *out, ptrdiff_t out_stride, const int rows, const int columns) {
   vec sums[MOST_ROWS][COLUMNS];
   UNROLL for (int m = 0; m < rows; m++) {
     UNROLL for (int c = 0; c < columns; c++) sums[m][c] = splat(0.0f);
@@ -145,7 +145,7 @@ INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, siz
 
 /* `rows` rows with a panel: as few tiles as there can be, of about as many rows each. */
 INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, const float *panel,
-                              size_t depth, float *out, ptrdiff_t out_stride, const int columns) {
+                           size_t depth, float *out, ptrdiff_t out_stride, const int columns) {
   const int most = SUMS / columns < MOST_ROWS ? SUMS / columns : MOST_ROWS;
   size_t left = (rows + (size_t)most - 1) / (size_t)most;
   for (size_t here; rows > 0; rows -= here, left--) {
@@ -187,116 +187,7 @@ TARGET static void multiply_block(const float *a, ptrdiff_t a_stride, size_t row
   }
 }
 
-/* One row of scores to scores · scale + mask, in place; gives the largest. There is room for whole
- * vectors: what is beyond `keys` becomes -infinity. */
-INLINE float mask_row(float *scores, size_t keys, float scale, const float *mask,
-                         const int step) {
-  const float alike = step ? 0.0f : mask[0];
-  vec most[4]; /* a comparison takes long */
-  for (int i = 0; i < 4; i++) most[i] = splat(-INFINITY);
-  size_t n = 0;
-  for (; n + 4 * LANES <= keys; n += 4 * LANES) {
-    for (int i = 0; i < 4; i++) {
-      vec x = *(const vec *)(scores + n + i * LANES) * scale;
-      x = step ? x + *(const vec *)(mask + n + i * LANES) : x + alike;
-      *(vec *)(scores + n + i * LANES) = x;
-      most[i] = larger(x, most[i]);
-    }
-  }
-  for (; n + LANES <= keys; n += LANES) {
-    vec x = *(const vec *)(scores + n) * scale;
-    x = step ? x + *(const vec *)(mask + n) : x + alike;
-    *(vec *)(scores + n) = x;
-    most[0] = larger(x, most[0]);
-  }
-  if (n < keys) {
-    static const ivec lanes = {NP_NUMBERS};
-    const size_t here = keys - n;
-    vec added = splat(alike);
-    if (step) memcpy(&added, mask + n, here * sizeof(float));
-    const vec x = *(const vec *)(scores + n) * scale + added;
-    *(vec *)(scores + n) = choose(lanes < (int32_t)here, x, splat(-INFINITY));
-    most[1] = larger(*(const vec *)(scores + n), most[1]);
-  }
-  return largest_of(larger(larger(most[0], most[1]), larger(most[2], most[3])));
-}
-
-/* The same with a mask of bytes: where they are not 0 is what they say of `fill`. */
-INLINE float choose_row(float *scores, size_t keys, float scale, const uint8_t *mask,
-                           const int step, const int filled, float fill) {
-  typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-  static const ivec lanes = {NP_NUMBERS};
-  vec most = splat(-INFINITY);
-  for (size_t n = 0; n < keys; n += LANES) {
-    const size_t here = keys - n < LANES ? keys - n : LANES;
-    bytes read = mask[0] - (bytes){0};
-    if (step && here == LANES) {
-      read = *(const bytes *)(mask + n);
-    } else if (step) {
-      memcpy(&read, mask + n, here);
-    }
-    const ivec set = __builtin_convertvector(read, ivec) != 0;
-    vec x = *(const vec *)(scores + n) * scale;
-    x = filled ? choose(set, splat(fill), x) : choose(set, x, splat(fill));
-    if (here < LANES) x = choose(lanes < (int32_t)here, x, splat(-INFINITY));
-    *(vec *)(scores + n) = x;
-    most = larger(x, most);
-  }
-  return largest_of(most);
-}
-
-/* A row of scores, scaled and masked. */
-INLINE float mask_any(const struct np_attention_params *p, float *row, const void *mask,
-                         ptrdiff_t offset) {
-  static const float nothing = 0.0f;
-  const int step = p->mask_strides[4] != 0;
-  switch (p->mask) {
-    case NP_MASK_NONE:
-      return mask_row(row, p->keys, p->scale, &nothing, 0);
-    case NP_MASK_ADDED: {
-      const float *added = (const float *)mask + offset;
-      return step ? mask_row(row, p->keys, p->scale, added, 1)
-                  : mask_row(row, p->keys, p->scale, added, 0);
-    }
-    default: {
-      const uint8_t *chosen = (const uint8_t *)mask + offset;
-      const int filled = p->mask == NP_MASK_FILLED;
-      return choose_row(row, p->keys, p->scale, chosen, step, filled, p->fill);
-    }
-  }
-}
-
-/* One row to exp(row - largest), in place; gives the sum. */
-INLINE float exponentiate(float *row, size_t keys, float largest) {
-  vec sums = splat(0.0f);
-  for (size_t n = 0; n < keys; n += LANES) {
-    const vec e = exp_of_at_most_0(*(const vec *)(row + n) - largest);
-    *(vec *)(row + n) = e;
-    sums += e;
-  }
-  return sum_of(sums);
-}
-
-/* Rows of scores to their exponentials, before they are divided by their sums. A row's largest and
- * its sum take long to come; what else there is to do for other rows fills the time. `offset` is
- * where the first row's mask starts. */
-INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,
-                     ptrdiff_t offset, float *sums) {
-  const struct np_attention_params *p = task->params;
-  float largest[NP_ATTENTION_MOST_ROWS];
-  for (size_t m = 0; m < rows; m++) {
-    const ptrdiff_t at = offset + (ptrdiff_t)m * p->mask_strides[3];
-    largest[m] = mask_any(p, scores + m * row_size, task->mask, at);
-  }
-  for (size_t m = 0; m < rows; m++) {
-    float *row = scores + m * row_size;
-    sums[m] = exponentiate(row, p->keys, largest[m]);
-    if (p->safe && sums[m] != sums[m]) {
-      for (size_t n = 0; n < p->keys; n++) row[n] = 0.0f;
-      sums[m] = 1.0f;
-    }
-  }
-}
+#include "attention_softmax_code.h"
 
 /* Which head this is, on each of the axes that heads have. */
 INLINE void place_of(const struct np_attention_params *p, size_t number, size_t *at) {
@@ -309,6 +200,36 @@ INLINE void place_of(const struct np_attention_params *p, size_t number, size_t 
 INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
   return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
          (ptrdiff_t)at[2] * strides[2];
+}
+
+/* A head of each operand, and of the result. */
+typedef struct {
+  const float *q;
+  const float *k;
+  const float *v;
+  float *out;
+  ptrdiff_t masked; /* where its mask starts */
+} head_parts;
+
+INLINE head_parts parts_of(const np_attention_job *task, const size_t *at) {
+  const struct np_attention_params *p = task->params;
+  return (head_parts){
+      .q = task->q + start_of(at, p->q_strides),
+      .k = task->k + start_of(at, p->k_strides),
+      .v = task->v + start_of(at, p->v_strides),
+      .out = task->out + start_of(at, p->out_strides),
+      .masked = start_of(at, p->mask_strides),
+  };
+}
+
+/* One row of results, divided by the sum of its weights; `to` may be `from`. */
+INLINE void divide(const float *from, float sum, float *to, size_t values) {
+  const float factor = 1.0f / sum;
+  size_t e = 0;
+  for (; e + LANES <= values; e += LANES) {
+    *(vec *)(to + e) = *(const vec *)(from + e) * factor;
+  }
+  for (; e < values; e++) to[e] = from[e] * factor;
 }
 
 #include "attention_few_code.h"
@@ -341,33 +262,19 @@ INLINE void ask_for_part(const np_attention_job *task, size_t number, size_t par
   ask(task->v + start_of(at, p->v_strides), p->v_strides[3], first_key, last_key, p->values, 0);
 }
 
-/* One row of results, divided by the sum of its weights. */
-INLINE void divide(const float *from, float sum, float *to, size_t values) {
-  const float factor = 1.0f / sum;
-  size_t e = 0;
-  for (; e + LANES <= values; e += LANES) {
-    *(vec *)(to + e) = *(const vec *)(from + e) * factor;
-  }
-  for (; e < values; e++) to[e] = from[e] * factor;
-}
-
 TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size_t last,
                  float *scratch) {
   const struct np_attention_params *p = task->params;
   size_t at[3];
   place_of(p, number, at);
-  const float *q = task->q + start_of(at, p->q_strides);
-  const float *k = task->k + start_of(at, p->k_strides);
-  const float *v = task->v + start_of(at, p->v_strides);
-  float *out = task->out + start_of(at, p->out_strides);
-  const ptrdiff_t masked = start_of(at, p->mask_strides);
+  const head_parts h = parts_of(task, at);
   const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
   if (last - first < NP_ATTENTION_FEW_ROWS) {
     for (size_t m = first; m < last; m++) {
-      row_of_head(task, q + (ptrdiff_t)m * p->q_strides[3], k, v,
-                  masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
-                  out + (ptrdiff_t)m * p->out_strides[3]);
+      row_of_head(task, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
+                  h.masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
+                  h.out + (ptrdiff_t)m * p->out_strides[3]);
     }
     return;
   }
@@ -376,20 +283,20 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
   float *scores = packed_values + p->keys * values;
   float *results = scores + p->block * keys;
   float sums[NP_ATTENTION_MOST_ROWS];
-  pack_keys(k, p->k_strides[3], p->keys, p->depth, packed_keys);
-  pack_values(v, p->v_strides[3], p->keys, p->values, packed_values);
+  pack_keys(h.k, p->k_strides[3], p->keys, p->depth, packed_keys);
+  pack_values(h.v, p->v_strides[3], p->keys, p->values, packed_values);
   const size_t blocks = (last - first + p->block - 1) / p->block;
   for (size_t start = first, block = 0; start < last; start += p->block, block++) {
     const size_t rows = last - start < p->block ? last - start : p->block;
     if (number + 1 < task->heads) ask_for_part(task, number + 1, block, blocks);
-    ask(out, p->out_strides[3], start, start + rows, p->values, 1);
-    multiply_block(q + (ptrdiff_t)start * p->q_strides[3], p->q_strides[3], rows, packed_keys,
+    ask(h.out, p->out_strides[3], start, start + rows, p->values, 1);
+    multiply_block(h.q + (ptrdiff_t)start * p->q_strides[3], p->q_strides[3], rows, packed_keys,
                    p->depth, p->keys, scores, (ptrdiff_t)keys);
-    weigh(task, scores, keys, rows, masked + (ptrdiff_t)start * p->mask_strides[3], sums);
+    weigh(task, scores, keys, rows, h.masked + (ptrdiff_t)start * p->mask_strides[3], sums);
     multiply_block(scores, (ptrdiff_t)keys, rows, packed_values, p->keys, p->values, results,
                    (ptrdiff_t)values);
     for (size_t m = 0; m < rows; m++) {
-      divide(results + m * values, sums[m], out + (ptrdiff_t)(start + m) * p->out_strides[3],
+      divide(results + m * values, sums[m], h.out + (ptrdiff_t)(start + m) * p->out_strides[3],
              p->values);
     }
   }

@@ -9,7 +9,7 @@
 
 /* Scores of one query row with keys as they lie. */
 INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
-                             size_t depth, float *scores) {
+                          size_t depth, float *scores) {
   const size_t whole = depth - depth % LANES;
   for (size_t n = 0; n < keys; n++, k += stride) {
     vec sums = splat(0.0f);
@@ -22,7 +22,7 @@ INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size
 
 /* out += weighted sum of the values as they lie. */
 INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride, size_t keys,
-                          size_t values, float *out) {
+                       size_t values, float *out) {
   size_t e = 0;
   for (; e + 4 * LANES <= values; e += 4 * LANES) {
     vec sums[4];
@@ -46,20 +46,16 @@ INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride, s
   }
 }
 
-INLINE void divide_by(float sum, size_t values, float *out) {
-  for (size_t e = 0; e < values; e++) out[e] /= sum;
-}
-
 /* One row of a head whose keys and values lie in one place each. */
 INLINE void row_of_head(const np_attention_job *task, const float *q, const float *k,
-                           const float *v, ptrdiff_t masked, float *scores, float *out) {
+                        const float *v, ptrdiff_t masked, float *scores, float *out) {
   const struct np_attention_params *p = task->params;
   float sum;
   scores_of_row(q, k, p->k_strides[3], p->keys, p->depth, scores);
   weigh(task, scores, 0, 1, masked, &sum);
   memset(out, 0, p->values * sizeof *out);
   add_values(scores, v, p->v_strides[3], p->keys, p->values, out);
-  divide_by(sum, p->values, out);
+  divide(out, sum, out, p->values);
 }
 
 /* Copy a block of a cache. What lies AHEAD of it is asked for on the way: requests for all of it at
@@ -85,13 +81,10 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
   const struct np_cached_attention_params *c = task->cached;
   size_t at[3];
   place_of(p, number, at);
-  const float *q = task->q + start_of(at, p->q_strides);
+  const head_parts h = parts_of(task, at);
   const float *past_k = task->past_k + start_of(at, c->k_strides);
   const float *past_v = task->past_v + start_of(at, c->v_strides);
-  float *k = (float *)task->k + start_of(at, p->k_strides);
-  float *v = (float *)task->v + start_of(at, p->v_strides);
-  float *out = task->out + start_of(at, p->out_strides);
-  const ptrdiff_t masked = start_of(at, p->mask_strides);
+  float *k = (float *)h.k, *v = (float *)h.v; /* they are written here, and nowhere else */
   const size_t past = c->past, depth = p->depth, values = p->values;
   const size_t wide = (p->keys + LANES - 1) / LANES * LANES;
   float sums[NP_ATTENTION_CACHE_ROWS];
@@ -101,16 +94,16 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
     const float *from = past_k + n * depth;
     copy_block(from, k + n * depth, here * depth, c->streamed);
     for (size_t m = 0; m < p->rows; m++) {
-      scores_of_row(q + (ptrdiff_t)m * p->q_strides[3], from, (ptrdiff_t)depth, here, depth,
+      scores_of_row(h.q + (ptrdiff_t)m * p->q_strides[3], from, (ptrdiff_t)depth, here, depth,
                     scratch + m * wide + n);
     }
   }
   for (size_t m = 0; m < p->rows; m++) {
-    scores_of_row(q + (ptrdiff_t)m * p->q_strides[3], k + past * depth, (ptrdiff_t)depth,
+    scores_of_row(h.q + (ptrdiff_t)m * p->q_strides[3], k + past * depth, (ptrdiff_t)depth,
                   p->keys - past, depth, scratch + m * wide + past);
-    memset(out + (ptrdiff_t)m * p->out_strides[3], 0, values * sizeof *out);
+    memset(h.out + (ptrdiff_t)m * p->out_strides[3], 0, values * sizeof *h.out);
   }
-  weigh(task, scratch, wide, p->rows, masked, sums);
+  weigh(task, scratch, wide, p->rows, h.masked, sums);
   block = 1 + (BLOCK_FLOATS - 1) / values;
   for (size_t n = 0; n < past; n += block) {
     const size_t here = past - n < block ? past - n : block;
@@ -118,14 +111,14 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
     copy_block(from, v + n * values, here * values, c->streamed);
     for (size_t m = 0; m < p->rows; m++) {
       add_values(scratch + m * wide + n, from, (ptrdiff_t)values, here, values,
-                 out + (ptrdiff_t)m * p->out_strides[3]);
+                 h.out + (ptrdiff_t)m * p->out_strides[3]);
     }
   }
   for (size_t m = 0; m < p->rows; m++) {
-    float *to = out + (ptrdiff_t)m * p->out_strides[3];
+    float *to = h.out + (ptrdiff_t)m * p->out_strides[3];
     add_values(scratch + m * wide + past, v + past * values, (ptrdiff_t)values, p->keys - past,
                values, to);
-    divide_by(sums[m], values, to);
+    divide(to, sums[m], to, values);
   }
   if (c->streamed) STREAMED();
 }

@@ -60,8 +60,8 @@ np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float
 typedef int np_scratch_kernel(const void *params, const void *const *inputs, void *out,
                               void *workspace, np_workers *workers);
 
-np_scratch_kernel np_attention, np_cached_attention, np_int8_convolution, np_int8_depthwise, np_int8_product,
-    np_int8_winograd, np_int8_quad_depthwise, np_fp32_convolution, np_fp32_winograd,
+np_scratch_kernel np_attention, np_cached_attention, np_int8_convolution, np_int8_depthwise,
+    np_int8_product, np_int8_winograd, np_int8_quad_depthwise, np_fp32_convolution, np_fp32_winograd,
     np_fp32_depthwise, np_fp32_separable, np_bf16_convolution, np_nbits, np_widened;
 
 /* NP_FULLY_CONNECTED_INT8_ROWS. */
