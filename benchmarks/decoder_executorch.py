@@ -6,10 +6,10 @@ group ``executorch``; what its files cannot hold, as more than 2 GB, it says by 
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
+import lower_executorch
 import numpy as np
 import onnx
 import torch
@@ -107,40 +107,7 @@ def lower(
         target: the file.
         dynamic: whether matrices are int8, per output, and rows are quantized as they come.
     """
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackDynamicallyQuantizedPartitioner,
-        XnnpackPartitioner,
-    )
-    from executorch.exir import to_edge_transform_and_lower
-
     given = tuple(torch.from_numpy(array) for array in feeds.values())
-    model = onnx.load(path, load_external_data=False)
-    partitioners: list[Any] = [XnnpackPartitioner()]
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(Decoder(model, path.parent, SIZES[size]), given)
-        if dynamic:
-            partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
-            program = torch.export.export(_quantized(program.module(), given), given)
-        lowered = to_edge_transform_and_lower(program, partitioner=partitioners)
-        target.write_bytes(lowered.to_executorch().buffer)
-
-
-def _quantized(model: Any, given: tuple[Tensor, ...]) -> Any:
-    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-        XNNPACKQuantizer,
-        get_symmetric_quantization_config,
-    )
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-
-    class Quantizer(XNNPACKQuantizer):  # type: ignore[misc]  # it has no types
-        def transform_for_annotation(self, model: Any) -> Any:
-            """Leave scalars alone: made tensors, which is for static forms, they break int64."""
-            return model
-
-    quantizer = Quantizer().set_global(
-        get_symmetric_quantization_config(is_per_channel=True, is_dynamic=True)
-    )
-    observed = prepare_pt2e(model, quantizer)
-    observed(*given)
-    return convert_pt2e(observed)
+    model = Decoder(onnx.load(path, load_external_data=False), path.parent, SIZES[size])
+    write = lower_executorch.dynamic if dynamic else lower_executorch.plain
+    write(model, given, target)

@@ -10,7 +10,6 @@ group ``executorch``. A file that is there already is not made again.
 from __future__ import annotations
 
 import argparse
-import warnings
 from pathlib import Path
 
 import zoo
@@ -32,17 +31,11 @@ def main() -> None:
 
 def export(name: str, path: Path, sequence: int) -> None:
     """Lower one model, all of it that XNNPACK takes."""
+    import lower_executorch
     import torch
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
 
-    model = zoo.make(name)
     given = tuple(torch.from_numpy(array) for array in zoo.feeds(name, 0, 1, sequence).values())
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(model, given)
-        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-        path.write_bytes(lowered.to_executorch().buffer)
+    lower_executorch.plain(zoo.make(name), given, path)
 
 
 if __name__ == "__main__":
