@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import CompileOptions
-from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError, PassError
 from narrowpass.metrics import Tolerance, difference
 from narrowpass.reference import ReferenceBackend
+from narrowpass.values import in_groups, on_samples
 
 if TYPE_CHECKING:
     from narrowpass.backend import Backend
@@ -167,8 +166,7 @@ class Verification:
         known = [{v.name for n in m.graph for v in n.outputs} for m in (self._model, model)]
         common = [name for name in names if all(name in each for each in known)]
         found: dict[str, float] = {}
-        for start in range(0, len(common), AT_ONCE):
-            chosen = tuple(common[start : start + AT_ONCE])
+        for chosen in in_groups(common, AT_ONCE):
             backend, _ = self._right[0]
             pairs = zip(
                 self._run(backend, self._model, chosen),
@@ -183,15 +181,11 @@ class Verification:
         return found
 
     def _run(
-        self, backend: Backend, model: ir.Model, names: tuple[str, ...] = ()
+        self, backend: Backend, model: ir.Model, names: Sequence[str] = ()
     ) -> list[dict[str, Any]]:
         """Run a model on all samples; give the values of these names, or its outputs."""
-        bundle = Bundle({"main": model})
-        outputs = {value.name for value in model.graph.outputs}
-        keep = tuple(name for name in names if name not in outputs)
-        compiled = backend.compile(bundle, CompileOptions(keep=keep, cache=False))
-        with np.errstate(all="ignore"), compiled as program:
-            return [dict(program.run(feeds, outputs=names or None)) for feeds in self._samples]
+        with np.errstate(all="ignore"):
+            return [dict(values) for _, values in on_samples(model, names, self._samples, backend)]
 
 
 def judges(target: Backend | None) -> list[Backend]:

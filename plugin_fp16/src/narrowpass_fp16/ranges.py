@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError
-from narrowpass.verification import AT_ONCE
+from narrowpass.values import in_groups, on_samples
+from narrowpass.verification import AT_ONCE, judges
 
 if TYPE_CHECKING:
     from narrowpass import Backend
@@ -38,21 +38,15 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
         for value in node.outputs
         if value.name and value.dtype == ir.DataType.FLOAT
     ]
-    outputs = {value.name for value in model.graph.outputs}
+    backend = judges(target)[-1]
     largest: dict[str, float] = {}
-    for start in range(0, len(names), AT_ONCE):
-        chosen = names[start : start + AT_ONCE]
-        keep = tuple(name for name in chosen if name not in outputs)
-        with _backend(target).compile(
-            Bundle({"main": model}), CompileOptions(keep=keep, cache=False)
-        ) as program:
-            for number, feeds in enumerate(samples, start=1):
-                _check(feeds, number, samples)
-                for name, array in feeds.items():
-                    if np.asarray(array).dtype == np.float32:
-                        largest[name] = max(largest.get(name, 0.0), _largest(array))
-                for name, array in program.run(feeds, outputs=chosen).items():
-                    largest[name] = max(largest.get(name, 0.0), _largest(array))
+    for group in in_groups(names, AT_ONCE):
+        runs = on_samples(model, group, samples, backend)
+        for number, (feeds, values) in enumerate(runs, start=1):
+            _check(feeds, number, samples)
+            inputs = {name: x for name, x in feeds.items() if np.asarray(x).dtype == np.float32}
+            for name, array in (*inputs.items(), *values.items()):
+                largest[name] = max(largest.get(name, 0.0), _largest(array))
     return largest
 
 
@@ -75,11 +69,3 @@ def _largest(array: object) -> float:
         return size
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
-
-
-def _backend(target: Backend | None) -> Backend:
-    if target is not None and target.available() is None:
-        return target
-    from narrowpass.reference import ReferenceBackend
-
-    return ReferenceBackend()

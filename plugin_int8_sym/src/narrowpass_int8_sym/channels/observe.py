@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError
+from narrowpass.values import in_groups, on_samples
 from narrowpass.verification import judges
 from narrowpass_int8_sym.channels.places import Place
 
 if TYPE_CHECKING:
-    from narrowpass import Backend, Program, Samples
+    from narrowpass import Backend, Samples
 
 Array = np.ndarray[Any, Any]
-
-AT_ONCE = 64
-"""Values that are kept in one run, at most."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +91,8 @@ def observe_channels(
 ) -> dict[str, Seen]:
     """Look at the channels of values while a model runs.
 
-    Memory is that of the values of a sample, `AT_ONCE` values at a time; the samples are gone
-    through once for each such group.
+    Memory is that of the values of a sample, 64 values at a time; the samples are gone through
+    once for each such group.
 
     Args:
         model: in float32; not changed.
@@ -114,32 +110,23 @@ def observe_channels(
         BackendError: the model cannot be run.
     """
     backend = judges(target)[-1]
-    outputs = {value.name for value in model.graph.outputs}
+    named = {place.value.name or "": place for place in places}
     found: dict[str, Seen] = {}
-    for group in _groups(places):
-        keep = tuple(name for name in group if name not in outputs)
-        sums = {name: _Sums(name, place) for name, place in group.items()}
-        with backend.compile(
-            Bundle({"main": model}), CompileOptions(keep=keep, cache=False)
-        ) as program:
-            for number, feeds in enumerate(islice(samples, limit), start=1):
-                _see(program, feeds, sums, f"sample {number} of {samples.source}")
+    for group in in_groups(list(named)):
+        sums = {name: _Sums(name, named[name]) for name in group}
+        runs = on_samples(model, group, samples, backend, limit)
+        for number, (feeds, values) in enumerate(runs, start=1):
+            _see(feeds, values, sums, f"sample {number} of {samples.source}")
         found.update((name, each.result()) for name, each in sums.items())
     return found
 
 
-def _groups(places: Sequence[Place]) -> Iterator[dict[str, Place]]:
-    named = {place.value.name or "": place for place in places}
-    names = list(named)
-    for start in range(0, len(names), AT_ONCE):
-        yield {name: named[name] for name in names[start : start + AT_ONCE]}
-
-
-def _see(program: Program, feeds: Any, sums: dict[str, _Sums], where: str) -> None:
-    results = program.run(feeds, outputs=tuple(sums))
+def _see(
+    feeds: Mapping[str, Any], values: Mapping[str, Any], sums: dict[str, _Sums], where: str
+) -> None:
     for name, each in sums.items():
         try:
-            each.see(results[name], where)
+            each.see(values[name], where)
         except DataError as error:
             raise DataError(f"{error}{_given_so(feeds)}") from error
 

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass import Bundle, CompileOptions, Decision
+from narrowpass import Decision
+from narrowpass.values import in_groups, on_samples
 from narrowpass.verification import judges
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Context, Samples
 
-Array = np.ndarray[Any, Any]
-
 SAMPLES = 4
 """So many samples are looked at, at most."""
-
-AT_ONCE = 64
-"""Values that are kept in one run, at most."""
 
 
 def tell_noise(before: ir.Model, after: ir.Model, samples: Samples, ctx: Context) -> None:
@@ -60,18 +54,16 @@ def value_sqnr(
     """
     backend = judges(target)[-1]
     pairs = _pairs(before, after)
-    names = list(pairs)
     found: dict[str, float] = {}
-    for start in range(0, len(names), AT_ONCE):
-        group = {name: pairs[name] for name in names[start : start + AT_ONCE]}
+    for group in in_groups(list(pairs)):
         signal, noise = dict.fromkeys(group, 0.0), dict.fromkeys(group, 0.0)
-        right = _values(before, list(group), samples, backend)
-        got = _values(after, list(group.values()), samples, backend)
-        for wanted, given in zip(right, got, strict=True):
-            for name, other in group.items():
+        right = on_samples(before, group, samples, backend, SAMPLES)
+        got = on_samples(after, [pairs[name] for name in group], samples, backend, SAMPLES)
+        for (_, wanted), (_, given) in zip(right, got, strict=True):
+            for name in group:
                 exact = wanted[name].astype(np.float64)
                 signal[name] += float(np.sum(exact**2))
-                noise[name] += float(np.sum((exact - given[other]) ** 2))
+                noise[name] += float(np.sum((exact - given[pairs[name]]) ** 2))
         for name in group:
             ratio = signal[name] / noise[name] if noise[name] else math.inf
             found[name] = 10 * math.log10(ratio) if ratio > 0 else -math.inf
@@ -95,14 +87,3 @@ def _pairs(before: ir.Model, after: ir.Model) -> dict[str, str]:
         if was is not None and was.name in known:
             found[was.name or ""] = wide.name or ""
     return found
-
-
-def _values(
-    model: ir.Model, names: list[str], samples: Samples, backend: Backend
-) -> Iterator[Mapping[str, Array]]:
-    outputs = {value.name for value in model.graph.outputs}
-    keep = tuple(name for name in names if name not in outputs)
-    bundle = Bundle({"main": model})
-    with backend.compile(bundle, CompileOptions(keep=keep, cache=False)) as program:
-        for feeds in islice(samples, SAMPLES):
-            yield program.run(feeds, outputs=names)

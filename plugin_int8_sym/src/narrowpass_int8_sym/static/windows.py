@@ -9,15 +9,14 @@ products' results, with each row taken relative to what it should be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass import Bundle, CompileOptions
 from narrowpass.constants import constant_tensor
+from narrowpass.values import in_groups, on_samples
 from narrowpass.verification import judges
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.products import Product
@@ -36,9 +35,6 @@ ROWS = 64
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of what a window leaves out is let in."""
-
-AT_ONCE = 64
-"""Values that are kept in one run, at most."""
 
 _SIGNS = 64
 """Results are added up with random signs to so many numbers, whose squares are on average as large
@@ -83,34 +79,17 @@ def best_windows(
         if value.name and narrow[value.name] != whole[value.name]
     }
     found: dict[str, Range] = {}
-    for group in _groups(names):
+    backend = judges(target)[-1]
+    for group in in_groups(list(names)):
         errors = {
-            name: _Errors(_between(narrow[name], whole[name]), products, symmetric=symmetric)
-            for name, products in group.items()
+            name: _Errors(_between(narrow[name], whole[name]), names[name], symmetric=symmetric)
+            for name in group
         }
-        for values in _values(model, list(group), samples, target, limit):
+        for _, values in on_samples(model, group, samples, backend, limit):
             for name, each in errors.items():
                 each.see(values[name])
         found |= {name: each.best() for name, each in errors.items()}
     return {name: chosen for name, chosen in found.items() if chosen != narrow[name]}
-
-
-def _groups(names: Mapping[str, Sequence[Product]]) -> Iterator[dict[str, Sequence[Product]]]:
-    order = list(names)
-    for start in range(0, len(order), AT_ONCE):
-        yield {name: names[name] for name in order[start : start + AT_ONCE]}
-
-
-def _values(
-    model: ir.Model, names: list[str], samples: Samples, target: Backend | None, limit: int
-) -> Iterator[Mapping[str, Array]]:
-    outputs = {value.name for value in model.graph.outputs}
-    keep = tuple(name for name in names if name not in outputs)
-    backend = judges(target)[-1]
-    options = CompileOptions(keep=keep, cache=False)
-    with backend.compile(Bundle({"main": model}), options) as program:
-        for feeds in islice(samples, limit):
-            yield program.run(feeds, outputs=names)
 
 
 def _between(narrow: Range, whole: Range) -> list[Range]:
