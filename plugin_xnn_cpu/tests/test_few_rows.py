@@ -13,7 +13,7 @@ from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
-from narrowpass_xnn_cpu.native.operators import few_rows, linear
+from narrowpass_xnn_cpu.native.operators import few_rows, linear, panels
 from narrowpass_xnn_cpu.native.operators.fp32_choice import fully_connected
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
@@ -160,8 +160,8 @@ def test_nan_and_infinity_stay(kind, target, monkeypatch):
 
 def test_a_matrix_that_lies_otherwise_is_left_to_xnnpack(monkeypatch):
     look = linear._layout.__wrapped__
-    kinds = {**few_rows._KINDS, "float16": ("NP_PANELS_F16", 2, 4, 1)}
-    monkeypatch.setattr(few_rows, "_KINDS", kinds)
+    kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4, 1)}
+    monkeypatch.setattr(panels, "_KINDS", kinds)
     assert look("float16", 64) is None
 
 

@@ -1,34 +1,24 @@
 """Products of a few rows with a large matrix, where reading the matrix takes all the time.
 
-XNNPACK's kernels for one row read a matrix in one stream of memory, and one core reads eight of
-them in two thirds of the time. The kernel here reads what is packed for many rows, by XNNPACK or
-by us: the matrix is in memory once. How XNNPACK packs is looked at in small matrices, once in a
-process; where it is not as the kernel has it, XNNPACK multiplies.
+XNNPACK's kernels for one row read a matrix in one stream of memory, and one core reads several of
+them in two thirds of the time.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.operators.base import Operator, Range, checked_shape
+from narrowpass_xnn_cpu.native.operators.base import Range, checked_shape
+from narrowpass_xnn_cpu.native.operators.panels import Fields, Layout, PanelProduct
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from narrowpass_xnn_cpu.native.epilogue import Epilogue
-    from narrowpass_xnn_cpu.weights.session import Session
 
 MOST_ROWS = 4
 """NP_FEW_ROWS_MOST. With more rows, the products take longer than reading the matrix."""
@@ -36,11 +26,6 @@ _PARTS = 4
 """For each thread, at most: one that is late leaves some of them to others."""
 _LEAST_PANELS = 8
 """Of a part, if there are more parts than threads: streams enough for threads that share memory."""
-_ROUNDED = 128
-"""Bytes to which sizes of blocks are rounded."""
-
-
-Fields = Mapping[str, Any]
 
 
 def divided(panels: int, threads: int) -> tuple[int, int]:
@@ -66,114 +51,7 @@ def reads_floats(width: int) -> bool:
     return bool(extension().lib.np_few_rows_reads(width))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How packed matrices lie that the kernel reads.
-
-    Attributes:
-        name: ``NP_PANELS_...`` or ``NP_TABLE_F32``.
-        width: columns of a panel.
-        element: bytes of a weight.
-        ends: bytes of each column before and behind its weights.
-        inputs: whose weights lie side by side.
-    """
-
-    name: str
-    width: int
-    element: int
-    ends: int
-    inputs: int = 1
-
-    def panel_bytes(self, channels: int) -> int:
-        """Give the bytes of a panel."""
-        filled = -(-channels // self.inputs) * self.inputs
-        return self.width * (self.element * filled + self.ends)
-
-    def size(self, channels: int, outputs: int) -> int:
-        """Give the bytes of a matrix."""
-        return -(-outputs // self.width) * self.panel_bytes(channels)
-
-    def holds(self, block: Block, channels: int, outputs: int) -> bool:
-        """Tell whether a block has the size of such a matrix."""
-        size = self.size(channels, outputs)
-        return size <= block.size < size + _ROUNDED
-
-
-_KINDS = {
-    "float32": ("NP_PANELS_F32", 4, 4, 1),
-    "float16": ("NP_PANELS_F16", 2, 2, 1),
-    "int8": ("NP_PANELS_INT8", 1, 8, 1),
-    "int8 rows": ("NP_PANELS_INT8_BY_4", 1, 12, 4),
-}
-"""By what is multiplied: the layout, bytes of a weight, bytes of the ends, inputs side by side."""
-_PROBED = 7
-"""Inputs of a matrix that is packed to look how it lies."""
-
-
-def layout_of(
-    kind: str, outputs: int, pack: Callable[[Array, Array, Array, Session], Block | None]
-) -> Layout | None:
-    """Give how matrices lie, if the kernel for this processor reads that.
-
-    XNNPACK chooses the width of panels by the number of outputs.
-
-    Args:
-        kind: a key of the table above.
-        outputs: how many there are.
-        pack: packs a matrix [O, C] of int8, with a bias and scales, in a session.
-    """
-    lib = extension().lib
-    name, element, ends, inputs = _KINDS[kind]
-    width = int(lib.np_few_rows_width(getattr(lib, name)))
-    if not width:
-        return None
-    layout = Layout(name, width, element, ends, inputs)
-    # A column is like no other, nor is an input.
-    matrix = np.arange(outputs)[:, None] // 5 ** np.arange(_PROBED) % 5 + 5 * np.arange(_PROBED)
-    scales = np.exp2(np.arange(outputs) % 3, dtype=np.float32)
-    bias = (np.arange(outputs) % 1024 * 4).astype(np.float32)
-    with WeightsCache().begin() as session:
-        block = pack(matrix.astype(np.int8), bias, scales, session)
-        if block is None or not layout.holds(block, _PROBED, outputs):
-            return None
-        size = layout.size(_PROBED, outputs)
-        raw = np.frombuffer(extension().ffi.buffer(block.address, size), np.uint8)
-        wanted = {
-            "NP_PANELS_F32": [bias, matrix],
-            "NP_PANELS_F16": [bias, matrix],
-            "NP_PANELS_INT8": [bias / scales, matrix, scales],
-            "NP_PANELS_INT8_BY_4": [-matrix.sum(1), matrix, scales, bias],
-        }[name]
-        found = _unpacked(raw, layout, outputs)
-        same = all(map(np.array_equal, found, wanted))
-        del raw
-    return layout if same else None
-
-
-def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
-    """Give what lies in a probed matrix of these outputs, in order."""
-    width = layout.width
-    panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
-    filled = -(-_PROBED // layout.inputs) * layout.inputs
-    kind, start = np.dtype(f"f{layout.element}" if layout.element > 1 else "i1"), 0
-    ends = [np.dtype(name) for name in ("f4",) * (layout.ends // 4) or ("f2",)]
-    if layout.inputs > 1:
-        ends[0] = np.dtype("i4")
-
-    def field(dtype: np.dtype[Any], *shape: int) -> Array:
-        nonlocal start
-        size = width * shape[0] * dtype.itemsize
-        piece = np.ascontiguousarray(panels[:, start : start + size]).view(dtype)
-        start += size
-        return piece.reshape(len(panels), -1, width, shape[-1])
-
-    found = [field(ends[0], 1), field(kind, filled, layout.inputs)]
-    found += [field(dtype, 1) for dtype in ends[1:]]
-    columns = [x.transpose(0, 2, 1, 3).reshape(len(panels) * width, -1)[:outputs] for x in found]
-    return [x[:, :_PROBED] if i == 1 else x[:, 0] for i, x in enumerate(columns)]
-
-
-class FewRows(Operator):
+class FewRows(PanelProduct):
     """Up to `MOST_ROWS` rows of float32 times a matrix that another operator has packed.
 
     Args:
@@ -186,7 +64,6 @@ class FewRows(Operator):
     """
 
     call = "NP_FEW_ROWS"
-    maker = ""
 
     def __init__(
         self,
@@ -197,11 +74,8 @@ class FewRows(Operator):
         outputs: int,
         epilogue: Fields,
     ) -> None:
-        super().__init__()
-        self.handle = self._ffi.NULL
-        self.channels, self.outputs = channels, outputs
-        self._address, self._owner = block.address, owner
-        self._layout, self._epilogue = layout, epilogue
+        super().__init__(block, owner, layout, channels, outputs)
+        self._epilogue = epilogue
 
     @classmethod
     def of(
@@ -220,24 +94,15 @@ class FewRows(Operator):
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
-        checked_shape((rows, max(self.channels, self.outputs)))
         if rows > MOST_ROWS:
             raise BackendError(f"{rows} rows are not few: {MOST_ROWS} at most")
-        layout = self._layout
-        panels = -(-self.outputs // layout.width)
-        each, parts = divided(panels, pool.threads)
+        each, parts = divided(-(-self.outputs // self._layout.width), pool.threads)
         fields = {
-            "packed": self._address,
-            "rows": rows,
-            "channels": self.channels,
-            "outputs": self.outputs,
-            "width": layout.width,
-            "panel_bytes": layout.panel_bytes(self.channels),
+            **self._product(rows),
             "parts": parts,
             "part_panels": each,
             "epilogue": self._epilogue,
-            "layout": getattr(self._lib, layout.name),
-            "target": kernels.code(),
+            "layout": getattr(self._lib, self._layout.name),
         }
         self.params = self._ffi.new("struct np_few_rows_params *", fields)
         return self.params

@@ -20,14 +20,8 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_shape,
     checked_weights,
 )
-from narrowpass_xnn_cpu.native.operators.few_rows import (
-    MOST_ROWS,
-    FewRows,
-    Fields,
-    Layout,
-    clamping,
-    layout_of,
-)
+from narrowpass_xnn_cpu.native.operators.few_rows import MOST_ROWS, FewRows, clamping
+from narrowpass_xnn_cpu.native.operators.panels import Fields, Layout, layout_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.entry import Block
 from narrowpass_xnn_cpu.weights.session import Session

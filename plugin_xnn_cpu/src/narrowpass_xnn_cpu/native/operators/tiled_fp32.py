@@ -12,7 +12,8 @@ from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.few_rows import FewRows, Fields, Layout, reads_floats
+from narrowpass_xnn_cpu.native.operators.few_rows import FewRows, reads_floats
+from narrowpass_xnn_cpu.native.operators.panels import Fields, Layout
 from narrowpass_xnn_cpu.native.operators.tiled_windows import Windows, reaches
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.entry import Block

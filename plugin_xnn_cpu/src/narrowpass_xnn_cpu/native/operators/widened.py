@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import Operator, Range, checked_range, checked_shape
-from narrowpass_xnn_cpu.native.operators.few_rows import Layout
+from narrowpass_xnn_cpu.native.operators.base import Range, checked_range
+from narrowpass_xnn_cpu.native.operators.panels import Layout, PanelProduct
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import lanes
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.entry import Block
@@ -35,7 +34,7 @@ def widens() -> bool:
     return lanes() >= int(extension().lib.NP_WIDENED_COLUMNS)
 
 
-class WidenedProduct(Operator):
+class WidenedProduct(PanelProduct):
     """Rows of float32 times a matrix of int8 that another operator has packed.
 
     Weights are widened and scaled before they are multiplied, and sums are float32.
@@ -50,7 +49,6 @@ class WidenedProduct(Operator):
     """
 
     call = "NP_WIDENED"
-    maker = ""
 
     def __init__(
         self,
@@ -61,15 +59,12 @@ class WidenedProduct(Operator):
         outputs: int,
         limits: Range,
     ) -> None:
-        super().__init__()
-        self.handle = self._ffi.NULL
-        self.channels, self.outputs = channels, outputs
-        self._address, self._owner = block.address, owner
-        self._layout, self._limits = layout, checked_range(limits)
+        super().__init__(block, owner, layout, channels, outputs)
+        self._limits = checked_range(limits)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Take `rows` rows; give the parameters of the product."""
-        checked_shape((rows, max(self.channels, self.outputs)))
+        product = self._product(rows)
         width, channels = self._layout.width, self.channels
         low, high = map(tiled.float32, self._limits)
         depth = -(-channels // -(-channels // _DEPTH))
@@ -84,19 +79,13 @@ class WidenedProduct(Operator):
         scratch = pixels_offset + tiled.line(4 * band)
         self.workspace = pool.threads * scratch
         fields = {
-            "packed": self._address,
-            "rows": rows,
-            "channels": channels,
-            "outputs": self.outputs,
-            "width": width,
-            "panel_bytes": self._layout.panel_bytes(channels),
+            **product,
             "together": together,
             "depth": depth,
             "band": band,
             "parts": parts,
             "low": low,
             "high": high,
-            "target": kernels.code(),
             "bias_offset": bias_offset,
             "pixels_offset": pixels_offset,
             "thread_scratch": scratch,
