@@ -15,7 +15,7 @@ V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 """What AVX-512 has in x86-64-v4, for which the kernels are compiled."""
 
 
-@pytest.mark.skipif(not cpu.flags(), reason="nothing says what this processor has")
+@pytest.mark.skipif(not cpu.flags(), reason="no /proc/cpuinfo here")
 def test_the_best_is_what_the_processor_has():
     flags = cpu.flags()
     expected = "plain"
