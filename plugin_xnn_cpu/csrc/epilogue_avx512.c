@@ -14,5 +14,7 @@ TARGET static inline __attribute__((always_inline)) __m512 reciprocal(__m512 x) 
   return _mm512_fmadd_ps(y, _mm512_fnmadd_ps(x, y, _mm512_set1_ps(1.0f)), y);
 }
 #define RECIPROCAL(x) (vec)reciprocal((__m512)(x))
+#define FUSED(x, y, z) (vec)_mm512_fmadd_ps((__m512)(x), (__m512)(y), (__m512)(z))
+#define LEAST(x, y) (ivec)_mm512_min_epi32((__m512i)(x), (__m512i)(y))
 #include "epilogue_code.h"
 #endif

@@ -1,8 +1,9 @@
 /* The functions that end products and convolutions, for one instruction set; see epilogue.h.
  *
  * Who includes this defines LANES, the floats of a register; TARGET, an attribute of functions for
- * the instruction set; EPILOGUE, the name of the function that is made; and RECIPROCAL(x), where
- * there is something faster than a division for numbers from 1 to 8. */
+ * the instruction set; EPILOGUE, the name of the function that is made; and, where there are
+ * instructions for them: RECIPROCAL(x) of numbers from 1 to 8, FUSED(x, y, z), which is x · y + z
+ * rounded once, and LEAST(x, y) of integers. */
 #if defined(__GNUC__) && !defined(__clang__)
 /* Vectors are passed between functions that become one: there is no calling convention to change. */
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -17,7 +18,13 @@
 #define RECIPROCAL(x) (1.0f / (x))
 #endif
 
+#ifndef LEAST
+#define LEAST(x, y) (ivec)choose((x) < (y), (vec)(x), (vec)(y))
+#endif
+
 #define EPILOGUE_INLINE TARGET NP_INLINE
+
+#define SHIFT 12582912.0f /* 1.5 · 2^23: what is added to it is rounded to an integer */
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -29,42 +36,65 @@ EPILOGUE_INLINE vec choose(ivec condition, vec x, vec y) {
 /* |x|, or `most`, which is positive, where that is less or x is NaN. The bits of positive numbers
  * have their order. */
 EPILOGUE_INLINE vec magnitude(vec x, float most) {
-  const ivec bits = (ivec)x & 0x7fffffff;
-  const ivec bound = (ivec)(most - (vec){0});
-  return choose(bits < bound, (vec)bits, (vec)bound);
+  return (vec)LEAST((ivec)x & 0x7fffffff, (ivec)(most - (vec){0}));
 }
 
-/* exp(x + rest) for x from -87.3 to 0 and a rest that is small; see function.c for the
- * polynomial. */
-EPILOGUE_INLINE vec exponential(vec x, vec rest) {
-  /* Adding 1.5 · 2^23 rounds to an integer, which is then in the low bits. */
-  const vec shifted = x * 1.44269504f + 12582912.0f;
-  const vec n = shifted - 12582912.0f;
-  const vec r = ((x - n * 0.693359375f) + n * 2.12194440e-4f) + rest;
-  vec p = r * 0.00829030573f + 0.0418979749f;
-  p = p * r + 0.166676372f;
-  p = p * r + 0.499991506f;
-  p = p * r + 0.999999702f;
+/* The integer n that is next to times · x / ln 2, in the low bits of n + 1.5 · 2^23. */
+EPILOGUE_INLINE vec shifted_of(vec x, const float times) {
+  return x * (times * 1.44269504f) + SHIFT;
+}
+
+/* n · ln 2 / times, in two parts, the first of which is exact. */
+EPILOGUE_INLINE vec first_of(vec n, const float times) { return n * (0.693359375f / times); }
+EPILOGUE_INLINE vec second_of(vec n, const float times) { return n * (-2.12194440e-4f / times); }
+
+/* 2^n · exp(times · r) for |times · r| up to ln 2 / 2 and n from -125 to 125; `times` is a power of
+ * two or its negative, so that coefficients stay what they are. See function.c for the polynomial. */
+EPILOGUE_INLINE vec exponential(vec shifted, vec r, const float times) {
+  const float square = times * times;
+  vec p = r * (0.00829030573f * times * square * square) + 0.0418979749f * square * square;
+  p = p * r + 0.166676372f * times * square;
+  p = p * r + 0.499991506f * square;
+  p = p * r + 0.999999702f * times;
   p = p * r + 1.0f;
-  return p * (vec)(((ivec)shifted << 23) + (127 << 23));
+  return (vec)((ivec)p + ((ivec)shifted << 23));
 }
 
-/* 1 / (1 + exp(-x)); 0 below -87.3, and of NaN some number. */
+/* 1 / (1 + exp(-x)); 0 below -86.6, and of NaN some number. */
 EPILOGUE_INLINE vec logistic(vec x) {
-  const vec e = exponential(-magnitude(x, 87.3f), (vec){0});
-  const vec above = choose(x < -87.3f, (vec){0}, e);
+  const vec a = magnitude(x, 86.6f);
+  const vec shifted = shifted_of(a, -1.0f), n = shifted - SHIFT;
+  const vec r = (a - first_of(n, -1.0f)) - second_of(n, -1.0f);
+  const vec e = exponential(shifted, r, -1.0f);
+  const vec above = choose(x < -86.6f, (vec){0}, e);
   return choose(x < 0.0f, above, 1.0f - (vec){0}) * RECIPROCAL(1.0f + e);
+}
+
+/* x², and what it lacks of the exact square. */
+EPILOGUE_INLINE vec square_of(vec x, vec *rest) {
+#ifdef FUSED
+  const vec square = x * x;
+  *rest = FUSED(x, x, -square);
+#else
+  const vec head = (vec)((ivec)x & ~0xfff);
+  const vec square = head * head;
+  *rest = (x - head) * (x + head);
+#endif
+  return square;
 }
 
 /* x · Φ(x) = max(x, 0) - |x| · Φ(-|x|), where nothing cancels.
  *
  * Φ(-a) is exp(-a²/2) times a function that falls slowly: a polynomial in t = 1 / (1 + 0.3 a), of the
- * least relative error for a up to 13.2, which is 5.9e-08. a² is taken in two parts, the first of
- * them exact, since its rounding error would be the exponential's. */
+ * least relative error for a up to 13.2, which is 5.9e-08. The rounding error of a² would be the
+ * exponential's. */
 EPILOGUE_INLINE vec gelu(vec x) {
-  const vec a = magnitude(x, 13.2f);
-  const vec head = (vec)((ivec)a & ~0xfff);
-  const vec e = exponential(head * head * -0.5f, (a - head) * (a + head) * -0.5f);
+  const vec a = magnitude(x, 13.1f);
+  vec rest;
+  const vec square = square_of(a, &rest);
+  const vec shifted = shifted_of(square, -0.5f), n = shifted - SHIFT;
+  const vec r = (square - first_of(n, -0.5f)) + (rest - second_of(n, -0.5f));
+  const vec e = exponential(shifted, r, -0.5f);
   const vec t = RECIPROCAL(a * 0.3f + 1.0f);
   vec p = t * 0.0382989138f - 0.168779699f;
   p = p * t + 0.227860473f;
@@ -74,7 +104,7 @@ EPILOGUE_INLINE vec gelu(vec x) {
   p = p * t + 0.121850826f;
   p = p * t + 0.119497468f;
   p = p * t + 6.59259143e-06f;
-  return choose(x < 0.0f, (vec){0}, x) - a * (p * e);
+  return choose(x < 0.0f, (vec){0}, x) - (a * p) * e;
 }
 
 /* x / (1 + exp(-2 u)) = x · (1 + tanh(u)) / 2, with u = sqrt(2/π) · (x + 0.044715 x³). */
