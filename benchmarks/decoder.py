@@ -232,9 +232,11 @@ def make(folder: Path, size: str, *, tied: bool) -> tuple[Path, Path]:
     return paths
 
 
-def feeds(size: str, length: int, past: int | None = None) -> dict[str, np.ndarray[Any, Any]]:
+def feeds(
+    size: str, length: int, past: int | None = None, seed: int = 1
+) -> dict[str, np.ndarray[Any, Any]]:
     """Give feeds of a prefill of `length` tokens, or of a decode after `past` ones."""
-    shape, rng = SIZES[size], np.random.default_rng(1)
+    shape, rng = SIZES[size], np.random.default_rng(seed)
     if past is None:
         mask = np.triu(np.full((length, length), -1e9, np.float32), 1)
         ids = rng.integers(0, shape.vocabulary, (1, length))

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import decoders
+from decoder_forms import FORMS
 from forms import MODELS, PRECISIONS, VARIANTS, Source, Variant, bytes_of_weights, prepare
 from make_forms import made
 from runners import CLOCKS, Entrant, Timing, cores, in_turns, installed
@@ -61,7 +62,7 @@ def measure_decoder(name: str, threads: int, arguments: argparse.Namespace) -> R
     """Time all forms of a decoder, in turns; give a row for each."""
     forms = [
         form.name
-        for form in decoders.FORMS
+        for form in FORMS
         if form.name == REFERENCE or form.precision in arguments.precision
     ]
     sizes = {"past": arguments.sequence, "prompt": arguments.sequence}
