@@ -161,6 +161,15 @@ FORMS = (
         "narrowpass int8 dynamic",
         _bundle("fold,int8-sym{mode=dynamic}"),
     ),
+    # As ExecuTorch has it: the table that tokens are looked up in stays float.
+    Form(
+        "narrowpass float table",
+        "int8",
+        "-float-table.narrow",
+        1,
+        "narrowpass float table",
+        _bundle("fold,int8-sym{mode=dynamic,red=[op:Gather]}"),
+    ),
     Form("onnxruntime dynamic", "int8", "-dynamic.onnx", 1, "narrowpass int8 dynamic", _dynamic),
     Form(
         "onnxruntime 8 bits",
@@ -184,7 +193,7 @@ FORMS = (
         "int8",
         "-{rows}-{total}-dynamic.pte",
         1,
-        "narrowpass int8 dynamic",
+        "narrowpass float table",
         _executorch(dynamic=True),
     ),
 )
