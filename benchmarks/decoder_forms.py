@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from forms import bytes_of_weights
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,14 @@ class Form:
         ending = self.ending.format(rows=rows, total=total)
         return source.model.with_name(source.model.stem + ending)
 
+    def stored(self, source: Source) -> int:
+        """Give the bytes of the file that its weights are in; 0 if there is none."""
+        path = self.path(source)
+        beside = path.with_name(path.name + ".data")
+        if path == source.model:
+            beside = path.with_name("weights.bin")
+        return bytes_of_weights(beside if beside.exists() else path) if path.exists() else 0
+
 
 FORMS = (
     Form("narrowpass fp32", "float32", "-fp32.narrow", 4, "narrowpass fp32", _bundle("fold")),
@@ -161,7 +170,7 @@ FORMS = (
         "narrowpass int8 dynamic",
         _bundle("fold,int8-sym{mode=dynamic}"),
     ),
-    # As ExecuTorch has it: the table that tokens are looked up in stays float.
+    # As ExecuTorch has it: the tables that are looked up in stay float, of embeddings above all.
     Form(
         "narrowpass float table",
         "int8",

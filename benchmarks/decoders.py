@@ -6,10 +6,10 @@
 
 Makes the models in FOLDER/SIZE where they are not there (see ``decoder.py``), and the forms of each
 tool: narrowpass's bundles in float32, in bfloat16, with weights stored as float16, with int8
-weights, with quantized rows too, and with these but a table of embeddings in float32, as ExecuTorch
-has it; onnxruntime in float32, by ``quantize_dynamic``, and with ``MatMulNBits`` of 8 and 4 bits in
-blocks of 128; OpenVINO in float32, by its defaults, and with NNCF's int8 weights; ExecuTorch in
-float32 and with quantized rows, for inputs of these sizes alone.
+weights, with quantized rows too, and with these but tables (of embeddings, above all) in float32,
+as ExecuTorch has it; onnxruntime in float32, by ``quantize_dynamic``, and with ``MatMulNBits`` of 8
+and 4 bits in blocks of 128; OpenVINO in float32, by its defaults, and with NNCF's int8 weights;
+ExecuTorch in float32 and with quantized rows, for inputs of these sizes alone.
 Each form has a process of its own, and the processes are asked in turn. Shown are the median over
 rounds of each round's median, the ratio to narrowpass's form of the same kind (above 1, narrowpass
 is faster), the cosine and the largest error over the largest magnitude of the logits against
@@ -37,9 +37,7 @@ from typing import Any
 import decoder
 import numpy as np
 from decoder_forms import FORMS, Source, prepared
-from runners import CLOCKS, Entrant, Timing, cores, in_turns, installed
-
-from narrowpass import metrics
+from runners import CLOCKS, Entrant, cores, in_turns, installed, judge
 
 SECONDS = 0.4
 SAMPLES = 4
@@ -76,30 +74,6 @@ def bandwidth(threads: int, clock: str) -> float:
     return array.nbytes / min(taken) * (1 if clock == "wall" else threads)
 
 
-def judge(timing: Timing, right: Timing | None) -> dict[str, Any]:
-    """Give the figures of one form; of accuracy those of the worst feeds."""
-    if timing.failure:
-        return {"failure": timing.failure}
-    row: dict[str, Any] = {
-        "latency": timing.latency,
-        "spread": timing.spread,
-        "load": timing.load,
-        "memory": timing.memory,
-        "rounds": timing.rounds,
-    }
-    if right is not None and not right.failure:
-        pairs = [
-            (ours[0], theirs[0]) for ours, theirs in zip(timing.outputs, right.outputs, strict=True)
-        ]
-        differences = [metrics.difference(ours, theirs) for ours, theirs in pairs]
-        row["cosine"] = min(found.cosine for found in differences)
-        row["sqnr"] = min(found.sqnr for found in differences)
-        row["relative"] = max(
-            float(np.abs(ours - theirs).max() / np.abs(theirs).max()) for ours, theirs in pairs
-        )
-    return row
-
-
 def measure(
     size: str, phase: str, threads: int, arguments: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
@@ -121,11 +95,13 @@ def measure(
         else:
             there.append(Entrant(form.name, form.runtime, str(form.path(source))))
     timings = in_turns(there, feeds, threads, arguments.rounds, SECONDS, arguments.clock)
-    rows |= {name: judge(timing, timings.get(REFERENCE)) for name, timing in timings.items()}
+    rows |= {
+        name: judge(timing, timings.get(REFERENCE), outputs=1) for name, timing in timings.items()
+    }
     for form in FORMS:
         if form.name in rows:
             rows[form.name]["precision"] = form.precision
-            rows[form.name]["bytes"] = form.width * weights_of(size)
+            rows[form.name]["bytes"] = form.stored(source)
     return rows
 
 

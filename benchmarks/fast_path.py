@@ -37,9 +37,7 @@ import decoders
 from decoder_forms import FORMS
 from forms import MODELS, PRECISIONS, VARIANTS, Source, Variant, bytes_of_weights, prepare
 from make_forms import made
-from runners import CLOCKS, Entrant, Timing, cores, in_turns, installed
-
-from narrowpass import metrics
+from runners import CLOCKS, Entrant, cores, in_turns, installed, judge
 
 SECONDS = 0.15
 SEED = 1_000_000
@@ -80,29 +78,6 @@ def absent(variant: Variant, source: Source, runtimes: Sequence[str]) -> str:
         return ""
     said = made(variant, source)
     return "" if variant.path(source).exists() else said.strip()
-
-
-def judge(timing: Timing, right: Timing | None) -> Row:
-    """Give the figures of one form; of accuracy those of the worst output and sample."""
-    if timing.failure:
-        return {"failure": timing.failure}
-    row: Row = {
-        "latency": timing.latency,
-        "spread": timing.spread,
-        "load": timing.load,
-        "memory": timing.memory,
-        "rounds": timing.rounds,
-    }
-    if right is None or right.failure:
-        return row
-    differences = [
-        metrics.difference(ours, theirs)
-        for mine, wanted in zip(timing.outputs, right.outputs, strict=True)
-        for ours, theirs in zip(mine, wanted, strict=True)
-    ]
-    row["cosine"] = min(found.cosine for found in differences)
-    row["sqnr"] = min(found.sqnr for found in differences)
-    return row
 
 
 def measure(model: str, threads: int, arguments: argparse.Namespace) -> Row:

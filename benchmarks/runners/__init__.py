@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runners.judging import judge
 from runners.loaders import RUNTIMES, Array, Feeds, Run, installed, load
 from runners.turns import CLOCKS, Entrant, Failure, Timing, Worker, cores, in_turns
 
@@ -18,5 +19,6 @@ __all__ = [
     "cores",
     "in_turns",
     "installed",
+    "judge",
     "load",
 ]

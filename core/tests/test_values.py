@@ -34,16 +34,17 @@ def test_names_in_groups(size, groups):
 def test_inner_values_and_outputs_of_each_sample(limit):
     runs = list(on_samples(chain(), ["b", "y"], SAMPLES, ReferenceBackend(), limit))
     assert len(runs) == min(3, limit or 3)
-    for number, (feeds, values) in enumerate(runs):
-        np.testing.assert_array_equal(feeds["x"], np.float32([number, -number]))
+    for count, (number, feeds, values) in enumerate(runs):
+        assert number == count + 1
+        np.testing.assert_array_equal(feeds["x"], np.float32([count, -count]))
         assert list(values) == ["b", "y"]
-        wanted = np.exp(np.float32([number, number]))
+        wanted = np.exp(np.float32([count, count]))
         np.testing.assert_allclose(values["b"], wanted, rtol=2.0**-22)
         np.testing.assert_array_equal(values["y"], -values["b"])
 
 
 def test_without_names_the_outputs():
-    (_, values), *_ = on_samples(chain(), [], SAMPLES, ReferenceBackend())
+    (_, _, values), *_ = on_samples(chain(), [], SAMPLES, ReferenceBackend())
     assert list(values) == ["y"]
 
 

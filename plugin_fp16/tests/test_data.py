@@ -159,6 +159,18 @@ def test_numbers_that_are_no_numbers_on_purpose():
     assert verdicts(bundle)["n0"]["decision"] == "green, narrow"
 
 
+def test_nan_is_found_before_anything_runs_on_it():
+    """NaN as an index would fail in the model, for another reason."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["w", "i"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    proto = model(nodes, {"x": [3]}, {"y": [3, 16]}, {"w": floats(16, 16)})
+    with pytest.raises(NarrowpassError, match="input 'x' is NaN on sample 2"):
+        build(proto, "fp16", [{"x": np.ones(3, np.float32)}, {"x": np.full(3, np.nan, np.float32)}])
+
+
 def test_data_that_cannot_be_used():
     proto = chain([1.0])
     with pytest.raises(NarrowpassError, match="input 'x' is NaN on sample 1"):

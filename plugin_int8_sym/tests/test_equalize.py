@@ -17,6 +17,8 @@ from narrowpass import Context, Samples
 from narrowpass.testing import assert_equivalent, assert_idempotent, run_pass
 from narrowpass_int8_sym.equalize import Equalize
 
+pytestmark = pytest.mark.once
+
 TOLERANCE = 1e-5
 """Each factor is rounded to float32, and sums of products follow it."""
 

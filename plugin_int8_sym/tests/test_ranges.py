@@ -153,6 +153,8 @@ def test_groups_go_by_bytes(monkeypatch):
     seen = []
 
     class Spy(ReferenceBackend):
+        name = "spy"
+
         def compile(self, bundle, options):
             seen.append(options.keep)
             return super().compile(bundle, options)

@@ -14,6 +14,8 @@ from narrowpass.errors import NarrowpassError
 from narrowpass_int8_sym.limits import Limits
 from narrowpass_int8_sym.scales import Parameters
 
+pytestmark = pytest.mark.once
+
 IMAGE = "float[1,4,8,8]"
 PRODUCT = {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8}
 SUM = {"what": "input / output", "low": 2.0**-10, "high": 2.0**8}

@@ -10,6 +10,8 @@ from static_kit import assert_runs_elsewhere, graph, outputs, quantized
 
 from narrowpass.errors import NarrowpassError
 
+pytestmark = pytest.mark.once
+
 IMAGE = "float[1,4,8,8]"
 
 

@@ -7,7 +7,8 @@
  * them LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x times 2 to the power
  * of n, or 0. */
 #if defined(__GNUC__) && !defined(__clang__)
-/* Vectors are passed between functions that become one: no calling convention is to change. */
+/* Vectors are passed between functions that become one: there is no calling convention to
+ * change. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 

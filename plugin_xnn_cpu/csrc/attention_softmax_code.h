@@ -1,5 +1,6 @@
 /* Rows of scores, scaled and masked, to the weights of values, for one instruction set;
  * attention_code.h includes this. */
+
 /* One row of scores to scores · scale + mask, in place; gives the largest. There is room for whole
  * vectors: what is beyond `keys` becomes -infinity. */
 INLINE float mask_row(float *scores, size_t keys, float scale, const float *mask,

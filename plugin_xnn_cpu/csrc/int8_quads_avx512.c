@@ -10,8 +10,8 @@
 
 #ifdef NP_CHOOSES_CPU
 #include "int8_quads_avx512.h"
-#include "int8_quads_bytes_avx512.h"
-#include "int8_quads_floats_avx512.h"
+#include "int8_quads_bytes_code.h"
+#include "int8_quads_floats_code.h"
 
 #define ROWS NP_INT8_QUAD_ROWS
 #define WIDE (2 * NP_INT8_QUAD_COLUMNS) /* columns of the widest tile */

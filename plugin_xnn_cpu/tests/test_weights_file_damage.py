@@ -16,6 +16,8 @@ from cache_kit import compiled, loads, result, weights
 
 from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UnusableError
 
+pytestmark = pytest.mark.once
+
 
 def test_every_cut(tmp_path, bundle, cache):
     whole = cache.read_bytes()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from narrowpass.backend import Backend, Feeds, Outputs
     from narrowpass.calibration import Samples
 
-AT_ONCE = 64
+AT_ONCE = 128
 """Values that are kept in one run: more of them would fill the memory."""
 
 
@@ -34,8 +34,11 @@ def on_samples(
     samples: Samples,
     backend: Backend,
     limit: int | None = None,
-) -> Iterator[tuple[Feeds, Outputs]]:
-    """Run a model on samples; give the feeds of each, and the values of these names.
+) -> Iterator[tuple[int, Feeds, Outputs]]:
+    """Run a model on samples; give the number of each, its feeds, and the values of these names.
+
+    Values stay in memory while a caller holds them: one that lets go of them before it goes on has
+    those of one sample at a time.
 
     Args:
         model: not changed.
@@ -45,11 +48,13 @@ def on_samples(
         limit: take so many samples at most, the first ones.
 
     Raises:
-        BackendError: the model cannot be run.
+        BackendError: the model cannot be run. This and what follows comes when samples are taken.
+        DataError: a sample cannot be read, or does not fit the inputs.
+        UsageError: the graph has no value of such a name.
     """
     outputs = {value.name for value in model.graph.outputs}
     keep = tuple(name for name in names if name not in outputs)
     options = CompileOptions(keep=keep, cache=False)
     with backend.compile(Bundle({"main": model}), options) as program:
-        for feeds in islice(samples, limit):
-            yield feeds, program.run(feeds, outputs=names or None)
+        for number, feeds in enumerate(islice(samples, limit), start=1):
+            yield number, feeds, program.run(feeds, outputs=names or None)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from narrowpass.backend import Backend
     from narrowpass.calibration import Samples
 
-AT_ONCE = 256
-"""Values that are kept in one run: more of them would fill the memory."""
-
 FEW = 4
 """How many nodes are found one by one."""
 
@@ -166,7 +163,7 @@ class Verification:
         known = [{v.name for n in m.graph for v in n.outputs} for m in (self._model, model)]
         common = [name for name in names if all(name in each for each in known)]
         found: dict[str, float] = {}
-        for chosen in in_groups(common, AT_ONCE):
+        for chosen in in_groups(common):
             backend, _ = self._right[0]
             pairs = zip(
                 self._run(backend, self._model, chosen),
@@ -185,7 +182,7 @@ class Verification:
     ) -> list[dict[str, Any]]:
         """Run a model on all samples; give the values of these names, or its outputs."""
         with np.errstate(all="ignore"):
-            return [dict(values) for _, values in on_samples(model, names, self._samples, backend)]
+            return [dict(values) for *_, values in on_samples(model, names, self._samples, backend)]
 
 
 def judges(target: Backend | None) -> list[Backend]:

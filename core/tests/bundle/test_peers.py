@@ -22,6 +22,8 @@ from onnx import helper, numpy_helper
 
 from narrowpass.bundle import Bundle
 
+pytestmark = pytest.mark.once
+
 onnxruntime = pytest.importorskip("onnxruntime")
 openvino = pytest.importorskip("openvino")
 

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass import Samples
 from narrowpass.errors import DataError
 from narrowpass.values import in_groups, on_samples
-from narrowpass.verification import AT_ONCE, judges
+from narrowpass.verification import judges
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from narrowpass import Backend
     from narrowpass.backend import Feeds
-    from narrowpass.calibration import Samples
 
 
 def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[str, float]:
@@ -25,7 +27,7 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
 
     Args:
         model: as it was before anything is narrow; not changed.
-        samples: gone through once for every 256 values.
+        samples: gone through once for every `narrowpass.values.AT_ONCE` values.
         target: what runs it; None for the reference evaluator.
 
     Raises:
@@ -40,20 +42,26 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
     ]
     backend = judges(target)[-1]
     largest: dict[str, float] = {}
-    for group in in_groups(names, AT_ONCE):
-        runs = on_samples(model, group, samples, backend)
-        for number, (feeds, values) in enumerate(runs, start=1):
-            _check(feeds, number, samples)
+    for group in in_groups(names):
+        for _, feeds, values in on_samples(model, group, _checked(samples), backend):
             inputs = {name: x for name, x in feeds.items() if np.asarray(x).dtype == np.float32}
             for name, array in (*inputs.items(), *values.items()):
                 largest[name] = max(largest.get(name, 0.0), _largest(array))
+            del values, array  # before the next ones are computed
     return largest
 
 
-def _check(feeds: Feeds, number: int, samples: Samples) -> None:
-    for name, array in feeds.items():
-        if np.asarray(array).dtype.kind == "f" and np.isnan(array).any():
-            raise DataError(f"input {name!r} is NaN on sample {number} of {samples.source}")
+def _checked(samples: Samples) -> Samples:
+    """Give samples that are refused, before anything runs on them, where an input is NaN."""
+
+    def opened() -> Iterator[Feeds]:
+        for number, feeds in enumerate(samples, start=1):
+            for name, array in feeds.items():
+                if np.asarray(array).dtype.kind == "f" and np.isnan(array).any():
+                    raise DataError(f"input {name!r} is NaN on sample {number} of {samples.source}")
+            yield feeds
+
+    return Samples(samples.source, opened)
 
 
 def _largest(array: object) -> float:

@@ -18,6 +18,8 @@ from narrowpass_constant_folding.shapes.operators import Operators
 from narrowpass_constant_folding.shapes.types import type_of
 from narrowpass_constant_folding.shapes.values import ShapeValues
 
+pytestmark = pytest.mark.once
+
 
 def inferred(proto):
     """Give the shapes of all values after the pass, by name."""

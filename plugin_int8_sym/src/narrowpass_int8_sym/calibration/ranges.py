@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError, UsageError
+from narrowpass.verification import judges
 from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
 from narrowpass_int8_sym.calibration.observers import Calibrator, Observer, Range
@@ -82,7 +83,7 @@ def calibrate(
     chosen = Calibrator.of(calibrator)
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1: {limit}")
-    backend = _usable(target)
+    backend = judges(target)[-1]
     wanted = tuple(dict.fromkeys(names))
     data = _look(samples, limit, hashed=cache is not None)
     entry = None
@@ -133,14 +134,6 @@ def _key(
 ) -> str:
     kind = "symmetric" if symmetric else "affine"
     return combined([model_digest(model), data.sha256, calibrator.key, kind, backend.name])
-
-
-def _usable(target: Backend | None) -> Backend:
-    if target is not None and target.available() is None:
-        return target
-    from narrowpass.reference import ReferenceBackend
-
-    return ReferenceBackend()
 
 
 def _fitting(

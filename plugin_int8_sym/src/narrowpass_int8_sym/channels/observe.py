@@ -91,8 +91,8 @@ def observe_channels(
 ) -> dict[str, Seen]:
     """Look at the channels of values while a model runs.
 
-    Memory is that of the values of a sample, 64 values at a time; the samples are gone through
-    once for each such group.
+    Memory is that of the values of a sample, `narrowpass.values.AT_ONCE` values at a time; the
+    samples are gone through once for each such group.
 
     Args:
         model: in float32; not changed.
@@ -115,8 +115,9 @@ def observe_channels(
     for group in in_groups(list(named)):
         sums = {name: _Sums(name, named[name]) for name in group}
         runs = on_samples(model, group, samples, backend, limit)
-        for number, (feeds, values) in enumerate(runs, start=1):
+        for number, feeds, values in runs:
             _see(feeds, values, sums, f"sample {number} of {samples.source}")
+            del values  # before the next ones are computed
         found.update((name, each.result()) for name, each in sums.items())
     return found
 

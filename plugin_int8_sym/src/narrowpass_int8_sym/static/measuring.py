@@ -59,7 +59,7 @@ def value_sqnr(
         signal, noise = dict.fromkeys(group, 0.0), dict.fromkeys(group, 0.0)
         right = on_samples(before, group, samples, backend, SAMPLES)
         got = on_samples(after, [pairs[name] for name in group], samples, backend, SAMPLES)
-        for (_, wanted), (_, given) in zip(right, got, strict=True):
+        for (*_, wanted), (*_, given) in zip(right, got, strict=True):
             for name in group:
                 exact = wanted[name].astype(np.float64)
                 signal[name] += float(np.sum(exact**2))

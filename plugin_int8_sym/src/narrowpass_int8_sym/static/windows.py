@@ -85,7 +85,7 @@ def best_windows(
             name: _Errors(_between(narrow[name], whole[name]), names[name], symmetric=symmetric)
             for name in group
         }
-        for _, values in on_samples(model, group, samples, backend, limit):
+        for *_, values in on_samples(model, group, samples, backend, limit):
             for name, each in errors.items():
                 each.see(values[name])
         found |= {name: each.best() for name, each in errors.items()}

@@ -1,5 +1,6 @@
 /* Sums of the layout of quads to float32, scaled for each row: for AVX-512 with VNNI;
  * int8_quads_avx512.c includes this. */
+
 /* How a vector of columns of sums becomes float32. */
 typedef struct {
   __m512i weight_sums; /* of int32, or in pairs of int16: the low 7 bits, and those above */

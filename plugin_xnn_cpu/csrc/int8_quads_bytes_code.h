@@ -1,5 +1,6 @@
 /* Sums of the layout of quads to bytes, with those of another tensor added: for AVX-512 with VNNI;
  * int8_quads_avx512.c includes this. */
+
 /* How 32 columns of sums become bytes. */
 typedef struct {
   __m512 scales[2];
