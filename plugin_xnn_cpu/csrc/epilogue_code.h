@@ -48,9 +48,9 @@ EPILOGUE_INLINE vec shifted_of(vec x, const float times) {
 EPILOGUE_INLINE vec first_of(vec n, const float times) { return n * (0.693359375f / times); }
 EPILOGUE_INLINE vec second_of(vec n, const float times) { return n * (-2.12194440e-4f / times); }
 
-/* 2^n · exp(times · r) for |times · r| up to ln 2 / 2, or little more, and n from -125
- * to 125; `times` is a power of
- * two or its negative, so that coefficients stay what they are. See function.c for the polynomial. */
+/* 2^n · exp(times · r) for |times · r| up to ln 2 / 2, or little more, and n from -125 to 125; `times`
+ * is a power of two or its negative, so that coefficients stay what they are. See function.c for the
+ * polynomial. */
 EPILOGUE_INLINE vec exponential(vec shifted, vec r, const float times) {
   const float square = times * times;
   vec p = r * (0.00829030573f * times * square * square) + 0.0418979749f * square * square;

@@ -54,12 +54,9 @@ def reads_floats(width: int) -> bool:
 class FewRows(PanelProduct):
     """Up to `MOST_ROWS` rows of float32 times a matrix that another operator has packed.
 
+    It takes what `PanelProduct` takes, and more.
+
     Args:
-        block: where the matrix lies.
-        owner: what keeps it there.
-        layout: how it lies.
-        channels: inputs.
-        outputs: outputs.
         epilogue: the fields of ``struct np_epilogue``: what becomes of sums.
     """
 

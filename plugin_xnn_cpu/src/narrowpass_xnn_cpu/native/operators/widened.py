@@ -39,12 +39,11 @@ class WidenedProduct(PanelProduct):
 
     Weights are widened and scaled before they are multiplied, and sums are float32.
 
+    The layout is that of panels of int8.
+
+    It takes what `PanelProduct` takes, and more.
+
     Args:
-        block: where the matrix lies.
-        owner: what keeps it there.
-        layout: how it lies: in panels of int8.
-        channels: inputs.
-        outputs: outputs.
         limits: what the output is clamped to.
     """
 
