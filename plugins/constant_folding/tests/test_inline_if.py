@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from folding_kit import check_bits, fold, ops, parse, run
+from folding_kit import check_bits, fold, ops, parse, run, run_onnxruntime
 
+from narrowpass_constant_folding.fold import Fold
 from narrowpass_constant_folding.inline_if import InlineIf
 
 
@@ -122,3 +123,76 @@ def test_random_numbers_are_drawn_where_they_were():
     proto = model("{ r = RandomNormalLike(x) z = Sub(r, r) p = Add(z, u) }")
     after, _, _ = fold(proto)
     assert ops(after).count("RandomNormalLike") == 1
+
+
+def named_twice():
+    """Two Ifs with two results each; nodes of all branches, and of graphs within, have one name."""
+    branch = "{{ [n] {p} = {op}(x) [m] {r} = Identity({p}) }}"
+
+    def conditional(number):
+        first = branch.format(p=f"p{number}", r=f"r{number}", op="Neg")
+        second = branch.format(p=f"q{number}", r=f"s{number}", op="Exp")
+        return (
+            f"[if{number}] a{number}, b{number} = If(c) "
+            f"<then_branch = t () => (float[4] p{number}, float[4] r{number}) {first}, "
+            f"else_branch = e () => (float[4] q{number}, float[4] s{number}) {second}>"
+        )
+
+    return parse(
+        f"g (float[4] x) => (float[4] y, float[4] b1, float[4] b2, float[4] a1, float[4] a2) "
+        f"{{ {conditional(1)} {conditional(2)} [n] y = Add(a1, a2) }}",
+        initializers={"c": np.array(True)},
+    )
+
+
+def node_names(proto):
+    return [node.name for node in proto.graph.node if node.name]
+
+
+@pytest.mark.parametrize("pass_", [InlineIf(), Fold()])
+def test_nodes_of_branches_get_names_of_their_own(pass_):
+    proto = named_twice()
+    after, _, _ = run(pass_, proto)
+    assert "If" not in ops(after)
+    assert len(set(node_names(after))) == len(node_names(after)) > 0
+    feeds = {"x": np.array([0.5, -1, 2, 3], np.float32)}
+    for got, due in zip(run_onnxruntime(after, feeds), run_onnxruntime(proto, feeds), strict=True):
+        np.testing.assert_array_equal(got, due)
+
+
+def test_nodes_within_nested_branches_get_names_of_their_own():
+    inner = (
+        "If(k) <then_branch = m () => (float[4] {r}) {{ [n] {r} = Neg(x) }},"
+        " else_branch = o () => (float[4] {s}) {{ [n] {s} = Exp(x) }}>"
+    )
+    text = "g (float[4] x, bool k) => (float[4] y) {"
+    for number in (1, 2):
+        body = inner.format(r=f"r{number}", s=f"s{number}")
+        text += (
+            f" [i] t{number} = If(c) <then_branch = a () => (float[4] p{number})"
+            f" {{ [n] p{number} = {body} }},"
+            f" else_branch = b () => (float[4] q{number}) {{ q{number} = Abs(x) }}>"
+        )
+    # Its own two nodes of one name are refused before, too: names of the model stay its own.
+    proto = parse(text + " y = Add(t1, t2) }", initializers={"c": np.array(True)})
+    proto.graph.node[1].name = "j"
+    after, _, _ = fold(proto)
+    assert ops(after) == ["If", "If", "Add"]
+    for k in (True, False):
+        feeds = {"x": np.array([0.5, -1, 2, 3], np.float32), "k": np.array(k)}
+        (got,), (due,) = run_onnxruntime(after, feeds), run_onnxruntime(proto, feeds)
+        np.testing.assert_array_equal(got, due)
+
+
+def test_a_constant_that_becomes_a_node_takes_no_name_of_another():
+    # Below IR version 4 a folded value is a Constant node; `k` is the name of a node already.
+    proto = parse(
+        "g (float[2] x) => (float[2] y) { a = Constant <value_ints = [1, 2]> ()"
+        " k = Cast <to = 1> (a) [k] b = Neg(x) y = Mul(b, k) }",
+        ir_version=3,
+    )
+    after, _, _ = fold(proto)
+    assert ops(after) == ["Neg", "Constant", "Mul"] or ops(after) == ["Constant", "Neg", "Mul"]
+    assert len(set(node_names(after))) == len(node_names(after))
+    feeds = {"x": np.array([0.5, -1], np.float32)}
+    np.testing.assert_array_equal(run_onnxruntime(after, feeds)[0], -feeds["x"] * [1, 2])

@@ -157,6 +157,7 @@ def _put(
         model.graph.initializers.add(weight)
     for new_node in emitter.nodes:
         names.update(value.name for value in new_node.outputs if value.name)
+        names.add(new_node.name or "")
     return list(emitter.nodes)
 
 

@@ -66,11 +66,12 @@ def put(model: ir.Model, operand: Operand, array: Array) -> None:
 
 
 def unique_name(model: ir.Model, wanted: str) -> str:
-    """Give a name that no value of a model has: `wanted`, or with a number."""
+    """Give a name that no value or node of a model has: `wanted`, or with a number."""
     taken: set[str | None] = set()
     for graph in nested_graphs(model.graph):
         taken |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
         taken |= {value.name for node in graph for value in node.outputs}
+        taken |= {node.name for node in graph}
     chosen, number = wanted, 1
     while chosen in taken:
         chosen, number = f"{wanted}.{number}", number + 1

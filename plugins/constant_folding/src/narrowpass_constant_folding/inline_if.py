@@ -59,14 +59,16 @@ def _inline(scope: Scope, node: ir.Node, branch: ir.Graph) -> None:
     branch.remove(nodes)
     for inner in nodes:
         scope.graph.insert_before(node, inner)
+    scope.names.release_node(node.name)
     for old, value in zip(node.outputs, outputs, strict=True):
         if not old.name:
             continue
         # An Identity gives the result its old name; where none is needed, another pass drops it.
         copy = scope.successor(old)
         source = constants.get(value, value)
+        name = scope.names.unique_node(node.name)
         scope.graph.insert_before(
-            node, ir.Node("", "Identity", [source], outputs=[copy], name=node.name)
+            node, ir.Node("", "Identity", [source], outputs=[copy], name=name)
         )
         scope.pass_on(old, copy)
     scope.remove(node)
@@ -87,8 +89,9 @@ def _move_initializers(scope: Scope, node: ir.Node, branch: ir.Graph) -> dict[ir
 
 
 def _rename(scope: Scope, nodes: list[ir.Node]) -> None:
-    """Give what the nodes define, and graphs within them, names that nothing outside has."""
+    """Give nodes, what they define, and graphs within them, names that nothing outside has."""
     for node in nodes:
+        node.name = scope.names.moved_node(node.name)
         for value in node.outputs:
             value.name = scope.names.moved(value.name) if value.name else value.name
         for graph in subgraphs(node):

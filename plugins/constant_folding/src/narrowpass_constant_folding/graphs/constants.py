@@ -91,7 +91,9 @@ class Store:
             graph.initializers.add(new)
         else:
             attribute = ir.AttrTensor("value", tensor)
-            constant = ir.Node("", "Constant", [], [attribute], outputs=[new], name=old.name)
+            # The name of the node that goes: that of the value may be another node's.
+            name = node.name if old is node.outputs[0] else None
+            constant = ir.Node("", "Constant", [], [attribute], outputs=[new], name=name)
             graph.insert_before(node, constant)
         if old.is_graph_output():
             for position in self._outputs(graph).pop(old):

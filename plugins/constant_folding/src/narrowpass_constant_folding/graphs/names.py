@@ -1,4 +1,4 @@
-"""The names of a model's values: which are taken, and which stand for two values."""
+"""The names of a model's values and nodes: which are taken, and which stand for two values."""
 
 from __future__ import annotations
 
@@ -39,6 +39,32 @@ class Names:
         """Note that a graph no longer defines the name."""
         self._taken[name] -= 1
 
+    def moved_node(self, name: str | None) -> str | None:
+        """Give the name for a node that moves to an outer graph: another if it is not alone.
+
+        ONNX leaves names of nodes free, but onnxruntime refuses a graph that has one twice.
+        """
+        if not name or self._nodes[name] <= 1:
+            return name
+        self._nodes[name] -= 1
+        return self.unique_node(name)
+
+    def unique_node(self, name: str | None) -> str | None:
+        """Give `name` for a new node, with a number where it is taken, and take it."""
+        if not name:
+            return name
+        chosen, number = name, 1
+        while self._nodes[chosen]:
+            chosen = f"{name}.{number}"
+            number += 1
+        self._nodes[chosen] += 1
+        return chosen
+
+    def release_node(self, name: str | None) -> None:
+        """Note that a node of that name is gone."""
+        if name:
+            self._nodes[name] -= 1
+
     def ambiguous(self, name: str | None) -> bool:
         """Whether a graph defines the name though it is already visible there from outside.
 
@@ -53,6 +79,16 @@ class Names:
             for root in roots(self._model)
             for graph in nested_graphs(root.graph)
             for name in _defined(graph)
+        )
+
+    @functools.cached_property
+    def _nodes(self) -> Counter[str]:
+        return Counter(
+            node.name
+            for root in roots(self._model)
+            for graph in nested_graphs(root.graph)
+            for node in graph
+            if node.name
         )
 
     @functools.cached_property

@@ -92,8 +92,9 @@ class Scope:
             value.const_value = tensor
             self.graph.initializers.add(value)
         else:
+            label = self.names.unique_node(value.name)
             node = ir.Node(
-                "", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name
+                "", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=label
             )
             self.graph.insert_before(before, node)
         return value
