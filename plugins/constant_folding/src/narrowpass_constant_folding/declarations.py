@@ -30,7 +30,7 @@ class Declarations:
         """Remember what `model` declares now."""
         self._by_value: dict[ir.Value, _Declared] = {}
         self._by_name: dict[tuple[object, str], _Declared | None] = {}
-        for root, value in _inner_values(model):
+        for root, value in inner_values(model):
             declared = _Declared(value.type, value.shape)
             self._by_value[value] = declared
             if value.name:
@@ -39,7 +39,7 @@ class Declarations:
 
     def restore(self, model: ir.Model) -> None:
         """Let each inner value declare what it did then; those that are new, nothing."""
-        for root, value in _inner_values(model):
+        for root, value in inner_values(model):
             declared = self._by_name.get((root, value.name or ""))
             if declared is None:
                 declared = self._by_value.get(value, _NOTHING)
@@ -49,7 +49,7 @@ class Declarations:
                 value.shape = declared.shape
 
 
-def _inner_values(model: ir.Model) -> Iterator[tuple[object, ir.Value]]:
+def inner_values(model: ir.Model) -> Iterator[tuple[object, ir.Value]]:
     """Give every value that is no constant and no input or output of the model, with its root."""
     identifiers: list[object] = [None, *model.functions]
     for identifier, root in zip(identifiers, roots(model), strict=True):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from narrowpass import FixedPoint, PassResult
 from narrowpass_constant_folding.cse import Cse
 from narrowpass_constant_folding.dead_code import DeadCode
-from narrowpass_constant_folding.declarations import Declarations
 from narrowpass_constant_folding.dedup_weights import DedupWeights
+from narrowpass_constant_folding.derived import derived_types
 from narrowpass_constant_folding.drop_casts import DropCasts
 from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
 from narrowpass_constant_folding.fold_constants import FoldConstants
@@ -20,6 +20,7 @@ from narrowpass_constant_folding.infer_shapes import InferShapes
 from narrowpass_constant_folding.inline_if import InlineIf
 from narrowpass_constant_folding.merge_reshapes import MergeReshapes
 from narrowpass_constant_folding.merge_transposes import MergeTransposes
+from narrowpass_constant_folding.report import Report
 from narrowpass_constant_folding.rewrite import warn_of_idle_items
 from narrowpass_constant_folding.unpack_sequences import UnpackSequences
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 class Fold(FixedPoint):
     """Fold constants and clean up, until nothing changes any more.
 
-    A second run changes nothing. Inputs and outputs keep their names, order, types and shapes.
+    What the model declares of values between nodes is not believed: rewrites follow from its
+    inputs and operators alone. A second run changes nothing. Inputs and outputs keep their names, order, types and shapes.
     Shapes that were inferred on the way are not written into the model, so that its file does not
     grow by them; ``infer-shapes`` after ``fold`` does that.
 
@@ -81,8 +83,11 @@ class Fold(FixedPoint):
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Fold and clean up `model` in place."""
         warn_of_idle_items(self.name, self.keep, model, ctx)
-        declarations = Declarations(model)
-        model, changed = self.run_parts(model, ctx)
-        declarations.restore(model)
+        report = Report()
+        with derived_types(model, report):
+            model, changed = self.run_parts(model, ctx)
+        # Nodes at fault are those that infer-shapes, one of the parts, leaves.
+        contradicting = {n: r for n, r in report.left.items() if r.rule == "declared"}
+        Report(left=contradicting).publish(ctx)
         ctx.counters.pop("inferred", None)
         return PassResult(model, bool(changed - {"infer-shapes"}))

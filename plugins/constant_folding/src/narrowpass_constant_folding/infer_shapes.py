@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import onnx
-import onnx_ir as ir
-
 from narrowpass import Pass, PassResult
-from narrowpass.subgraphs import subgraphs
-from narrowpass_constant_folding.graphs.matching import attribute
-from narrowpass_constant_folding.graphs.scopes import roots
-from narrowpass_constant_folding.report import Refusal, Report
-from narrowpass_constant_folding.shapes.operators import InferenceError, Operators
-from narrowpass_constant_folding.shapes.types import UNKNOWN, Type, common, merge, type_of
-from narrowpass_constant_folding.shapes.values import ShapeValues
+from narrowpass_constant_folding.derived import derived_types, is_derived
+from narrowpass_constant_folding.report import Report
+from narrowpass_constant_folding.shapes.graphs import GraphInference, declare
+from narrowpass_constant_folding.shapes.types import merge, type_of
 
 if TYPE_CHECKING:
-    from narrowpass import Context
+    import onnx_ir as ir
 
-_FIRST_SCAN_WITHOUT_BATCH = 9
+    from narrowpass import Context
 
 
 @dataclass(frozen=True)
@@ -31,8 +24,8 @@ class InferShapes(Pass):
     Shapes follow by ONNX's own inference, operator by operator, and from partly known shape
     values through Shape, Gather, Slice, Concat and arithmetic. Names of dimensions are kept. What
     the model declares is only ever made more exact: where it says something else than what
-    follows, it stays, and the report tells. Inputs and outputs of the model stay as they are
-    declared. Within functions only what follows from constants is known.
+    follows, it stays, nothing is inferred from it, and the report tells. Inputs and outputs of the
+    model stay as they are declared. Within functions only what follows from constants is known.
     """
 
     name: ClassVar[str] = "infer-shapes"
@@ -44,146 +37,17 @@ class InferShapes(Pass):
         ``contradictions`` (nodes whose declared and inferred types do not fit).
         """
         report = Report()
-        inference = _Inference(model, report)
-        for root in roots(model):
-            inference.visit(root.graph, root.opsets)
+        if is_derived(model):
+            GraphInference(model, report, {}, outputs=False).infer(model)
+        else:
+            with derived_types(model, report) as values:
+                found = [(value, type_of(value)) for value in values]
+            report.counters.pop("inferred", None)
+            for value, inferred in found:
+                declared = type_of(value)
+                merged = merge(declared, inferred).type
+                if merged != declared:
+                    declare(value, declared, merged)
+                    report.count("inferred")
         report.publish(ctx)
         return PassResult(model, bool(report.counters["inferred"]))
-
-
-class _Inference:
-    def __init__(self, model: ir.Model, report: Report) -> None:
-        self._main = model.graph
-        self._functions = model.functions
-        self._report = report
-        self._operators = Operators(ShapeValues())
-
-    def visit(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-        """Infer the types of all values that the graph's nodes give, in order."""
-        for node in graph:
-            try:
-                types = self._results(node, opsets)
-            except InferenceError as failure:
-                self._report.leave(node, Refusal("inference", str(failure), "failed"))
-                continue
-            for value, type_ in zip(node.outputs, types, strict=False):
-                self._refine(node, value, type_)
-
-    def _results(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
-        if node.op_identifier() in self._functions:
-            return ()
-        if not node.attributes or next(subgraphs(node), None) is None:
-            return self._operators.infer(node, opsets)
-        if node.domain:
-            return ()
-        match node.op_type:
-            case "If":
-                return self._if(node, opsets)
-            case "Loop":
-                return self._loop(node, opsets)
-            case "Scan" if opsets.get("", 0) >= _FIRST_SCAN_WITHOUT_BATCH:
-                return self._scan(node, opsets)
-        for graph in subgraphs(node):
-            self.visit(graph, opsets)
-        return ()
-
-    def _if(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
-        branches = list(subgraphs(node))
-        for branch in branches:
-            self.visit(branch, opsets)
-        outputs = [[type_of(value) for value in b.outputs] for b in branches]
-        return [common(*pair) for pair in zip(*outputs, strict=False)] if len(outputs) == 2 else ()
-
-    def _loop(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
-        (body,) = subgraphs(node)
-        carried = [
-            UNKNOWN if value is None else _without_dims(type_of(value)) for value in node.inputs[2:]
-        ]
-        given = [Type(ir.DataType.INT64, ()), Type(ir.DataType.BOOL, ()), *carried]
-        self._enter(node, body, given, opsets)
-        scanned = [_stacked(type_of(value), 0, None) for value in body.outputs[1 + len(carried) :]]
-        return [*carried, *scanned]
-
-    def _scan(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
-        (body,) = subgraphs(node)
-        scans = attribute(node, "num_scan_inputs", 0)
-        states = len(node.inputs) - scans
-        types = [UNKNOWN if value is None else type_of(value) for value in node.inputs]
-        axes = attribute(node, "scan_input_axes", (0,) * scans)
-        slices = [_unstacked(*pair) for pair in zip(types[states:], axes, strict=False)]
-        self._enter(node, body, [*types[:states], *slices], opsets)
-        results = [type_of(value) for value in body.outputs]
-        length = _dim(types[-1], axes[-1]) if scans and len(axes) == scans else None
-        out_axes = attribute(node, "scan_output_axes", (0,) * (len(results) - states))
-        stacked = [
-            _stacked(type_, axis, length)
-            for type_, axis in zip(results[states:], out_axes, strict=False)
-        ]
-        return [*types[:states], *stacked]
-
-    def _enter(
-        self, node: ir.Node, body: ir.Graph, given: Sequence[Type], opsets: Mapping[str, int]
-    ) -> None:
-        for value, type_ in zip(body.inputs, given, strict=False):
-            self._refine(node, value, type_)
-        self.visit(body, opsets)
-
-    def _refine(self, node: ir.Node, value: ir.Value, inferred: Type) -> None:
-        if inferred == UNKNOWN:
-            return
-        declared = type_of(value)
-        merged = merge(declared, inferred)
-        if merged.contradiction:
-            reason = f"{value.name!r}: {merged.contradiction}"
-            self._report.leave(node, Refusal("declared", reason, "contradictions"))
-        of_model = value.is_graph_output() and value.graph is self._main
-        if merged.type == declared or of_model:
-            return
-        _declare(value, declared, merged.type)
-        self._report.count("inferred")
-
-
-def _declare(value: ir.Value, old: Type, new: Type) -> None:
-    if new.other:
-        proto = onnx.TypeProto.FromString(new.other)
-        value.type = ir.serde.deserialize_type_proto_for_type(proto)
-        return
-    if new.dtype is not None and new.dtype != old.dtype:
-        value.type = ir.TensorType(new.dtype)
-    if new.dims is not None and new.dims != old.dims:
-        known = value.shape
-        denotations = (
-            None if known is None else [known.get_denotation(i) for i in range(len(known))]
-        )
-        value.shape = ir.Shape(new.dims, denotations)
-
-
-def _without_dims(type_: Type) -> Type:
-    return Type(type_.dtype, None, type_.other)
-
-
-def _stacked(type_: Type, axis: int, length: int | str | None) -> Type:
-    """Give the type of results of that type put together along a new axis.
-
-    Names of dimensions are left out: inside, one may mean another size in each iteration.
-    """
-    if type_.other or type_.dims is None:
-        return _without_dims(type_)
-    dims = [dim if isinstance(dim, int) else None for dim in type_.dims]
-    place = axis if axis >= 0 else axis + len(dims) + 1
-    return Type(type_.dtype, (*dims[:place], length, *dims[place:]))
-
-
-def _unstacked(type_: Type, axis: int) -> Type:
-    if type_.other or not type_.dims:
-        return _without_dims(type_)
-    place = axis % len(type_.dims)
-    return Type(type_.dtype, type_.dims[:place] + type_.dims[place + 1 :])
-
-
-def _dim(type_: Type, axis: int) -> int | str | None:
-    return type_.dims[axis % len(type_.dims)] if type_.dims else None
-
-
-def _denotations(shape: ir.Shape | None) -> list[str | None] | None:
-    return None if shape is None else [shape.get_denotation(axis) for axis in range(len(shape))]

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from narrowpass import Pass, PassResult, matching_nodes
 from narrowpass.subgraphs import nested_graphs
+from narrowpass_constant_folding.derived import derived_types
 from narrowpass_constant_folding.graphs.constants import initializer_graphs
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.scope import Scope
@@ -75,8 +76,9 @@ class Rewrite(Pass):
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Rewrite `model` in place."""
-        work = Work(model, self.keep, ctx)
-        self.apply(work)
+        with derived_types(model):
+            work = Work(model, self.keep, ctx)
+            self.apply(work)
         work.report.publish(ctx)
         return PassResult(model, work.changed)
 

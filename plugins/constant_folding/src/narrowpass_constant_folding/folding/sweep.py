@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from narrowpass.subgraphs import subgraphs
+from narrowpass_constant_folding.derived import declared_output
 from narrowpass_constant_folding.folding.attempt import Folded, Folder, Left
 from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import (
@@ -22,7 +23,8 @@ from narrowpass_constant_folding.graphs.scopes import (
     remove_nodes,
     roots,
 )
-from narrowpass_constant_folding.report import Report
+from narrowpass_constant_folding.report import Refusal, Report
+from narrowpass_constant_folding.shapes.types import Type, merge
 
 
 def fold_constants(
@@ -86,7 +88,7 @@ class _Sweep:
         if node in self._kept or not self._store.holds_initializers(graph):
             return
         tensor = tensor_of(node)
-        if tensor is None:
+        if tensor is None or self._contradicts({node.outputs[0]: tensor}):
             return
         self._replace(graph, node, {node.outputs[0]: tensor})
         self._report.count("constants")
@@ -102,12 +104,29 @@ class _Sweep:
                 self._values.hold(value, tensor)
         if not isinstance(outcome, Folded):
             return False
+        contradiction = self._contradicts(outcome.tensors)
+        if contradiction:
+            self._report.leave(node, Refusal("declared", contradiction, "contradictions"))
+            return False
         self._replace(graph, node, outcome.tensors)
         self._report.did(node, "folded", outcome.by, measured=outcome.measured, limit=outcome.limit)
         self._values.drop(outcome.read)
         for value in outcome.read:
             self._reconsider(value)
         return True
+
+    def _contradicts(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> str:
+        """Give why tensors cannot be outputs of the model as it declares these; empty if they can.
+
+        An initializer of another shape than is declared of it is no valid model.
+        """
+        for value, tensor in tensors.items():
+            if value.is_graph_output():
+                actual = Type(tensor.dtype, tuple(tensor.shape.numpy()))
+                found = merge(declared_output(self._model, value), actual).contradiction
+                if found:
+                    return f"{value.name!r}: {found}"
+        return ""
 
     def _replace(
         self, graph: ir.Graph, node: ir.Node, tensors: Mapping[ir.Value, ir.TensorProtocol]

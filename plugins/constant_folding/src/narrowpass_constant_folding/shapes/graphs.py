@@ -1,0 +1,188 @@
+"""Types and shapes of all values of a graph, of the graphs within its nodes, and of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from narrowpass.subgraphs import subgraphs
+from narrowpass_constant_folding.graphs.matching import attribute
+from narrowpass_constant_folding.graphs.scopes import roots
+from narrowpass_constant_folding.report import Refusal, Report
+from narrowpass_constant_folding.shapes.calls import Calls
+from narrowpass_constant_folding.shapes.operators import InferenceError, Operators
+from narrowpass_constant_folding.shapes.types import UNKNOWN, Type, common, merge, type_of
+from narrowpass_constant_folding.shapes.values import ShapeValues
+
+_FIRST_SCAN_WITHOUT_BATCH = 9
+
+Hints = Mapping[ir.Value, Type]
+"""What a file declares of values: told about where it does not fit, and an element type for those
+of operators that nothing is known of."""
+
+
+class GraphInference:
+    """Infers the types of a model's values from those that its values have now."""
+
+    def __init__(self, model: ir.Model, report: Report, hints: Hints, *, outputs: bool) -> None:
+        """Take the model.
+
+        Args:
+            model: whose values get types and shapes.
+            report: told of nodes at fault and of contradictions, and how many values were changed.
+            hints: what the file declares of values.
+            outputs: whether outputs of the model's graph get types, too.
+        """
+        self._main = model.graph
+        self._calls = Calls(model)
+        self._report = report
+        self._hints = hints
+        self._outputs = outputs
+        self._operators = Operators(ShapeValues())
+
+    def infer(self, model: ir.Model) -> None:
+        """Infer the types of all values of the model and of its functions."""
+        for root in roots(model):
+            self.visit(root.graph, root.opsets)
+
+    def visit(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
+        """Infer the types of all values that the graph's nodes give, in order."""
+        for node in graph:
+            try:
+                types = self._results(node, opsets)
+            except InferenceError as failure:
+                self._report.leave(node, Refusal("inference", str(failure), "failed"))
+                types = ()
+            for value, type_ in zip(node.outputs, types, strict=False):
+                self._refine(node, value, type_)
+            for value in node.outputs:
+                self._take_hint(value)
+
+    def _results(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
+        if self._calls.has(node):
+            return self._calls.infer(node)
+        if not node.attributes or next(subgraphs(node), None) is None:
+            return self._operators.infer(node, opsets)
+        if node.domain:
+            return ()
+        match node.op_type:
+            case "If":
+                return self._if(node, opsets)
+            case "Loop":
+                return self._loop(node, opsets)
+            case "Scan" if opsets.get("", 0) >= _FIRST_SCAN_WITHOUT_BATCH:
+                return self._scan(node, opsets)
+        for graph in subgraphs(node):
+            self.visit(graph, opsets)
+        return ()
+
+    def _if(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
+        branches = list(subgraphs(node))
+        for branch in branches:
+            self.visit(branch, opsets)
+        outputs = [[type_of(value) for value in b.outputs] for b in branches]
+        return [common(*pair) for pair in zip(*outputs, strict=False)] if len(outputs) == 2 else ()
+
+    def _loop(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
+        (body,) = subgraphs(node)
+        carried = [
+            UNKNOWN if value is None else _without_dims(type_of(value)) for value in node.inputs[2:]
+        ]
+        given = [Type(ir.DataType.INT64, ()), Type(ir.DataType.BOOL, ()), *carried]
+        self._enter(node, body, given, opsets)
+        scanned = [_stacked(type_of(value), 0, None) for value in body.outputs[1 + len(carried) :]]
+        return [*carried, *scanned]
+
+    def _scan(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
+        (body,) = subgraphs(node)
+        scans = attribute(node, "num_scan_inputs", 0)
+        states = len(node.inputs) - scans
+        types = [UNKNOWN if value is None else type_of(value) for value in node.inputs]
+        axes = attribute(node, "scan_input_axes", (0,) * scans)
+        slices = [_unstacked(*pair) for pair in zip(types[states:], axes, strict=False)]
+        self._enter(node, body, [*types[:states], *slices], opsets)
+        results = [type_of(value) for value in body.outputs]
+        length = _dim(types[-1], axes[-1]) if scans and len(axes) == scans else None
+        out_axes = attribute(node, "scan_output_axes", (0,) * (len(results) - states))
+        stacked = [
+            _stacked(type_, axis, length)
+            for type_, axis in zip(results[states:], out_axes, strict=False)
+        ]
+        return [*types[:states], *stacked]
+
+    def _enter(
+        self, node: ir.Node, body: ir.Graph, given: Sequence[Type], opsets: Mapping[str, int]
+    ) -> None:
+        for value, type_ in zip(body.inputs, given, strict=False):
+            self._refine(node, value, type_)
+        self.visit(body, opsets)
+
+    def _refine(self, node: ir.Node, value: ir.Value, inferred: Type) -> None:
+        if inferred == UNKNOWN:
+            return
+        declared = type_of(value)
+        merged = merge(declared, inferred)
+        contradiction = merge(self._hints.get(value, declared), inferred).contradiction
+        if contradiction:
+            reason = f"{value.name!r}: {contradiction}"
+            self._report.leave(node, Refusal("declared", reason, "contradictions"))
+        of_model = value.is_graph_output() and value.graph is self._main
+        if merged.type == declared or (of_model and not self._outputs):
+            return
+        declare(value, declared, merged.type)
+        self._report.count("inferred")
+
+    def _take_hint(self, value: ir.Value) -> None:
+        """Let the declared element type of what nothing is known of count.
+
+        A shape counts nowhere: exporters, and editors of models, leave wrong ones in files, and
+        runtimes go on with a warning. A wrong element type is refused by them.
+        """
+        hint = self._hints.get(value)
+        if hint is not None and hint.dtype is not None and type_of(value) == UNKNOWN:
+            declare(value, UNKNOWN, Type(hint.dtype))
+
+
+def declare(value: ir.Value, old: Type, new: Type) -> None:
+    """Write a type to a value that has another; what the old one says of axes is kept."""
+    if new.other:
+        proto = onnx.TypeProto.FromString(new.other)
+        value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        return
+    if new.dtype is not None and new.dtype != old.dtype:
+        value.type = ir.TensorType(new.dtype)
+    if new.dims is not None and new.dims != old.dims:
+        known = value.shape
+        denotations = (
+            None if known is None else [known.get_denotation(i) for i in range(len(known))]
+        )
+        value.shape = ir.Shape(new.dims, denotations)
+
+
+def _without_dims(type_: Type) -> Type:
+    return Type(type_.dtype, None, type_.other)
+
+
+def _stacked(type_: Type, axis: int, length: int | str | None) -> Type:
+    """Give the type of results of that type put together along a new axis.
+
+    Names of dimensions are left out: inside, one may mean another size in each iteration.
+    """
+    if type_.other or type_.dims is None:
+        return _without_dims(type_)
+    dims = [dim if isinstance(dim, int) else None for dim in type_.dims]
+    place = axis if axis >= 0 else axis + len(dims) + 1
+    return Type(type_.dtype, (*dims[:place], length, *dims[place:]))
+
+
+def _unstacked(type_: Type, axis: int) -> Type:
+    if type_.other or not type_.dims:
+        return _without_dims(type_)
+    place = axis % len(type_.dims)
+    return Type(type_.dtype, type_.dims[:place] + type_.dims[place + 1 :])
+
+
+def _dim(type_: Type, axis: int) -> int | str | None:
+    return type_.dims[axis % len(type_.dims)] if type_.dims else None
