@@ -40,7 +40,10 @@ BODIES = {
     "shape": ("a = Relu(x) y = Shape(a)", "int64[?]"),
     "size": ("a = Relu(x) y = Size(a)", "int64"),
     "part of a shape": ("a = Relu(x) s = Shape(a) y = Gather(s, zero)", "int64[?]"),
-    "computed": ("a = Relu(x) s = Shape(a) t = Add(s, s) y = ReduceProd <keepdims = 0> (t)", "int64"),
+    "computed": (
+        "a = Relu(x) s = Shape(a) t = Add(s, s) y = ReduceProd <keepdims = 0> (t)",
+        "int64",
+    ),
     "fill": ("a = Relu(x) s = Shape(a) y = ConstantOfShape(s)", "float[?, ?]"),
     "declared further on": ("a = Relu(x) c = Neg(a) d = Abs(c) y = Shape(d)", "int64[?]"),
     "reshape": ("a = Relu(x) s = Shape(a) f = Flatten(a) y = Reshape(f, s)", "float[?, ?]"),

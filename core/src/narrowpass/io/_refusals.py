@@ -175,8 +175,8 @@ def _refuse_initializers(graph: onnx.GraphProto, name: str, where: str) -> None:
     if graph.sparse_initializer:
         first = graph.sparse_initializer[0].values.name
         raise ModelError(
-            f"{name}: {where} has sparse initializers ({first!r}), which are not supported; "
-            "store them as dense tensors"
+            f"{name}: {where} has sparse initializers ({first!r}), which the IR does not hold; "
+            "they become dense when an .onnx file is loaded"
         )
     seen: set[str] = set()
     for index, tensor in enumerate(graph.initializer):

@@ -21,6 +21,7 @@ from narrowpass.io._external import LFS_POINTER, open_external
 from narrowpass.io._inline import detach, element_type
 from narrowpass.io._refusals import refuse
 from narrowpass.io._serialize import one_line, root_cause
+from narrowpass.io._sparse import densify
 from narrowpass.io._walk import containers, initializers, proto_containers, proto_tensors
 from narrowpass.io.mapped import MappedFile, MappedTensor
 
@@ -41,8 +42,8 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     """Read an ONNX file.
 
     Tensors in external files are `MappedTensor`: they are opened here, once each file, and read
-    only when somebody asks. Other tensors are arrays in memory. What `onnx.checker` says against
-    the model is logged as a warning.
+    only when somebody asks. Other tensors are arrays in memory; sparse ones become dense. What
+    `onnx.checker` says against the model is logged as a warning.
 
     Args:
         path: a model in protobuf form, with its external data in the same folder. Links are
@@ -89,6 +90,7 @@ def _load(name: str) -> ir.Model:
 def _of_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     from narrowpass.verify import verify
 
+    densify(proto, name)
     refuse(proto, name)
     for owner, tensor in proto_tensors(proto):
         element_type(tensor, f"{name}: {owner}")

@@ -35,9 +35,9 @@ class Fold(FixedPoint):
     """Fold constants and clean up, until nothing changes any more.
 
     What the model declares of values between nodes is not believed: rewrites follow from its
-    inputs and operators alone. A second run changes nothing. Inputs and outputs keep their names, order, types and shapes.
-    Shapes that were inferred on the way are not written into the model, so that its file does not
-    grow by them; ``infer-shapes`` after ``fold`` does that.
+    inputs and operators alone. A second run changes nothing. Inputs and outputs keep their names,
+    order, types and shapes. Shapes that were inferred on the way are not written into the model, so
+    that its file does not grow by them; ``infer-shapes`` after ``fold`` does that.
 
     Attributes:
         max_growth: bytes by which one node's folding may grow the model; see ``fold-constants``.
