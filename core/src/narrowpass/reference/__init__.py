@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from narrowpass.reference._operators import replacement
 from narrowpass.reference._recurrent import Recurrent
 from narrowpass.reference.backend import ReferenceBackend
 from narrowpass.reference.nodes import NodeEvaluator
 from narrowpass.reference.program import ReferenceProgram
 
-__all__ = ["NodeEvaluator", "Recurrent", "ReferenceBackend", "ReferenceProgram"]
+__all__ = ["NodeEvaluator", "Recurrent", "ReferenceBackend", "ReferenceProgram", "replacement"]

@@ -10,10 +10,12 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from narrowpass.reference import replacement
 from narrowpass.subgraphs import nested_graphs
 from narrowpass_constant_folding.evaluation.calls import Call
 from narrowpass_constant_folding.evaluation.inference import Inference
 from narrowpass_constant_folding.evaluation.operands import Array, Operand
+from narrowpass_constant_folding.evaluation.undefined import JUDGED, undefined
 
 _MOST_STEPS = 20_000
 _MOST_INNER_BYTES = 1 << 28
@@ -26,6 +28,10 @@ class EvaluationError(Exception):
 
 class TooMuchWorkError(Exception):
     """A call whose evaluation would take too many steps or too much memory."""
+
+
+class UndefinedError(Exception):
+    """A call in which a node gives what ONNX leaves open; the message says what."""
 
 
 class Evaluation:
@@ -48,13 +54,14 @@ class Evaluation:
         Raises:
             EvaluationError: the operator's implementation raised, or there is none.
             TooMuchWorkError: a subgraph or function went over the bounds.
+            UndefinedError: a node in a subgraph or function gives what is not defined.
         """
         self._budget.begin(call.opsets)
         try:
             with np.errstate(all="ignore"):
                 feeds = {name: operand.read() for name, operand in call.operands.items()}
                 results = _run(self._prepared(call), call, feeds)
-        except TooMuchWorkError:
+        except (TooMuchWorkError, UndefinedError):
             raise
         except Exception as error:  # the boundary to foreign code, which raises anything
             raise EvaluationError(_describe(error)) from error
@@ -131,6 +138,10 @@ class _Budget:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise TooMuchWorkError(f"it takes more than {_MOST_STEPS} steps")
+        if node.op_type in JUDGED:
+            reason = undefined(node, self._opsets.get("", 0), inputs)
+            if reason:
+                raise UndefinedError(f"{node.op_type} within it: {reason}")
         if not all(isinstance(value, np.ndarray) for value in inputs):
             return
         call = _inner_call(node, inputs, self._opsets)
@@ -155,13 +166,21 @@ def _inner_call(node: onnx.NodeProto, inputs: tuple[Array, ...], opsets: Mapping
 
 
 class _BoundedEvaluator(ReferenceEvaluator):
-    """Makes the nodes within it, at any depth, ask the budget before they run."""
+    """Makes the nodes within it, at any depth, ask the budget before they run.
+
+    Where onnx's implementation of an operator is wrong or lacks a version, it takes the one of the
+    backend ``reference``.
+    """
 
     budget: ClassVar[_Budget]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.rt_nodes_ = [_Bounded(node, self.budget) for node in self.rt_nodes_]
+
+    def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
+        ours = replacement(node.domain, node.op_type, self.opsets.get(node.domain, 0))
+        return ours or super()._load_impl(node, input_types)
 
 
 class _Bounded:

@@ -14,6 +14,7 @@ from narrowpass_constant_folding.evaluation.evaluator import (
     Evaluation,
     EvaluationError,
     TooMuchWorkError,
+    UndefinedError,
 )
 from narrowpass_constant_folding.evaluation.inference import UNKNOWN, Inference
 from narrowpass_constant_folding.evaluation.native import NativeEvaluation
@@ -24,7 +25,7 @@ from narrowpass_constant_folding.evaluation.results import (
     stored_bytes,
     to_tensor,
 )
-from narrowpass_constant_folding.evaluation.undefined import undefined
+from narrowpass_constant_folding.evaluation.undefined import JUDGED, undefined
 from narrowpass_constant_folding.folding.rules import Rules
 from narrowpass_constant_folding.folding.sizes import (
     HELD_BYTES,
@@ -185,6 +186,8 @@ class Folder:
                 value: to_tensor(results[name], value, inferred.get(name, UNKNOWN))
                 for name, value in needed.items()
             }
+        except UndefinedError as error:
+            refusal = Refusal("undefined", str(error), "failed")
         except TooMuchWorkError as error:
             refusal = Refusal("size-rule", str(error), "too-large")
         except EvaluationError as error:
@@ -202,12 +205,10 @@ class Folder:
         return tensors
 
     def _refuse_undefined(self, node: ir.Node, call: Call) -> Refusal | None:
-        if node.domain or node.op_type not in ("Cast", "CastLike", "Div", "Mod", "BitShift"):
+        if node.domain or node.op_type not in JUDGED:
             return None
-        name = next(iter(call.results))
-        target = self._inference.results(call).get(name, UNKNOWN).dtype
-        inputs = [call.operands[name].read() for name in call.node.input if name]
-        reason = undefined(node.op_type, call.opsets.get("", 0), inputs, target)
+        inputs = [call.operands[name].read() if name else None for name in call.node.input]
+        reason = undefined(call.node, call.opsets.get("", 0), inputs)
         return Refusal("undefined", reason, "failed") if reason else None
 
 

@@ -1,0 +1,56 @@
+"""Traps for constant folders, before and after `fold`, in onnxruntime without its optimizations."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import traps
+import traps_structure
+from folding_kit import feeds_of, fold, ops, parse, run_onnxruntime
+
+FAMILIES = {
+    "identities": traps.IDENTITIES,
+    "reshapes": traps.RESHAPES,
+    "casts": traps.CASTS,
+    "integers": traps.INTEGERS,
+    "control": traps_structure.CONTROL,
+    "functions": traps_structure.FUNCTIONS,
+    "equal": traps_structure.EQUAL,
+    "old": traps_structure.OLD,
+    "resizes": traps_structure.RESIZES,
+}
+ALL = {f"{family}: {name}": trap for family, found in FAMILIES.items() for name, trap in found.items()}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_results_are_those_before(name):
+    trap = ALL[name]
+    proto = parse(trap.text, trap.ir, trap.opset, trap.more, dict(trap.constants))
+    feeds = {**feeds_of(proto, special=False), **trap.feeds}
+    due = run_onnxruntime(proto, feeds) if trap.runs else ()
+    after, _, _ = fold(proto)
+    left = [node.op_type for node in after.graph.node]
+    assert set(trap.left) <= set(left)
+    assert not set(trap.gone) & set(left)
+    if not trap.runs:
+        return
+    for got, expected in zip(run_onnxruntime(after, feeds), due, strict=True):
+        check(got, expected, trap.tolerance)
+
+
+def check(got, due, tolerance):
+    if isinstance(due, list):
+        for one, other in zip(got, due, strict=True):
+            check(one, other, tolerance)
+        return
+    assert got.dtype == due.dtype
+    assert got.shape == due.shape
+    if not tolerance:
+        np.testing.assert_array_equal(got, due)
+        if due.dtype.kind == "f":
+            finite = ~np.isnan(due)
+            np.testing.assert_array_equal(np.signbit(got[finite]), np.signbit(due[finite]))
+        return
+    np.testing.assert_allclose(got, due, rtol=tolerance, atol=tolerance)
