@@ -157,6 +157,8 @@ def _declare_as_before(before: ir.Model, after: ir.Model) -> None:
     The converter infers shapes, with names of its own for dimensions.
     """
     after.metadata_props.update(before.metadata_props)
+    after.meta.update(before.meta)
+    after.graph.meta.update(before.graph.meta)
     after.graph.metadata_props.update(before.graph.metadata_props)
     after.graph.name, after.doc_string = before.graph.name, before.doc_string
     after.graph.doc_string = before.graph.doc_string

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import ModelError, OutputError, UsageError
 from narrowpass.files import sync, sync_folder, temporary
-from narrowpass.io._checker import check_file, remembered, warn
+from narrowpass.io._checker import check_but_for_shapes, check_file, remembered, warn
 from narrowpass.io._collection import without_collection
 from narrowpass.io._serialize import external_reference, serialize
 from narrowpass.io._shape_operands import shape_operands
@@ -208,6 +208,11 @@ def _check(model: ir.Model, name: Path, target: Path) -> None:
         # It was refused as it was read, too: not our doing, and no reason to give up here.
         warn(target, complaint)
         return
+    other = check_but_for_shapes(name)
+    if other is None:
+        warn(target, complaint)
+        return
+    complaint = other
     raise ModelError(
         f"{target}: onnx.checker refuses the model that was to be written, so nothing was "
         f"written; please report this: {complaint}"
