@@ -12,7 +12,6 @@ from narrowpass.errors import ModelError
 from narrowpass.io import load_model, save_model
 from narrowpass.upgrading import upgrade
 
-
 OPEN = {
     "no shape": helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
     "no type": onnx.ValueInfoProto(name="y"),

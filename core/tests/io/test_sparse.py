@@ -197,7 +197,7 @@ def test_what_is_no_valid_sparse_tensor_is_refused(name):
 def test_many_small_ones_are_counted_together():
     edge = int((DENSE_BYTES // 8) ** 0.5)
     tensors = [sparse(ONES, [0, 1], [edge, edge], f"w{index}") for index in range(4)]
-    with pytest.raises(ModelError, match="'w2'.*is the limit"):
+    with pytest.raises(ModelError, match=r"'w2'.*is the limit"):
         load_proto(model(*tensors))
 
 

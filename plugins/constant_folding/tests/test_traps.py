@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
-import traps
+import traps_equal
+import traps_identities
+import traps_integers
+import traps_layout
+import traps_more
 import traps_structure
-from folding_kit import feeds_of, fold, ops, parse, run_onnxruntime
+from folding_kit import feeds_of, fold, parse, run_onnxruntime
 
 FAMILIES = {
-    "identities": traps.IDENTITIES,
-    "reshapes": traps.RESHAPES,
-    "casts": traps.CASTS,
-    "integers": traps.INTEGERS,
+    "identities": traps_identities.IDENTITIES,
+    "reshapes": traps_layout.RESHAPES,
+    "casts": traps_identities.CASTS,
+    "integers": traps_integers.INTEGERS,
     "control": traps_structure.CONTROL,
     "functions": traps_structure.FUNCTIONS,
-    "equal": traps_structure.EQUAL,
-    "old": traps_structure.OLD,
-    "resizes": traps_structure.RESIZES,
+    "equal": traps_equal.EQUAL,
+    "old": traps_equal.OLD,
+    "resizes": traps_equal.RESIZES,
+    "fusions": traps_more.FUSIONS,
+    "reductions": traps_more.REDUCTIONS,
+    "shapes": traps_more.SHAPES,
+    "names": traps_more.NAMES,
 }
-ALL = {f"{family}: {name}": trap for family, found in FAMILIES.items() for name, trap in found.items()}
+ALL = {
+    f"{family}: {name}": trap for family, found in FAMILIES.items() for name, trap in found.items()
+}
 
 
 @pytest.mark.parametrize("name", ALL)

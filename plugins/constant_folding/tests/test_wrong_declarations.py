@@ -58,9 +58,11 @@ BODIES = {
         "float[?]",
     ),
     "branch": (
-        "a = Relu(x) k = ReduceMax <keepdims = 0> (x) c = Greater(k, k) y = If(c)"
-        " <then_branch = t () => (int64[?] p) { p = Shape(a) },"
-        " else_branch = e () => (int64[?] q) { r = Neg(a) q = Shape(r) }>",
+        (
+            "a = Relu(x) k = ReduceMax <keepdims = 0> (x) c = Greater(k, k) y = If(c)"
+            " <then_branch = t () => (int64[?] p) { p = Shape(a) },"
+            " else_branch = e () => (int64[?] q) { r = Neg(a) q = Shape(r) }>"
+        ),
         "int64[?]",
     ),
 }
@@ -189,7 +191,8 @@ def test_what_a_function_declares_within_is_not_believed():
 
 def test_a_wrong_element_type_does_not_drop_a_cast():
     proto = parse(
-        "g (float[2] x) => (float[2] y) <float[2] a> { a = Cast <to = 7> (x) y = Cast <to = 1> (a) }"
+        "g (float[2] x) => (float[2] y) <float[2] a> {"
+        " a = Cast <to = 7> (x) y = Cast <to = 1> (a) }"
     )
     folded, _ = after(DropCasts(), proto)
     (got,) = run_onnxruntime_untyped(folded, {"x": np.array([1.5, -2.5], np.float32)})
