@@ -60,17 +60,20 @@ CONTROL = {
     ),
     "loop of no trips": Trap(
         f"""g (float[2] x) => (float[?] y) {{ y = Loop(n, , x)
-        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w) {{ {BODY} w = Neg(v) }}> }}""",
+        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w)
+        {{ {BODY} w = Neg(v) }}> }}""",
         {"n": np.array(0)},
     ),
     "loop of one trip": Trap(
         f"""g (float[2] x) => (float[?] y) {{ y = Loop(n, , x)
-        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w) {{ {BODY} w = Neg(v) }}> }}""",
+        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w)
+        {{ {BODY} w = Neg(v) }}> }}""",
         {"n": np.array(1)},
     ),
     "loop whose condition is false": Trap(
         """g (float[2] x) => (float[?] y) { y = Loop(n, c, x)
-        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w) { g = Identity(f) w = Neg(v) }> }""",
+        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w)
+        { g = Identity(f) w = Neg(v) }> }""",
         {"n": np.array(3), **NO},
     ),
     "constant loop with scan outputs": Trap(
@@ -110,7 +113,8 @@ CONTROL = {
     ),
     "loop whose sequence number is read": Trap(
         f"""g (float[2] x) => (float[?] y) {{ y = Loop(n, , x)
-        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w) {{ {BODY} j = Cast <to = 1> (i) w = Add(v, j) }}> }}""",
+        <body = l (int64 i, bool f, float[2] v) => (bool g, float[2] w)
+        {{ {BODY} j = Cast <to = 1> (i) w = Add(v, j) }}> }}""",
         {"n": np.array(4)},
     ),
     "scan backwards": Trap(
