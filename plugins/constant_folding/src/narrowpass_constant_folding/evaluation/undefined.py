@@ -142,11 +142,14 @@ def _resized(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
     """
     data = inputs[0]
     scales, sizes = _operand(inputs, 1 if version < 11 else 2), _operand(inputs, 3)
-    if scales is None and sizes is None:
-        return ""
     axes = _attribute(node, "axes", list(range(data.ndim)))
     lengths = np.array([data.shape[axis] for axis in axes], np.float64)
-    by = scales.astype(np.float64) if scales is not None else sizes / lengths
+    if scales is not None:
+        by = scales.astype(np.float64)
+    elif sizes is not None:
+        by = sizes / lengths
+    else:
+        return ""
     results = lengths * by
     coordinates = _attribute(node, "coordinate_transformation_mode", b"half_pixel")
     if coordinates in _WHOLE_OUTPUT and (results != np.floor(results)).any():
