@@ -9,9 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import onnx_ir as ir
 
+from narrowpass.constants import constant_tensor
 from narrowpass.io import rounding, rounding_at_most
 
 _THREADS = min(4, os.cpu_count() or 1)
+
+
+def constant_of(value: ir.Value) -> ir.TensorProtocol | None:
+    """Give the tensor of a constant, or the element that a ConstantOfShape repeats."""
+    node = value.producer()
+    if node is None or node.domain or node.op_type != "ConstantOfShape":
+        return constant_tensor(value)
+    attribute = node.attributes.get("value")
+    return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
 
 
 class Constants:
@@ -24,12 +34,13 @@ class Constants:
             rounded.
 
     Attributes:
+        dtype: the narrow type.
         most: the largest number that is taken.
         least: the smallest that is held with all its digits.
     """
 
     def __init__(self, dtype: ir.DataType, margin: float, tolerance: float) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
         limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]  # it has no types
         self.most = float(limits.max) / margin
         self.least = float(limits.tiny)
@@ -55,13 +66,13 @@ class Constants:
         """Give the largest finite magnitude in a constant."""
         key = id(tensor)
         if key not in self._magnitudes:
-            self._magnitudes[key] = rounding_at_most(tensor, self._dtype).largest
+            self._magnitudes[key] = rounding_at_most(tensor, self.dtype).largest
         return self._magnitudes[key]
 
     def _judge(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
-        found = rounding_at_most(tensor, self._dtype)
+        found = rounding_at_most(tensor, self.dtype)
         if found.error > self._tolerance:  # it need not be
-            found = rounding(tensor, self._dtype)
+            found = rounding(tensor, self.dtype)
         self._magnitudes[id(tensor)] = found.largest
         if found.largest > self.most:
             return "an element is too large", found.largest, self.most

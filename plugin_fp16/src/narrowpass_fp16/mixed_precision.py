@@ -21,13 +21,13 @@ from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
 from narrowpass.options import OptionError
-from narrowpass.subgraphs import Opsets, model_nodes, subgraphs
+from narrowpass.subgraphs import Opsets, model_nodes
 from narrowpass.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.placement import Placement
-from narrowpass_fp16.ranges import observe
+from narrowpass_fp16.ranges import Ranges, observe
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -108,10 +108,10 @@ class MixedPrecision(Pass):
             )
         if self.tolerance is not None and ctx.samples is None:
             raise PassError("tolerance needs data: give --calibration, or build(calibration=...)")
-        ranges: dict[str, float] = {}
+        ranges = Ranges()
         if ctx.samples is not None:
             with inferred(model):
-                ranges = observe(model, ctx.samples, ctx.target)
+                ranges = observe(model, ctx.samples, ctx)
         if self.tolerance is None or ctx.samples is None:
             modified, _ = self._rewrite(model, ctx, ranges, frozenset())
             return PassResult(model, modified)
@@ -130,7 +130,7 @@ class MixedPrecision(Pass):
         original: ir.Model,
         ctx: Context,
         verification: Verification,
-        ranges: Mapping[str, float],
+        ranges: Ranges,
     ) -> frozenset[int]:
         """Give the numbers of the nodes that must stay wide for `tolerance` to be met."""
         narrow: list[int] = []
@@ -163,7 +163,7 @@ class MixedPrecision(Pass):
         return verification.blame(rewrite, tuple(narrow), harm)
 
     def _rewrite(
-        self, model: ir.Model, ctx: Context, ranges: Mapping[str, float], held: frozenset[int]
+        self, model: ir.Model, ctx: Context, ranges: Ranges, held: frozenset[int]
     ) -> tuple[bool, list[int]]:
         """Rewrite in place; tell whether anything changed, and the numbers of the narrow nodes."""
         dtype = _TYPES[self.dtype]
@@ -182,7 +182,8 @@ class MixedPrecision(Pass):
                 dtype,
                 coloring.color,
                 self._kept(model),
-                wide=_unsafe(model, coloring),
+                wide=coloring.too_large,
+                follows=coloring.follows,
                 by_bytes=self.cost == "bytes",
             )
             placement.solve()
@@ -195,7 +196,7 @@ class MixedPrecision(Pass):
             value.shape = shape
         ctx.counters["casts"] = emission.casts
         ctx.counters["constants"] = emission.constants
-        return bool(emission.casts or emission.constants), narrow
+        return emission.changed, narrow
 
     def _chain(self, ctx: Context) -> ClassifierChain:
         """Give the classifiers, in the order in which they are asked."""
@@ -217,7 +218,7 @@ class MixedPrecision(Pass):
         chain: ClassifierChain,
         dtype: ir.DataType,
         ctx: Context,
-        ranges: Mapping[str, float],
+        ranges: Ranges,
         held: Mapping[ir.Node, Verdict],
     ) -> Coloring:
         nodes = model_nodes(model)
@@ -235,7 +236,7 @@ class MixedPrecision(Pass):
             chosen,
             self.unknown,
             margin=self.margin,
-            ranges=ranges,
+            ranges=ranges.of(model),
             held=held,
         )
 
@@ -249,24 +250,6 @@ class MixedPrecision(Pass):
             if name not in known:
                 raise PassError(f"keep-io: the model has no input or output {name!r}")
         return self.keep_io
-
-
-def _unsafe(model: ir.Model, coloring: Coloring) -> Callable[[ir.Value], bool]:
-    """Tell of values at the borders of subgraphs that must stay wide.
-
-    With data, those that were not seen: what a loop carries may be larger within.
-    """
-    if not coloring.has_ranges:
-        return coloring.too_large
-    seen = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
-    seen.update(
-        value
-        for node in model.graph.all_nodes()
-        if node.op_type == "If" and not node.domain
-        for graph in subgraphs(node)
-        for value in graph.outputs
-    )
-    return lambda value: value not in seen or coloring.too_large(value)
 
 
 def _tell_errors(

@@ -12,15 +12,17 @@ are narrow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from narrowpass import Color
+from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
 from narrowpass_fp16.schemas import can_hold, is_float, slots
+from narrowpass_fp16.stored import stored_value
 
 WIDE = SINK
 _LOOP = 16
@@ -69,6 +71,7 @@ class Placement:
         color: gives the colour of a node.
         keeps: names of graph inputs and outputs whose type stays; None for all.
         wide: tells of values that must not be narrow where a subgraph or function begins or ends.
+        follows: Casts to floats that may be narrow only where another Cast reads narrow.
         by_bytes: whether a cast counts as many bytes as it moves, or one.
     """
 
@@ -80,12 +83,15 @@ class Placement:
         keeps: Iterable[str] | None,
         *,
         wide: Callable[[ir.Value], bool] = lambda _: False,
+        follows: Mapping[ir.Node, ir.Node] | None = None,
         by_bytes: bool = True,
     ) -> None:
         self._model, self._dtype, self._color = model, dtype, color
         self._keeps = None if keeps is None else set(keeps)
         self._by_bytes = by_bytes
         self._wide = wide
+        self._follows = follows or {}
+        self._kept: list[tuple[ir.Value, int]] = []
         self._network = Network()
         self._fixed: dict[int, Color] = {}
         self.uses: dict[ir.Value, Uses] = {}
@@ -122,6 +128,7 @@ class Placement:
                 self._network.add_edge(up, reader, ENDLESS)
                 if reader != SINK:
                     self._network.add_edge(reader, down, ENDLESS)
+        self._keep_exact()
         for variable, color in self._fixed.items():
             if color is Color.GREEN:
                 self._network.add_edge(SOURCE, variable, ENDLESS)
@@ -131,6 +138,10 @@ class Placement:
         self._nodes = {
             node for (node, _), variable in self.variables.items() if self._narrow[variable]
         }
+        for value, uses in self.uses.items():
+            constant = value.producer() if uses.maker is None else None
+            if constant is not None and any(self._narrow[reader] for reader in uses.readers):
+                self._nodes.add(constant)
         for node, variables in self._calls.items():
             if any(self._narrow[variable] for variable in variables):
                 self._nodes.add(node)
@@ -143,6 +154,18 @@ class Placement:
         self._network.add_edge(SOURCE, up, 2 * self._price(value, 0))
         for reader in uses.readers:
             self._network.add_edge(up, reader, ENDLESS)
+
+    def _keep_exact(self) -> None:
+        """Let Casts read a narrow value only where there is one: none is rounded for them."""
+        for value, reader in self._kept:
+            maker = self.uses[value].maker
+            self._network.add_edge(reader, SINK if maker is None else maker, ENDLESS)
+        for node, first in self._follows.items():
+            result, source = self.variables[node, "T2"], self.variables[first, "T1"]
+            self._network.add_edge(result, source, ENDLESS)
+            for reader in self.uses[node.outputs[0]].readers:
+                if reader != SINK:
+                    self._network.add_edge(reader, result, ENDLESS)
 
     def narrow(self, variable: int | None) -> bool:
         """Tell whether a variable is narrow."""
@@ -185,6 +208,9 @@ class Placement:
             self._add_opaque(node, graphs.values(), depth)
             return
         color = self._color(node)
+        if _is_constant(node) and color is not Color.RED:
+            self._make(node.outputs[0], None, depth)
+            return
         known = slots(node, self._opsets.version(node), self._dtype)
         if known is None:
             self._add_opaque(node, (), depth)
@@ -202,8 +228,10 @@ class Placement:
                 self._fixed[variable] = color
             if slot.output:
                 self._make(slot.value, variable, depth)
-            else:
-                self._read(slot.value, variable, node, slot.index)
+                continue
+            self._read(slot.value, variable, node, slot.index)
+            if variable != WIDE and node.op_type == "Cast" and not is_float(node.outputs[0]):
+                self._kept.append((slot.value, variable))
 
     def _add_opaque(self, node: ir.Node, graphs: Iterable[ir.Graph], depth: int) -> None:
         """Leave a node, and all in it, as it is."""
@@ -351,3 +379,12 @@ class Placement:
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
         price: int = size * _LOOP**depth
         return min(price, ENDLESS >> 20)
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Tell whether a node gives a constant of float32, which each reader may have in its type."""
+    if node.domain or len(node.outputs) != 1 or not is_float(node.outputs[0]):
+        return False
+    if node.op_type == "Constant":
+        return constant_tensor(node.outputs[0]) is not None
+    return stored_value(node.outputs[0]) is not None
