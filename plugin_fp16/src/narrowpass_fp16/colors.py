@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from narrowpass import Context
     from narrowpass_fp16.placement import Placement
 
-_ROUNDING = 4e-3
-"""The error of a constant relative to it, as root mean squares, up to which it is rounded; rounding
-alone makes 2.0e-4 in float16 and 1.7e-3 in bfloat16, more comes of elements that are too small."""
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -67,7 +63,7 @@ class Coloring:
         chain: the classifiers.
         chosen: what options say, with their names.
         unknown: the policy for operators that no classifier knows.
-        margin: see `Constants`.
+        constants: judges them.
         ranges: the largest element of values on data.
         held: verdicts that are given already.
 
@@ -87,13 +83,13 @@ class Coloring:
         chosen: Mapping[ir.Node, tuple[Color, str]],
         unknown: str,
         *,
-        margin: float,
+        constants: Constants,
         ranges: Measured,
         held: Mapping[ir.Node, Verdict],
     ) -> None:
         self._model, self._dtype, self._chain, self._chosen = model, dtype, chain, chosen
         self._unknown = unknown
-        self._constants = Constants(dtype, margin, _ROUNDING)
+        self._constants = constants
         self._ranges, self._held = ranges, held
         self._largest = self._constants.most
         self._opsets = Opsets(model)

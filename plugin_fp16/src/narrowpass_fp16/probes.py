@@ -134,10 +134,9 @@ class Probes:
     def _largest(self, value: ir.Value, graph: ir.Graph, after: ir.Node | None) -> ir.Value:
         """Reduce a value to its largest finite magnitude, right behind the node that makes it."""
         limit = self._constant(float("inf"), graph, after)
-        start = limit.producer()
-        zero = self._constant(0.0, graph, start)
-        none = self._constant(NOT_RUN, graph, start, dims=1)
-        flat = self._constant(np.array([-1]), graph, start)
+        zero = self._constant(0.0, graph, limit.producer())
+        none = self._constant(NOT_RUN, graph, zero.producer(), dims=1)
+        flat = self._constant(np.array([-1]), graph, none.producer())
         last = flat.producer()
 
         def add(op_type: str, inputs: Sequence[ir.Value], **numbers: int) -> ir.Value:
