@@ -38,9 +38,7 @@ CHAINS = {
     "three products of one value": Case(
         "a = MatMul(x, w) c = MatMul(x, v) d = Add(a, c) e = MatMul(x, w) y = Add(d, e)", 2
     ),
-    "green alone in the middle": Case(
-        "e = Exp(x) h = MatMul(e, w) y = Exp(h)", 2, "Exp"
-    ),
+    "green alone in the middle": Case("e = Exp(x) h = MatMul(e, w) y = Exp(h)", 2, "Exp"),
     "gray between reds": Case(
         "e = Exp(x) r = Relu(e) l = Softplus(r) y = MatMul(l, w)", 2, "Exp Relu Softplus"
     ),
@@ -50,7 +48,8 @@ CHAINS = {
     ),
     "one value twice an output": Case(
         "h = MatMul(x, w) y = Identity(h) z = Identity(h)",
-        2 + 1,
+        2,
+        "Identity",
         ends="float[4,8] x) => (float[4,8] y, float[4,8] z",
     ),
     "two inputs, one green": Case(
@@ -70,7 +69,9 @@ CHAINS = {
 }
 
 CONSTANTS = {
-    "a constant node": Case("c = Constant<value = float[1] {2.0}>() h = MatMul(x, w) y = Mul(h, c)", 2),
+    "a constant node": Case(
+        "c = Constant<value = float[1] {2.0}>() h = MatMul(x, w) y = Mul(h, c)", 2
+    ),
     "a constant node both ways": Case(
         "c = Constant<value_float = 2.0>() h = MatMul(x, w) a = Mul(h, c) e = Exp(a) "
         "f = Pow(e, c) y = Mul(f, c)",
@@ -78,7 +79,7 @@ CONSTANTS = {
         "Exp Mul Pow",
     ),
     "an initializer both ways": Case(
-        "h = MatMul(x, w) a = Add(h, b) e = Exp(b) y = Mul(a, e)", 3, "Exp"
+        "h = MatMul(x, w) a = Add(h, b) e = Exp(b) y = Mul(a, e)", 2, "Exp Mul"
     ),
     "tiny before a sign": Case(
         "h = MatMul(x, w) c = Expand(t, n) s = Sign(c) a = Mul(h, s) y = MatMul(a, v)",
@@ -94,8 +95,8 @@ CONSTANTS = {
     ),
     "tiny before a comparison": Case(
         "h = MatMul(x, w) r = Relu(h) a = Add(r, t) k = Greater(a, z) y = Where(k, h, x)",
-        3,
-        "Add Greater",
+        2,
+        "Relu Add Greater Where",
         constants={"t": F([1e-9] * 8), "z": F(0)},
     ),
     "tiny chosen, and a reciprocal": Case(
@@ -126,13 +127,13 @@ CONSTANTS = {
         "h = MatMul(x, w) q = Relu(h) a = Add(q, eps) s = Sqrt(a) z = Div(h, s) "
         "c = Clip(z, o, t) y = MatMul(c, v)",
         4,
-        "Add Sqrt Div Clip",
+        "Relu Add Sqrt Div",
         constants={"eps": F(1e-12), "o": F(-2), "t": F(2)},
     ),
     "a number beyond": Case(
         "h = MatMul(x, w) a = Mul(h, c) k = Less(a, c) y = Where(k, h, x)",
-        3,
-        "Mul Less",
+        2,
+        "Mul Less Where",
         constants={"c": F(1e5)},
     ),
     "a mask": Case(
@@ -172,7 +173,7 @@ NORMS = {
         "h = MatMul(x, w) m = ReduceMean(h, last) d = Sub(h, m) q = Mul(d, d) "
         "t = ReduceMean(q, last) e = Add(t, eps) r = Sqrt(e) n = Div(d, r) y = MatMul(n, v)",
         4,
-        "Mul Add Sqrt Div Sub ReduceMean",
+        "Mul Add Sqrt Div ReduceMean",
         constants=EPS,
     ),
     "softmax, short": Case("h = MatMul(x, w) p = Softmax(h) y = MatMul(p, v)", 2),

@@ -24,7 +24,7 @@ from ancestors_kit import (
     unchanged,
     uniform,
 )
-from fp16_kit import FLOAT, HALF, floats, model, run
+from fp16_kit import FLOAT, HALF, floats, model, rewritten, run
 from onnx import helper
 
 from narrowpass.errors import NarrowpassError

@@ -130,7 +130,7 @@ class Coloring:
         tensor = constant_tensor(value)
         if tensor is not None and tensor.dtype == FLOAT and self._constants.against(tensor)[0]:
             return True
-        if value in self._wide or self._ranges.unseen(value):
+        if value in self._wide or value in self._ranges.unseen:
             return True
         seen = self._ranges.largest.get(value, 0.0)
         return max(seen, self._magnitudes.get(value, 0.0)) > self._largest
@@ -190,7 +190,7 @@ class Coloring:
             name = self._dtype.name.lower()
             text = f"operator set {self._opsets.version(node)} has no {name}"
             newer = first_version(node, self._dtype)
-            if newer:
+            if newer > self._opsets.version(node):
                 text += f"; upgrade-opset{{to={newer}}} before fp16 brings it"
             return Verdict(Color.RED, "schema", text)
         if node in self._held:
@@ -201,7 +201,7 @@ class Coloring:
         if function is not None and not self._opsets.enters(function):
             text = f"{function.name!r} has operators of another set than the model"
             return Verdict(Color.RED, "functions", text)
-        unseen = next((s.value for s in floats if s.output and self._ranges.unseen(s.value)), None)
+        unseen = next((s.value for s in floats if s.value in self._ranges.unseen), None)
         if unseen is not None:
             return Verdict(Color.RED, "data", f"{unseen.name!r} cannot be seen on it")
         if node in self._vanishing:

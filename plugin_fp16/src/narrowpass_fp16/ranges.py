@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,26 +40,25 @@ class Ranges:
     def of(self, model: ir.Model) -> Measured:
         """Give them by value: of the model that was observed, or of a clone."""
         numbers = numbered(model)
+        known = self.largest.keys() | self.excused.keys()
         return Measured(
             {value: self.largest[n] for value, n in numbers.items() if n in self.largest},
             {value: self.excused[n] for value, n in numbers.items() if n in self.excused},
+            {value for value, n in numbers.items() if self.largest and n not in known},
         )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The largest finite magnitude of values on data; see `Ranges`."""
+    """What was measured, by value; see `Ranges`.
+
+    Attributes:
+        unseen: computed values of which nothing can be said, though there is data.
+    """
 
     largest: Mapping[ir.Value, float]
     excused: Mapping[ir.Value, str]
-
-    def __bool__(self) -> bool:
-        """Tell whether there is data."""
-        return bool(self.largest)
-
-    def unseen(self, value: ir.Value) -> bool:
-        """Tell whether there is data, but nothing can be said of this value."""
-        return bool(self.largest) and value not in self.largest and value not in self.excused
+    unseen: Set[ir.Value]
 
 
 def numbered(model: ir.Model) -> dict[ir.Value, int]:
@@ -120,6 +119,8 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
             del values, found, array  # before the next ones are computed
     for number in {*probes.scalars.values()} - largest.keys():
         excused[number] = "no sample enters what it is in"
+    for number in {*inputs.values()} - largest.keys():
+        excused[number] = "no sample feeds it"
     return Ranges(largest, excused)
 
 
