@@ -124,7 +124,7 @@ CONSTANTS = {
         constants={"t": F([1, 1, 1, 1e-9, 1e-30, 1, 1, 1])},
     ),
     "an epsilon under a root": Case(
-        "h = MatMul(x, w) q = Relu(h) a = Add(q, eps) s = Sqrt(a) z = Div(h, s) "
+        "h = MatMul(x, w) q = Relu(h) a = Add(q, eps) s = Sqrt(a) z = Div(q, s) "
         "c = Clip(z, o, t) y = MatMul(c, v)",
         4,
         "Relu Add Sqrt Div",

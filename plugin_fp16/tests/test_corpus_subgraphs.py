@@ -168,8 +168,8 @@ LARGE = {
     ),
     "a function that leaves the range": Case(
         'h = MatMul(x, w) f = d.F(h) y = MatMul(f, v) | <domain: "d", opset_import: ["": 20]> '
-        "F (a) => (q) { p = Mul(a, a) r = Mul(p, p) s = Mul(r, r) k = Constant<value_float = 1e-4>() "
-        "q = Mul(s, k) }",
+        "F (a) => (q) { p = Mul(a, a) r = Mul(p, p) s = Mul(r, r) "
+        "k = Constant<value_float = 1e-4>() q = Mul(s, k) }",
         4,
         "Mul",
         feeds={"x": np.full((4, 8), 6, F)},

@@ -200,14 +200,16 @@ OTHERS = {
         {"wl": draw(1, 12, 8), "rl": draw(1, 12, 4)},
     ),
     "quantized between": Case(
-        "h = MatMul(x, w) q = QuantizeLinear(h, sc, zp) d = DequantizeLinear(q, sc, zp) y = MatMul(d, v)",
+        "h = MatMul(x, w) q = QuantizeLinear(h, sc, zp) d = DequantizeLinear(q, sc, zp) "
+        "y = MatMul(d, v)",
         4,
         "QuantizeLinear DequantizeLinear",
         constants={"sc": F(0.02), "zp": np.int8(0)},
         tolerance=3e-2,
     ),
     "a sequence": Case(
-        "h = MatMul(x, w) s = SequenceConstruct(h, x) c = ConcatFromSequence<axis = 0>(s) y = MatMul(c, v)",
+        "h = MatMul(x, w) s = SequenceConstruct(h, x) c = ConcatFromSequence<axis = 0>(s) "
+        "y = MatMul(c, v)",
         4,
         "SequenceConstruct ConcatFromSequence",
         "float[4,8] x) => (float[8,8] y",
