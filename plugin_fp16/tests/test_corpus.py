@@ -127,7 +127,7 @@ CONSTANTS = {
         "h = MatMul(x, w) q = Relu(h) a = Add(q, eps) s = Sqrt(a) z = Div(q, s) "
         "c = Clip(z, o, t) y = MatMul(c, v)",
         4,
-        "Relu Add Sqrt Div",
+        "Add Sqrt Div",
         constants={"eps": F(1e-12), "o": F(-2), "t": F(2)},
     ),
     "a number beyond": Case(

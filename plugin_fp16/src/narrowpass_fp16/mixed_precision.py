@@ -27,6 +27,7 @@ from narrowpass.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.constants import Constants
+from narrowpass_fp16.decisions import deciding
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.opset import with_cast, with_more
 from narrowpass_fp16.placement import Placement
@@ -218,6 +219,7 @@ class MixedPrecision(Pass):
                 self._kept(model),
                 wide=coloring.too_large,
                 follows=coloring.follows,
+                better_wide=deciding(model, nodes, coloring.color),
                 by_bytes=self.cost == "bytes",
             )
             placement.solve()

@@ -4,15 +4,15 @@ A variable stands for the inputs and outputs of a node that must have one type (
 for a value that a loop carries, for an output of an If, or for what all calls of a function have in
 common. It is narrow, on the side of the source, or wide. A value costs one cast where what makes it
 is wide and some reader narrow, and one where it is the other way round, however many readers there
-are; a constant costs its size twice where a reader is wide, in the file and in each run. Green
-nodes are narrow, red ones wide, and all others go where that is cheapest; if it is the same, they
-are narrow.
+are; a constant costs its size twice where a reader is wide, in the file and in each run. Of as many
+bytes, fewer casts are cheaper. Green nodes are narrow, red ones wide, and all others go where that
+is cheapest; if it is the same, they are narrow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -25,6 +25,9 @@ from narrowpass_fp16.schemas import can_hold, is_float, slots
 from narrowpass_fp16.stored import stored_value
 
 WIDE = SINK
+_CAST, _NODE = 1 << 16, 1
+"""What counts less than a byte: that there is a cast; that what had better be wide is narrow."""
+_BYTE = _CAST << 16
 _LOOP = 16
 """How many times as much as another a cast within a loop counts, for each loop around it."""
 
@@ -72,6 +75,7 @@ class Placement:
         keeps: names of graph inputs and outputs whose type stays; None for all.
         wide: tells of values that must not be narrow where a subgraph or function begins or ends.
         follows: Casts to floats that may be narrow only where another Cast reads narrow.
+        better_wide: nodes that are narrow only where that spares a cast.
         by_bytes: whether a cast counts as many bytes as it moves, or one.
     """
 
@@ -84,6 +88,7 @@ class Placement:
         *,
         wide: Callable[[ir.Value], bool] = lambda _: False,
         follows: Mapping[ir.Node, ir.Node] | None = None,
+        better_wide: Set[ir.Node] = frozenset(),
         by_bytes: bool = True,
     ) -> None:
         self._model, self._dtype, self._color = model, dtype, color
@@ -91,6 +96,7 @@ class Placement:
         self._by_bytes = by_bytes
         self._wide = wide
         self._follows = follows or {}
+        self._better_wide = better_wide
         self._kept: list[tuple[ir.Value, int]] = []
         self._network = Network()
         self._fixed: dict[int, Color] = {}
@@ -129,6 +135,9 @@ class Placement:
                 if reader != SINK:
                     self._network.add_edge(reader, down, ENDLESS)
         self._keep_exact()
+        for (node, _), variable in self.variables.items():
+            if node in self._better_wide:
+                self._network.add_edge(variable, SINK, _NODE)
         for variable, color in self._fixed.items():
             if color is Color.GREEN:
                 self._network.add_edge(SOURCE, variable, ENDLESS)
@@ -373,11 +382,11 @@ class Placement:
         uses.readers.setdefault(reader, []).append((node, index))
 
     def _price(self, value: ir.Value, depth: int) -> int:
-        size = 1
+        size = 0
         if self._by_bytes:
             dims = value.shape or ()
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
-        price: int = size * _LOOP**depth
+        price: int = (size * _BYTE + _CAST) * _LOOP**depth
         return min(price, ENDLESS >> 20)
 
 
