@@ -222,7 +222,7 @@ class Coloring:
             return Verdict(Color.RED, "constants", text, *beyond[1:])
         for slot in floats:
             brought = self._magnitudes.get(slot.value, 0.0)
-            if slot.parameter and not slot.output and brought > self._largest:
+            if slot.parameter and brought > self._largest:
                 text = f"a constant makes {slot.value.name!r} too large"
                 return Verdict(Color.RED, "constants", text, brought, self._largest)
             if not slot.output and self._counts(slot.value):

@@ -7,6 +7,7 @@ it stays wide.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -108,6 +109,8 @@ def vanishing(
         if constant_of(value) is not None and not value.is_graph_input():
             constants.append(value)
             continue
+        if _factors(value):
+            constants.append(value)
         for source in (*at_border.get(value, ()), *_sources(value)):
             targets.setdefault(source, []).append(value)
             if source not in reached:
@@ -117,7 +120,7 @@ def vanishing(
     wide: set[ir.Value] = set()
     limit = _ZERO[dtype]
     for constant in constants:
-        if _vanishes(constant, limit):
+        if _least(constant) <= limit:
             _follow(constant, targets, ends, found, wide, dtype, label)
     return found, wide
 
@@ -187,12 +190,25 @@ _ZERO = {ir.DataType.FLOAT16: 2.0**-25, ir.DataType.BFLOAT16: 2.0**-134}
 """The largest magnitude that is rounded to zero."""
 
 
-def _vanishes(value: ir.Value, limit: float) -> bool:
+def _factors(value: ir.Value) -> list[ir.Value]:
+    """Give the constants that a value is the product of; none where it is something else."""
+    node = value.producer()
+    if node is None or node.op_type != "Mul" or node.domain:
+        return []
+    given = [factor for factor in node.inputs if factor is not None]
+    constant = [v for v in given if constant_of(v) is not None and not v.is_graph_input()]
+    return constant if len(constant) == len(given) else []
+
+
+def _least(value: ir.Value) -> float:
+    """Give the least magnitude in a constant, zero aside, or in a product of constants."""
     tensor = constant_of(value)
-    if tensor is None or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        return False
+    if tensor is None:
+        return math.prod(_least(factor) for factor in _factors(value))
+    least = math.inf
+    if tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return least
     for start in range(0, tensor.size, _PIECE):
         size = np.abs(elements(tensor, start, min(start + _PIECE, tensor.size)))
-        if bool(((size > 0) & (size <= limit)).any()):
-            return True
-    return False
+        least = min(least, float(size.min(where=size > 0, initial=math.inf)))
+    return least
