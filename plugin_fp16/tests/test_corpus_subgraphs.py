@@ -82,6 +82,30 @@ BODIES = {
         constants=THREE,
         evaluator=False,  # it joins the rounds, where it should stack them
     ),
+    "a truncation in a loop": Case(
+        "h = MatMul(x, w) l = Loop(n, t, h) <body = k (int64 i, bool g, float[4,8] a) => "
+        "(bool g2, float[4,8] d) { g2 = Identity(g) m = MatMul(a, w) j = Cast<to = 6>(m) "
+        "f = Cast<to = 1>(j) d = Add(f, a) }> y = MatMul(l, v)",
+        2,
+        constants=THREE,
+    ),
+    "weights that are stored narrow, within": Case(
+        "h = MatMul(x, w) l = Loop(n, t, h) <body = k (int64 i, bool g, float[4,8] a) => "
+        "(bool g2, float[4,8] d) { g2 = Identity(g) f = Cast<to = 1>(wh) d = MatMul(a, f) }> "
+        "y = MatMul(l, v)",
+        1,
+        constants={**THREE, "wh": draw(8, 8).astype(np.float16)},
+    ),
+    "a constant that branches read": Case(
+        "k = Constant<value_float = 2.0>() h = MatMul(x, w) "
+        "z = If(c) <then_branch = p () => (float[4,8] q) { q = Mul(h, k) }, "
+        "else_branch = r () => (float[4,8] s) { e = Exp(h) f = Pow(e, k) s = Mul(f, k) }> "
+        "y = MatMul(z, v)",
+        4,
+        "Exp Pow",
+        IF,
+        YES,
+    ),
     "a loop in a loop": Case(
         "h = MatMul(x, w) l = Loop(n, t, h) <body = k (int64 i, bool g, float[4,8] a) => "
         "(bool g2, float[4,8] d) { g2 = Identity(g) "

@@ -54,6 +54,28 @@ CASTS = {
         feeds={"x": np.round(X * 40)},
         constants={"w": np.eye(8, dtype=F) * F(1.5)},
     ),
+    "two truncations": Case(
+        "h = MatMul(x, w) i = Cast<to = 7>(h) f = Cast<to = 1>(i) j = Cast<to = 6>(f) "
+        "g = Cast<to = 1>(j) y = MatMul(g, v)",
+        2,
+        feeds={"x": np.round(X * 40)},
+        constants={"w": np.eye(8, dtype=F) * F(1.5)},
+    ),
+    "a truncation that is an index too": Case(
+        "h = MatMul(x, w) i = Cast<to = 7>(h) f = Cast<to = 1>(i) g = Gather(b, i) m = Mul(f, g) "
+        "y = MatMul(m, v)",
+        2,
+        feeds={"x": np.round(np.abs(X))},
+        constants={"w": np.eye(8, dtype=F)},
+    ),
+    "a truncation with a wide Cast": Case(
+        "h = MatMul(x, w) [i] i = Cast<to = 7>(h) f = Cast<to = 1>(i) y = MatMul(f, v)",
+        2,
+        "Cast MatMul",
+        feeds={"x": np.round(X * 40)},
+        constants={"w": np.eye(8, dtype=F) * F(1.5)},
+        text="fp16{red=[i]}",
+    ),
     "a truncation of what was never narrow": Case(
         "i = Cast<to = 6>(x) f = Cast<to = 1>(i) h = MatMul(f, w) y = MatMul(h, v)",
         2,

@@ -18,6 +18,7 @@ from narrowpass_fp16.constants import Constants, constant_of
 from narrowpass_fp16.exactness import (
     CONTROL_FLOW,
     WHOLE,
+    becomes_float_again,
     exact_nodes,
     is_whole,
     rounded_by,
@@ -279,17 +280,21 @@ class Coloring:
             text = f"its integers are exact in the narrow type up to {most}"
             return Verdict(Color.GRAY, "data", text, seen, most)
         first = truncated(node)
-        if first is not None and self._comes_of_green(first.inputs[0]):
+        if first is not None and self._cuts_narrow(first):
             self.follows[node] = first
             return Verdict(Color.GRAY, "range", "a narrow number without its fraction is one too")
         name = self._dtype.name.lower()
         return Verdict(Color.RED, "range", f"integers above {most} are not exact in {name}")
 
-    def _comes_of_green(self, value: ir.Value | None) -> bool:
-        """Tell whether a value is that of a green node, and only moved or cut off since."""
-        nodes = rounded_by(value)
-        colors = [self._verdicts[n].color if n in self._verdicts else Color.RED for n in nodes]
-        return colors[-1:] == [Color.GREEN] and Color.RED not in colors
+    def _cuts_narrow(self, cast: ir.Node) -> bool:
+        """Tell whether a Cast reads what a green node gives, only moved or cut off since."""
+        nodes = rounded_by(cast.inputs[0])
+        colors = [self._verdicts[n].color for n in (cast, *nodes) if n in self._verdicts]
+        if len(colors) != 1 + len(nodes) or Color.RED in colors or not nodes:
+            return False
+        if len(nodes) > 1 and not becomes_float_again(cast):
+            return False  # as an index, what is between may have to stay wide
+        return colors[-1] is Color.GREEN or nodes[-1] in self.follows
 
     def _counts(self, value: ir.Value) -> bool:
         """Tell whether a value comes of integers that the narrow type need not hold."""

@@ -88,7 +88,7 @@ def _counted(node: ir.Node) -> list[ir.Value]:
         return []
     if node.op_type in ("Cast", "CastLike") and is_float(first):
         kept = is_float(node.outputs[0]) or node.outputs[0].dtype in _FLOATS
-        return [] if kept or _becomes_float_again(node) else [first]
+        return [] if kept or becomes_float_again(node) else [first]
     if node.op_type in ("Resize", "Upsample"):
         return [value for value in node.inputs[1:] if value is not None]
     if node.op_type == "Range":
@@ -125,9 +125,10 @@ def truncated(node: ir.Node) -> ir.Node | None:
     """
     value = node.inputs[0]
     maker = None if value is None else value.producer()
-    if maker is None or maker.op_type != "Cast" or maker.domain:
+    if maker is None or maker.op_type != "Cast" or maker.domain or maker.inputs[0] is None:
         return None
-    return maker if _becomes_float_again(maker) else None
+    whole = maker.outputs[0].dtype in (ir.DataType.INT32, ir.DataType.INT64)
+    return maker if whole and is_float(maker.inputs[0]) else None
 
 
 def rounded_by(value: ir.Value | None) -> list[ir.Node]:
@@ -144,7 +145,7 @@ def rounded_by(value: ir.Value | None) -> list[ir.Node]:
     return found
 
 
-def _becomes_float_again(node: ir.Node) -> bool:
+def becomes_float_again(node: ir.Node) -> bool:
     """Tell whether integers that a Cast gives become floats again, and nothing else."""
     value = node.outputs[0]
     readers = [user for user, _ in value.uses()]

@@ -28,6 +28,8 @@ WIDE = SINK
 _CAST, _NODE = 1 << 16, 1
 """What counts less than a byte: that there is a cast; that what had better be wide is narrow."""
 _BYTE = _CAST << 16
+_ROUNDED = ENDLESS >> 24
+"""More than all casts together: that something is rounded which must not be."""
 _LOOP = 16
 """How many times as much as another a cast within a loop counts, for each loop around it."""
 
@@ -168,13 +170,13 @@ class Placement:
         """Let Casts read a narrow value only where there is one: none is rounded for them."""
         for value, reader in self._kept:
             maker = self.uses[value].maker
-            self._network.add_edge(reader, SINK if maker is None else maker, ENDLESS)
+            self._network.add_edge(reader, SINK if maker is None else maker, _ROUNDED)
         for node, first in self._follows.items():
             result, source = self.variables[node, "T2"], self.variables[first, "T1"]
-            self._network.add_edge(result, source, ENDLESS)
+            self._network.add_edge(result, source, _ROUNDED)
             for reader in self.uses[node.outputs[0]].readers:
                 if reader != SINK:
-                    self._network.add_edge(reader, result, ENDLESS)
+                    self._network.add_edge(reader, result, _ROUNDED)
 
     def narrow(self, variable: int | None) -> bool:
         """Tell whether a variable is narrow."""
@@ -387,7 +389,7 @@ class Placement:
             dims = value.shape or ()
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
         price: int = (size * _BYTE + _CAST) * _LOOP**depth
-        return min(price, ENDLESS >> 20)
+        return min(price, ENDLESS >> 40)
 
 
 def _is_constant(node: ir.Node) -> bool:
