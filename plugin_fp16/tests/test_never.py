@@ -447,8 +447,15 @@ def test_red_and_green_by_name_and_type(caplog):
 
 def test_what_cannot_be_done():
     proto = model([matmul(y="y")], {"x": [3, 16]}, {"y": [3, 16]}, {"w": floats(16, 16)}, opset=11)
+    call = onnx.helper.make_function(
+        "mine", "F", ["a"], ["b"], [matmul("a", "b", "a")], [helper.make_opsetid("", 11)]
+    )
+    with_function = onnx.ModelProto()
+    with_function.CopyFrom(proto)
+    with_function.functions.append(call)
+    with_function.opset_import.append(helper.make_opsetid("mine", 1))
     with pytest.raises(NarrowpassError, match="from operator set 13 on; the model has 11"):
-        run(proto, "fp16{dtype=bfloat16}")
+        run(with_function, "fp16{dtype=bfloat16}")
     with pytest.raises(NarrowpassError, match="no input or output 'nobody'"):
         run(proto, "fp16{keep-io=[nobody]}")
     with pytest.raises(NarrowpassError, match="no classifier 'mine'"):

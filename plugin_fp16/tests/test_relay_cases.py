@@ -24,7 +24,7 @@ from ancestors_kit import (
     unchanged,
     uniform,
 )
-from fp16_kit import FLOAT, HALF, floats, model, run
+from fp16_kit import FLOAT, HALF, floats, model, rewritten, run
 from onnx import helper
 
 from narrowpass.errors import NarrowpassError
@@ -102,7 +102,9 @@ def test_relay_convert_single_conv():
 
 def test_relay_convert_single_conv_fp64():
     """As above with the other type that we have, which a Conv may have from opset 22 on."""
-    unchanged(single_conv(fed=True)[0], BF16)
+    upgraded = rewritten(single_conv(fed=True)[0], BF16)
+    assert upgraded.opset_import[0].version == 22
+    assert targets(upgraded) == {"x": BFLOAT, "w": BFLOAT, "y.float": FLOAT}
     made = painted(*single_conv(fed=True, opset=22), 3, "y", "", BF16, tolerance=3e-2)
     assert targets(made) == {"x": BFLOAT, "w": BFLOAT, "y.float": FLOAT}
 

@@ -205,10 +205,34 @@ def test_a_weight_that_only_a_subgraph_reads():
         np.testing.assert_allclose(got, right, rtol=2e-3, atol=2e-3)
 
 
-def test_an_operator_set_without_the_cast():
-    with pytest.raises(NarrowpassError, match="from operator set 13 on; the model has 11"):
-        build(decoder(opset=11), "store-weights{dtype=bfloat16}")
+def test_an_operator_set_without_the_cast_is_upgraded():
+    model = decoder(opset=11)
+    bundle = build(model, "store-weights{dtype=bfloat16}")
+    made = ir.to_proto(bundle.methods["main"])
+    assert [entry.version for entry in made.opset_import] == [13]
+    types = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    assert types["w"] == types["table"] == TensorProto.BFLOAT16
+    right = ReferenceEvaluator(model).run(None, {"ids": IDS})[0]
+    got = ReferenceEvaluator(made).run(None, {"ids": IDS})[0]
+    np.testing.assert_allclose(got, right, rtol=2e-2, atol=2e-2 * np.abs(right).max())
     assert StoreWeights().dtype == "float16"
+
+
+def test_an_operator_set_that_cannot_be_upgraded():
+    model = decoder(opset=11)
+    body = [helper.make_node("Relu", ["a"], ["b"])]
+    imports = [helper.make_opsetid("", 11)]
+    model.functions.append(helper.make_function("mine", "F", ["a"], ["b"], body, imports))
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    with pytest.raises(NarrowpassError, match="from operator set 13 on; the model has 11"):
+        build(model, "store-weights{dtype=bfloat16}")
+
+
+def test_a_model_without_large_weights_keeps_its_operator_set():
+    model = decoder(opset=11, table=floats(8, 48), w=floats(8, 8), b=floats(8))
+    model.graph.node[1].CopyFrom(helper.make_node("Identity", ["e"], ["h"]))
+    bundle = build(model, "store-weights{dtype=bfloat16}")
+    assert bundle.methods["main"].opset_imports[""] == 11
 
 
 # Converted tensors

@@ -27,10 +27,13 @@ class PassResult:
         model: the model after the pass: the one that was given, changed, or a new one.
         modified: whether anything differs. A pass that changed the model must say so: the
             verifier, the instruments and fixed points rely on it.
+        summary: a line for the user on what was done, and what was not and why; ``narrowpass
+            build`` prints it. Empty for nothing to say.
     """
 
     model: ir.Model
     modified: bool
+    summary: str = ""
 
 
 @dataclass(frozen=True)

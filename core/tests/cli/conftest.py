@@ -88,7 +88,7 @@ class Negate(Pass):
         ctx.counters["negated"] += len(graph.outputs)
         if ctx.samples is not None:
             ctx.counters["samples"] += sum(1 for _ in ctx.samples)
-        return PassResult(model, modified=True)
+        return PassResult(model, True, f"{self.times} nodes for each output")
 
 
 @dataclass(frozen=True)

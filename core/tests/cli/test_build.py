@@ -73,6 +73,15 @@ def test_json(call, passes, model, tmp_path):
         assert key in app.get_command(None, "build").help
 
 
+def test_what_a_pass_says_of_itself_is_printed(call, passes, model):
+    printed = call("build", model, "-o", "o.narrow", "-p", "negate{times=4}").out
+    assert "\nnegate: 4 nodes for each output\n" in printed
+    several = ("build", f"a={model}", f"b={model}", "-o", "p.narrow", "-p", "negate")
+    assert "\nb: negate: 2 nodes for each output\n" in call(*several).out
+    document = call(*several, "--json").json
+    assert document["passes"][1]["summary"] == "2 nodes for each output"
+
+
 def test_file_whose_name_has_an_equals_sign(call, install, model, save):
     save("a=b.onnx")
     assert list(call("build", "a=b.onnx", "-o", "o.narrow", "--json").json["methods"]) == ["main"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,23 +12,28 @@ from narrowpass import Color, Decision
 from narrowpass.classify import ClassifierChain
 from narrowpass.constants import constant_tensor
 from narrowpass.errors import PassError
+from narrowpass.io import ConvertedTensor
 from narrowpass.subgraphs import Opsets, model_graphs, model_nodes
-from narrowpass_fp16.constants import Constants
-from narrowpass_fp16.exactness import CONTROL_FLOW, exact_nodes
+from narrowpass_fp16.constants import Constants, constant_of
+from narrowpass_fp16.exactness import (
+    CONTROL_FLOW,
+    WHOLE,
+    becomes_float_again,
+    exact_nodes,
+    is_whole,
+    rounded_by,
+    truncated,
+)
 from narrowpass_fp16.magnitude import magnitudes, number_beyond
 from narrowpass_fp16.quantized import quantized_nodes
-from narrowpass_fp16.schemas import FLOAT, first_version, is_float, slots
+from narrowpass_fp16.ranges import Measured
+from narrowpass_fp16.schemas import FLOAT, Slot, first_version, is_float, slots
+from narrowpass_fp16.stored import stored_value
+from narrowpass_fp16.vanishing import vanishing
 
 if TYPE_CHECKING:
     from narrowpass import Context
     from narrowpass_fp16.placement import Placement
-
-_EXACT = {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8}
-"""Integers that all narrow floats of 11 bits hold."""
-
-_ROUNDING = 4e-3
-"""The error of a constant relative to it, as root mean squares, up to which it is rounded; rounding
-alone makes 2.0e-4 in float16 and 1.7e-3 in bfloat16, more comes of elements that are too small."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,13 @@ class Coloring:
         chain: the classifiers.
         chosen: what options say, with their names.
         unknown: the policy for operators that no classifier knows.
-        margin: see `Constants`.
-        ranges: the largest element of values on data, by name.
+        constants: judges them.
+        ranges: the largest element of values on data.
         held: verdicts that are given already.
+
+    Attributes:
+        follows: Casts to floats that may be narrow only where another Cast, of what they take back,
+            reads a narrow value.
 
     Raises:
         PassError: an operator that no classifier knows, where that is an error.
@@ -75,13 +84,13 @@ class Coloring:
         chosen: Mapping[ir.Node, tuple[Color, str]],
         unknown: str,
         *,
-        margin: float,
-        ranges: Mapping[str, float],
+        constants: Constants,
+        ranges: Measured,
         held: Mapping[ir.Node, Verdict],
     ) -> None:
         self._model, self._dtype, self._chain, self._chosen = model, dtype, chain, chosen
         self._unknown = unknown
-        self._constants = Constants(dtype, margin, _ROUNDING)
+        self._constants = constants
         self._ranges, self._held = ranges, held
         self._largest = self._constants.most
         self._opsets = Opsets(model)
@@ -92,12 +101,19 @@ class Coloring:
             for value in graph.initializers.values()
             if value.const_value is not None and value.const_value.dtype == FLOAT
         )
-        # A model's output keeps its name when a cast makes it, and what made it gets another.
-        self._results = {node: [v.name for v in node.outputs if v.name] for node in nodes}
         self._magnitudes = magnitudes(model, nodes, self._constants.largest)
         self._quantized = quantized_nodes(nodes)
-        self._verdicts = {node: self._of(node) for node in nodes}
-        for node in exact_nodes(model, nodes, self.color):
+        self._stored = _stored(nodes, self._constants)
+        self._constants.judge(self._stored.values())
+        vanishing_nodes, self._wide = vanishing(model, nodes, dtype, self._opsets.label)
+        self._vanishing = vanishing_nodes
+        self.follows: dict[ir.Node, ir.Node] = {}
+        self._verdicts: dict[ir.Node, Verdict] = {}
+        for node in nodes:
+            self._verdicts[node] = self._of(node)
+        exact, values = exact_nodes(model, nodes, self.color, dtype)
+        self._wide |= values
+        for node in exact:
             reason = "an index or a size follows from it"
             self._verdicts[node] = Verdict(Color.RED, "exactness", reason)
 
@@ -115,13 +131,10 @@ class Coloring:
         tensor = constant_tensor(value)
         if tensor is not None and tensor.dtype == FLOAT and self._constants.against(tensor)[0]:
             return True
-        seen = self._ranges.get(value.name or "", 0.0)
+        if value in self._wide or value in self._ranges.unseen:
+            return True
+        seen = self._ranges.largest.get(value, 0.0)
         return max(seen, self._magnitudes.get(value, 0.0)) > self._largest
-
-    @property
-    def has_ranges(self) -> bool:
-        """Whether values were seen on data: those of the main graph."""
-        return bool(self._ranges)
 
     def accumulate(self, node: ir.Node) -> str:
         """Give what the sums of a node are to be kept in; empty where nobody says."""
@@ -140,14 +153,22 @@ class Coloring:
             measured, limit = verdict.measured, verdict.limit
             if measured is None:
                 measured, limit = self._range(node)
+            reason = verdict.reason or self._excuse(node)
             ctx.decisions.append(
-                Decision(name, node.op_type, decision, verdict.by, verdict.reason, measured, limit)
+                Decision(name, node.op_type, decision, verdict.by, reason, measured, limit)
             )
 
     def _range(self, node: ir.Node) -> tuple[float | None, float | None]:
         """Give the largest element of a node's results on the data, and the limit of the type."""
-        found = [self._ranges[name] for name in self._results[node] if name in self._ranges]
+        seen = self._ranges.largest
+        found = [seen[value] for value in node.outputs if value in seen]
         return (max(found), self._largest) if found else (None, None)
+
+    def _excuse(self, node: ir.Node) -> str:
+        """Tell why a node's results were not measured, though there is data."""
+        found = (self._ranges.excused.get(value, "") for value in node.outputs)
+        text = next((reason for reason in found if reason), "")
+        return text and f"not measured on the data: {text}"
 
     def _of(self, node: ir.Node) -> Verdict:
         border = node.op_identifier() in self._model.functions
@@ -170,7 +191,7 @@ class Coloring:
             name = self._dtype.name.lower()
             text = f"operator set {self._opsets.version(node)} has no {name}"
             newer = first_version(node, self._dtype)
-            if newer:
+            if newer > self._opsets.version(node):
                 text += f"; upgrade-opset{{to={newer}}} before fp16 brings it"
             return Verdict(Color.RED, "schema", text)
         if node in self._held:
@@ -181,20 +202,19 @@ class Coloring:
         if function is not None and not self._opsets.enters(function):
             text = f"{function.name!r} has operators of another set than the model"
             return Verdict(Color.RED, "functions", text)
-        if function is not None and self._ranges:
-            return Verdict(
-                Color.RED, "data", f"values within {function.name!r} were not seen on it"
-            )
+        unseen = next((s.value for s in floats if s.value in self._ranges.unseen), None)
+        if unseen is not None:
+            return Verdict(Color.RED, "data", f"{unseen.name!r} cannot be seen on it")
+        if node in self._vanishing:
+            return Verdict(Color.RED, "constants", self._vanishing[node])
         if node.op_type == "Cast":
             return self._of_cast(node)
         verdict = self._classified(node)
         if verdict.color is Color.RED:
             return verdict
-        for slot in floats:
-            largest = self._ranges.get(slot.value.name or "", 0.0)
-            if slot.parameter and largest > self._largest:
-                text = f"{slot.value.name!r} is too large on the data"
-                return Verdict(Color.RED, "data", text, largest, self._largest)
+        large = self._large_on_data(floats)
+        if large is not None:
+            return large
         beyond = number_beyond(
             node, self._opsets.version(node), self._constants.least, self._constants.most
         )
@@ -203,25 +223,88 @@ class Coloring:
             return Verdict(Color.RED, "constants", text, *beyond[1:])
         for slot in floats:
             brought = self._magnitudes.get(slot.value, 0.0)
-            if slot.parameter and not slot.output and brought > self._largest:
+            if slot.parameter and brought > self._largest:
                 text = f"a constant makes {slot.value.name!r} too large"
                 return Verdict(Color.RED, "constants", text, brought, self._largest)
-            if not slot.output and _counts(slot.value, self._dtype):
-                text = f"{slot.value.name!r} may be an integer above 2048"
+            if not slot.output and self._counts(slot.value):
+                text = f"{slot.value.name!r} may be an integer above {WHOLE[self._dtype]}"
                 return Verdict(Color.RED, "exactness", text)
-            tensor = constant_tensor(slot.value)
-            if slot.parameter and not slot.output and tensor is not None:
+            tensor = self._stored.get(slot.value, constant_of(slot.value))
+            if slot.parameter and tensor is not None and tensor.dtype == FLOAT:
                 reason, measured, limit = self._constants.against(tensor)
                 if reason:
                     text = f"{reason} in {slot.value.name!r}"
                     return Verdict(Color.RED, "constants", text, measured, limit)
         return verdict
 
+    def _large_on_data(self, floats: Sequence[Slot]) -> Verdict | None:
+        for slot in floats:
+            largest = self._ranges.largest.get(slot.value, 0.0)
+            if slot.parameter and largest > self._largest:
+                text = f"{slot.value.name!r} is too large on the data"
+                return Verdict(Color.RED, "data", text, largest, self._largest)
+        return None
+
     def _of_cast(self, node: ir.Node) -> Verdict:
-        source = node.inputs[0].dtype if node.inputs[0] is not None else None
-        if node.outputs[0].dtype == FLOAT and (source in _EXACT or source == self._dtype):
+        """Colour a Cast: it may read what is narrow already, and give it where nothing is lost."""
+        if node in self._chosen and self._chosen[node][0] is Color.RED:
+            return Verdict(*self._chosen[node])
+        source, result = node.inputs[0], node.outputs[0]
+        if source is None or result.dtype == ir.DataType.STRING:
+            return Verdict(Color.RED, "range", "the text of a narrow number is another")
+        if not is_float(result):
+            return Verdict(Color.GRAY, "range", "it reads what is there, and rounds nothing before")
+        stored = self._stored.get(result)
+        if stored is not None:
+            reason, measured, limit = self._constants.against(stored)
+            if reason:
+                return Verdict(Color.RED, "constants", reason, measured, limit)
+        large = self._large_on_data([Slot(result, 0, True, "T2")])
+        if large is not None:
+            return large
+        brought = self._magnitudes.get(result, 0.0)
+        if brought > self._largest:
+            text = f"a constant makes {result.name!r} too large"
+            return Verdict(Color.RED, "constants", text, brought, self._largest)
+        return self._of_integers(node, source, result)
+
+    def _of_integers(self, node: ir.Node, source: ir.Value, result: ir.Value) -> Verdict:
+        """Colour a Cast to float32 that reads integers, or floats of another type."""
+        most = WHOLE[self._dtype]
+        if is_whole(source, most):
             return Verdict(Color.GRAY, "range", "what it reads is exact in the narrow type")
-        return Verdict(Color.RED, "range", "integers above 2048 are not exact in float16")
+        if source.dtype is not None and source.dtype.is_floating_point():
+            return Verdict(Color.GRAY, "range", "a cast behind it would round the same")
+        seen = self._ranges.largest.get(result)
+        if seen is not None and seen <= most:
+            text = f"its integers are exact in the narrow type up to {most}"
+            return Verdict(Color.GRAY, "data", text, seen, most)
+        first = truncated(node)
+        if first is not None and self._cuts_narrow(first):
+            self.follows[node] = first
+            return Verdict(Color.GRAY, "range", "a narrow number without its fraction is one too")
+        name = self._dtype.name.lower()
+        return Verdict(Color.RED, "range", f"integers above {most} are not exact in {name}")
+
+    def _cuts_narrow(self, cast: ir.Node) -> bool:
+        """Tell whether a Cast reads what a green node gives, only moved or cut off since."""
+        nodes = rounded_by(cast.inputs[0])
+        colors = [self._verdicts[n].color for n in (cast, *nodes) if n in self._verdicts]
+        if len(colors) != 1 + len(nodes) or Color.RED in colors or not nodes:
+            return False
+        if len(nodes) > 1 and not becomes_float_again(cast):
+            return False  # as an index, what is between may have to stay wide
+        return colors[-1] is Color.GREEN or nodes[-1] in self.follows
+
+    def _counts(self, value: ir.Value) -> bool:
+        """Tell whether a value comes of integers that the narrow type need not hold."""
+        node = value.producer()
+        if node is None or node.op_type != "Cast" or node.domain or node not in self._verdicts:
+            return False
+        source = None if node.inputs[0] is None else node.inputs[0].dtype
+        if source is None or source.is_floating_point():
+            return False
+        return self._verdicts[node].color is Color.RED
 
     def _classified(self, node: ir.Node) -> Verdict:
         if node in self._chosen:
@@ -243,11 +326,15 @@ class Coloring:
         return Verdict(color, f"unknown={self._unknown}")
 
 
-def _counts(value: ir.Value, dtype: ir.DataType) -> bool:
-    """Tell whether a value comes of integers that the narrow type need not hold."""
-    node = value.producer()
-    if node is None or node.op_type != "Cast" or node.domain or node.inputs[0] is None:
-        return False
-    source = node.inputs[0].dtype
-    floats = {FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-    return source not in _EXACT | floats and source != dtype
+def _stored(nodes: Sequence[ir.Node], constants: Constants) -> dict[ir.Value, ir.TensorProtocol]:
+    """Give values that are constants of 16 bits behind a Cast, with their elements in float32."""
+    found: dict[ir.Value, ir.TensorProtocol] = {}
+    for node in nodes:
+        for value in node.outputs:
+            source = stored_value(value)
+            if source is None or source.const_value is None:
+                continue
+            if source.const_value.dtype == constants.dtype:
+                continue  # it is what it is
+            found[value] = ConvertedTensor(source.const_value, FLOAT, value.name)
+    return found

@@ -11,7 +11,7 @@ from collections import deque
 
 SOURCE = 0
 SINK = 1
-ENDLESS = 1 << 60
+ENDLESS = 1 << 120
 """A capacity that is never cut."""
 
 

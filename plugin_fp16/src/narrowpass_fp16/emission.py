@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.classify import ACCUMULATE
@@ -35,6 +36,7 @@ class Emission:
     Attributes:
         casts: how many were written.
         constants: how many constants were stored narrow.
+        changed: whether anything was changed.
     """
 
     def __init__(
@@ -51,40 +53,91 @@ class Emission:
         }
         self._opsets = Opsets(model)
         self._outer = {model.graph, *(function.graph for function in model.functions.values())}
+        self._without_effect: list[ir.Node] = []
         self.casts = self.constants = 0
+        self.changed = False
 
     def run(self) -> None:
         """Change the model."""
-        for (node, _), variable in self._placement.variables.items():
+        for (node, name), variable in self._placement.variables.items():
             if self._placement.narrow(variable):
-                self._change_attributes(node)
+                self._change_attributes(node, name)
                 self._ask_for_sums(node)
+                self.changed = True
         for value, uses in list(self._placement.uses.items()):
             if uses.maker is None:
                 self._store(value, uses)
             else:
                 self._type(value, uses)
+        for node in self._without_effect:
+            self._bypass(node)
 
     def _store(self, value: ir.Value, uses: Uses) -> None:
         """Store a constant as its readers need it."""
         narrow, wide = self._split(uses, narrow=True)
-        graph, tensor = value.graph, value.const_value
-        if not narrow or graph is None or tensor is None or value.name is None:
+        if not narrow or value.name is None:
             return
         alone = not wide and not value.is_graph_output()
-        name = value.name if alone else self._unique(f"{value.name}.{self._dtype.name.lower()}")
+        maker = value.producer()
+        if maker is None:
+            made = self._narrow_initializer(value, value, alone=alone)
+        elif maker.op_type == "Constant":
+            made = self._narrow_constant(maker, alone=alone)
+        else:
+            made = self._narrow_stored(maker, alone=alone)
+        if made is not value:
+            for node, index in narrow:
+                _replace(node, index, made)
+        if maker is not None and maker.graph is not None and alone and made is not value:
+            maker.graph.remove(maker, safe=True)
+        self.changed = True
+
+    def _narrow_initializer(self, value: ir.Value, source: ir.Value, *, alone: bool) -> ir.Value:
+        """Store a constant narrow where `source` is, which goes if it was there for it alone."""
+        graph, tensor = source.graph, source.const_value
+        if graph is None or tensor is None or value.name is None or source.name is None:
+            raise ValueError(f"{source.name!r} is no initializer")
+        name = source.name if alone else self._unique(f"{value.name}.{self._dtype.name.lower()}")
         made = ir.Value(
             name=name,
             shape=value.shape,
             type=ir.TensorType(self._dtype),
             const_value=ConvertedTensor(tensor, self._dtype, name),
         )
-        for node, index in narrow:
-            _replace(node, index, made)
         if alone:
-            del graph.initializers[value.name]
+            del graph.initializers[source.name]
         graph.initializers[name] = made
         self.constants += 1
+        return made
+
+    def _narrow_constant(self, node: ir.Node, *, alone: bool) -> ir.Value:
+        """Let a Constant be narrow, or put one that is beside it."""
+        value = node.outputs[0]
+        tensor = constant_tensor(value)
+        if tensor is None or node.graph is None:
+            raise ValueError(f"{value.name!r} is no constant")
+        narrow = ConvertedTensor(tensor, self._dtype)
+        self.constants += 1
+        if alone:
+            node.attributes.clear()
+            node.attributes["value"] = ir.AttrTensor("value", narrow)
+            value.type = ir.TensorType(self._dtype)
+            return value
+        name = self._unique(f"{value.name}.{self._dtype.name.lower()}")
+        made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(self._dtype))
+        beside = ir.node("Constant", [], attributes={"value": narrow}, outputs=[made], name=name)
+        node.graph.insert_after(node, beside)
+        return made
+
+    def _narrow_stored(self, cast: ir.Node, *, alone: bool) -> ir.Value:
+        """Give a constant of 16 bits that a Cast makes float32 as it is, or in the other type."""
+        source = cast.inputs[0]
+        if source is None or source.const_value is None:
+            raise ValueError(f"{cast.name!r} reads no constant")
+        if source.const_value.dtype == self._dtype:
+            return source
+        only = alone and len(source.uses()) == 1 and not source.is_graph_output()
+        return self._narrow_initializer(cast.outputs[0], source, alone=only)
 
     def _type(self, value: ir.Value, uses: Uses) -> None:
         """Give a computed value its type, and a cast for those that read it as the other."""
@@ -126,22 +179,30 @@ class Emission:
             chosen += readers
         return same, others
 
-    def _change_attributes(self, node: ir.Node) -> None:
+    def _change_attributes(self, node: ir.Node, name: str) -> None:
         """Change attributes that say the type of an output."""
-        if node.domain or node.op_type not in ("Cast", "Constant", "ConstantOfShape"):
+        if node.domain or node.op_type not in ("Cast", "ConstantOfShape"):
             return
         if node.op_type == "Cast":
+            if name != "T2":
+                return
             node.attributes["to"] = ir.AttrInt64("to", int(self._dtype))
+            source = node.inputs[0]
+            if source is not None and source.dtype == self._dtype:
+                self._without_effect.append(node)
             return
-        tensor = constant_tensor(node.outputs[0])
-        if node.op_type == "ConstantOfShape":
-            value = node.attributes.get("value")
-            tensor = None if value is None else value.as_tensor()
-        if tensor is None:
-            array = ir.DataType.FLOAT.numpy().type([0])
-            tensor = ir.tensor(array)
+        value = node.attributes.get("value")
+        tensor = ir.tensor(np.zeros(1, np.float32)) if value is None else value.as_tensor()
         node.attributes.clear()
         node.attributes["value"] = ir.AttrTensor("value", ConvertedTensor(tensor, self._dtype))
+
+    def _bypass(self, node: ir.Node) -> None:
+        """Take away a Cast from the narrow type that has become one to it."""
+        source, result = node.inputs[0], node.outputs[0]
+        if source is None or result.is_graph_output() or node.graph is None:
+            return
+        result.replace_all_uses_with(source)
+        node.graph.remove(node, safe=True)
 
     def _ask_for_sums(self, node: ir.Node) -> None:
         """Say what sums are kept in: by the operator's attribute if it has one, or as metadata."""

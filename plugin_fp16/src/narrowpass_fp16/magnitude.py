@@ -7,13 +7,13 @@ altogether.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass.subgraphs import subgraphs
+from narrowpass_fp16.borders import borders
 from narrowpass_fp16.schemas import is_float, sums_attribute
 
 _FORGET = {
@@ -88,49 +88,17 @@ def magnitudes(
     for _ in range(_ROUNDS):
         changed = False
         for node in nodes:
-            flows = list(_borders(model, node))
+            flows = [(of(source), value) for source, value in borders(model, node)]
             if not flows and not node.domain:
                 most = _result(node, of)
                 flows = [(most, value) for value in node.outputs]
-            for source, value in flows:
-                most = of(source) if isinstance(source, ir.Value) else source
+            for most, value in flows:
                 if most > found.get(value, 0.0):
                     found[value] = most
                     changed = True
         if not changed:
             break
     return {value: most for value, most in found.items() if is_float(value)}
-
-
-def _borders(model: ir.Model, node: ir.Node) -> Iterator[tuple[ir.Value | float, ir.Value]]:
-    """Give what goes where at the borders of subgraphs and functions: from, to."""
-    function = model.functions.get(node.op_identifier())
-    if function is not None:
-        yield from _pairs(node.inputs, function.inputs)
-        yield from _pairs(function.outputs, node.outputs)
-    elif not node.domain and node.op_type == "If":
-        for graph in subgraphs(node):
-            yield from _pairs(graph.outputs, node.outputs)
-    elif not node.domain and node.op_type == "Loop":
-        for body in subgraphs(node):
-            yield from _pairs(node.inputs[2:], body.inputs[2:])
-            yield from _pairs(body.outputs[1:], body.inputs[2:])
-            yield from _pairs(body.outputs[1:], node.outputs)
-            yield from _pairs(node.inputs[2:], node.outputs)
-    elif not node.domain and node.op_type == "Scan":
-        for body in subgraphs(node):
-            states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
-            yield from _pairs(node.inputs, body.inputs)
-            yield from _pairs(body.outputs[:states], body.inputs[:states])
-            yield from _pairs(body.outputs, node.outputs)
-
-
-def _pairs(
-    sources: Iterable[ir.Value | None], targets: Iterable[ir.Value]
-) -> Iterator[tuple[ir.Value | float, ir.Value]]:
-    for source, target in zip(sources, targets, strict=False):
-        if source is not None:
-            yield source, target
 
 
 def _result(node: ir.Node, of: Callable[[ir.Value | None], float]) -> float:

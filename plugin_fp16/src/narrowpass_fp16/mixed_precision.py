@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,18 +22,21 @@ from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass.metrics import Tolerance
 from narrowpass.options import OptionError
-from narrowpass.subgraphs import Opsets, model_nodes, subgraphs
+from narrowpass.subgraphs import Opsets, model_nodes
 from narrowpass.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
+from narrowpass_fp16.constants import Constants
+from narrowpass_fp16.decisions import deciding
 from narrowpass_fp16.emission import Emission
+from narrowpass_fp16.opset import with_cast, with_more
 from narrowpass_fp16.placement import Placement
-from narrowpass_fp16.ranges import observe
+from narrowpass_fp16.ranges import Ranges, observe
+from narrowpass_fp16.summary import summary
 
 if TYPE_CHECKING:
     from narrowpass import Context
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
-_FIRST_OPSET = {"float16": 6, "bfloat16": 13}
 
 
 @dataclass(frozen=True)
@@ -91,46 +95,72 @@ class MixedPrecision(Pass):
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Rewrite the model; weights are converted when they are written.
 
+        Where the operator set is too old for the type, or a newer one has more operators of
+        bfloat16, the model is written with that.
+
         Counters: ``green``, ``gray``, ``red`` (nodes), ``narrow`` (nodes), ``casts``,
-        ``constants``.
+        ``constants``, ``upgraded-to`` (the operator set, where it was changed).
 
         Raises:
-            PassError: the operator set has no Cast to the type; an operator that no classifier
-                knows, where that is an error; a name in `keep_io` that no input or output has; a
-                tolerance without data, or one that cannot be met.
+            PassError: the operator set has no Cast to the type and cannot be upgraded; an operator
+                that no classifier knows, where that is an error; a name in `keep_io` that no input
+                or output has; a tolerance without data, or one that cannot be met.
             DataError: a value is NaN on a sample.
         """
-        version = model.opset_imports.get("", 1)
-        if version < _FIRST_OPSET[self.dtype]:
-            raise PassError(
-                f"Cast knows {self.dtype} from operator set {_FIRST_OPSET[self.dtype]} on; the "
-                f"model has {version}; export it with a newer one, or run upgrade-opset before"
-            )
         if self.tolerance is not None and ctx.samples is None:
             raise PassError("tolerance needs data: give --calibration, or build(calibration=...)")
-        ranges: dict[str, float] = {}
+        constants = Constants(_TYPES[self.dtype], self.margin)
+        given, model = model, self._upgraded(model, ctx, constants)
+        ranges = Ranges()
         if ctx.samples is not None:
             with inferred(model):
-                ranges = observe(model, ctx.samples, ctx.target)
+                ranges = observe(model, ctx.samples, ctx)
         if self.tolerance is None or ctx.samples is None:
-            modified, _ = self._rewrite(model, ctx, ranges, frozenset())
-            return PassResult(model, modified)
+            modified, _ = self._rewrite(model, ctx, constants, ranges, frozenset())
+            return self._result(given, model, modified, ctx)
         original = model.clone()
         verification = Verification(
             original, ctx.samples, self.tolerance, judges(ctx.target), ctx.log
         )
-        held = self._held(original, ctx, verification, ranges)
-        modified, _ = self._rewrite(model, ctx, ranges, held)
+        held = self._held(original, ctx, constants, verification, ranges)
+        modified, _ = self._rewrite(model, ctx, constants, ranges, held)
         if modified:
             _tell_errors(original, model, ctx, verification)
-        return PassResult(model, modified)
+        return self._result(given, model, modified, ctx)
+
+    def _upgraded(self, model: ir.Model, ctx: Context, constants: Constants) -> ir.Model:
+        """Give the model, written with a newer operator set if that is needed, or pays."""
+        dtype = _TYPES[self.dtype]
+
+        def tried(each: ir.Model) -> tuple[int, int]:
+            trial = dataclasses.replace(ctx, counters=Counter(), decisions=[], log=_quiet())
+            self._rewrite(each.clone(), trial, constants, Ranges(), frozenset())
+            return trial.counters["narrow"], -trial.counters["casts"]
+
+        made = with_cast(model, dtype, ctx)
+        chain = self._chain(ctx)
+
+        def color(node: ir.Node) -> Color | None:
+            answer = chain.color(node)
+            return None if answer is None else answer[0]
+
+        return with_more(made, dtype, color, ctx, lambda old, new: tried(new) > tried(old))
+
+    def _result(self, given: ir.Model, model: ir.Model, modified: bool, ctx: Context) -> PassResult:
+        """Give the model; as it was given if it was upgraded only, which helps nobody."""
+        if not modified and model is not given:
+            del ctx.counters["upgraded-to"]
+            ctx.decisions[:] = [item for item in ctx.decisions if item.decision != "upgraded"]
+            model = given
+        return PassResult(model, modified, summary(ctx, self.dtype))
 
     def _held(
         self,
         original: ir.Model,
         ctx: Context,
+        constants: Constants,
         verification: Verification,
-        ranges: Mapping[str, float],
+        ranges: Ranges,
     ) -> frozenset[int]:
         """Give the numbers of the nodes that must stay wide for `tolerance` to be met."""
         narrow: list[int] = []
@@ -138,7 +168,7 @@ class MixedPrecision(Pass):
         def rewrite(held: frozenset[int]) -> ir.Model:
             clone = original.clone()
             trial = dataclasses.replace(ctx, counters=Counter(), decisions=[])
-            _, found = self._rewrite(clone, trial, ranges, held)
+            _, found = self._rewrite(clone, trial, constants, ranges, held)
             narrow[:] = found if not held else narrow
             return clone
 
@@ -163,7 +193,12 @@ class MixedPrecision(Pass):
         return verification.blame(rewrite, tuple(narrow), harm)
 
     def _rewrite(
-        self, model: ir.Model, ctx: Context, ranges: Mapping[str, float], held: frozenset[int]
+        self,
+        model: ir.Model,
+        ctx: Context,
+        constants: Constants,
+        ranges: Ranges,
+        held: frozenset[int],
     ) -> tuple[bool, list[int]]:
         """Rewrite in place; tell whether anything changed, and the numbers of the narrow nodes."""
         dtype = _TYPES[self.dtype]
@@ -173,7 +208,7 @@ class MixedPrecision(Pass):
         with inferred(model):
             reason = f"narrow, it takes the result out of {self.tolerance}"
             verdicts = {nodes[i]: Verdict(Color.RED, "verification", reason) for i in held}
-            coloring = self._coloring(model, chain, dtype, ctx, ranges, verdicts)
+            coloring = self._coloring(model, chain, dtype, ctx, constants, ranges, verdicts)
             if not coloring.has_green:
                 coloring.publish(ctx, None)
                 return False, []
@@ -182,7 +217,9 @@ class MixedPrecision(Pass):
                 dtype,
                 coloring.color,
                 self._kept(model),
-                wide=_unsafe(model, coloring),
+                wide=coloring.too_large,
+                follows=coloring.follows,
+                better_wide=deciding(model, nodes, coloring.color),
                 by_bytes=self.cost == "bytes",
             )
             placement.solve()
@@ -195,7 +232,7 @@ class MixedPrecision(Pass):
             value.shape = shape
         ctx.counters["casts"] = emission.casts
         ctx.counters["constants"] = emission.constants
-        return bool(emission.casts or emission.constants), narrow
+        return emission.changed, narrow
 
     def _chain(self, ctx: Context) -> ClassifierChain:
         """Give the classifiers, in the order in which they are asked."""
@@ -217,7 +254,8 @@ class MixedPrecision(Pass):
         chain: ClassifierChain,
         dtype: ir.DataType,
         ctx: Context,
-        ranges: Mapping[str, float],
+        constants: Constants,
+        ranges: Ranges,
         held: Mapping[ir.Node, Verdict],
     ) -> Coloring:
         nodes = model_nodes(model)
@@ -234,8 +272,8 @@ class MixedPrecision(Pass):
             chain,
             chosen,
             self.unknown,
-            margin=self.margin,
-            ranges=ranges,
+            constants=constants,
+            ranges=ranges.of(model),
             held=held,
         )
 
@@ -251,22 +289,11 @@ class MixedPrecision(Pass):
         return self.keep_io
 
 
-def _unsafe(model: ir.Model, coloring: Coloring) -> Callable[[ir.Value], bool]:
-    """Tell of values at the borders of subgraphs that must stay wide.
-
-    With data, those that were not seen: what a loop carries may be larger within.
-    """
-    if not coloring.has_ranges:
-        return coloring.too_large
-    seen = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
-    seen.update(
-        value
-        for node in model.graph.all_nodes()
-        if node.op_type == "If" and not node.domain
-        for graph in subgraphs(node)
-        for value in graph.outputs
-    )
-    return lambda value: value not in seen or coloring.too_large(value)
+def _quiet() -> logging.Logger:
+    """Give a log for trials, of which nobody is told."""
+    log = logging.Logger("narrowpass.trial")  # noqa: LOG001  # one of its own, heard by nobody
+    log.addHandler(logging.NullHandler())
+    return log
 
 
 def _tell_errors(

@@ -4,25 +4,32 @@ A variable stands for the inputs and outputs of a node that must have one type (
 for a value that a loop carries, for an output of an If, or for what all calls of a function have in
 common. It is narrow, on the side of the source, or wide. A value costs one cast where what makes it
 is wide and some reader narrow, and one where it is the other way round, however many readers there
-are; a constant costs its size twice where a reader is wide, in the file and in each run. Green
-nodes are narrow, red ones wide, and all others go where that is cheapest; if it is the same, they
-are narrow.
+are; a constant costs its size twice where a reader is wide, in the file and in each run. Of as many
+bytes, fewer casts are cheaper. Green nodes are narrow, red ones wide, and all others go where that
+is cheapest; if it is the same, they are narrow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from narrowpass import Color
+from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
 from narrowpass_fp16.schemas import can_hold, is_float, slots
+from narrowpass_fp16.stored import stored_value
 
 WIDE = SINK
+_CAST, _NODE = 1 << 16, 1
+"""What counts less than a byte: that there is a cast; that what had better be wide is narrow."""
+_BYTE = _CAST << 16
+_ROUNDED = ENDLESS >> 24
+"""More than all casts together: that something is rounded which must not be."""
 _LOOP = 16
 """How many times as much as another a cast within a loop counts, for each loop around it."""
 
@@ -69,6 +76,8 @@ class Placement:
         color: gives the colour of a node.
         keeps: names of graph inputs and outputs whose type stays; None for all.
         wide: tells of values that must not be narrow where a subgraph or function begins or ends.
+        follows: Casts to floats that may be narrow only where another Cast reads narrow.
+        better_wide: nodes that are narrow only where that spares a cast.
         by_bytes: whether a cast counts as many bytes as it moves, or one.
     """
 
@@ -80,12 +89,17 @@ class Placement:
         keeps: Iterable[str] | None,
         *,
         wide: Callable[[ir.Value], bool] = lambda _: False,
+        follows: Mapping[ir.Node, ir.Node] | None = None,
+        better_wide: Set[ir.Node] = frozenset(),
         by_bytes: bool = True,
     ) -> None:
         self._model, self._dtype, self._color = model, dtype, color
         self._keeps = None if keeps is None else set(keeps)
         self._by_bytes = by_bytes
         self._wide = wide
+        self._follows = follows or {}
+        self._better_wide = better_wide
+        self._kept: list[tuple[ir.Value, int]] = []
         self._network = Network()
         self._fixed: dict[int, Color] = {}
         self.uses: dict[ir.Value, Uses] = {}
@@ -122,6 +136,10 @@ class Placement:
                 self._network.add_edge(up, reader, ENDLESS)
                 if reader != SINK:
                     self._network.add_edge(reader, down, ENDLESS)
+        self._keep_exact()
+        for (node, _), variable in self.variables.items():
+            if node in self._better_wide:
+                self._network.add_edge(variable, SINK, _NODE)
         for variable, color in self._fixed.items():
             if color is Color.GREEN:
                 self._network.add_edge(SOURCE, variable, ENDLESS)
@@ -131,6 +149,10 @@ class Placement:
         self._nodes = {
             node for (node, _), variable in self.variables.items() if self._narrow[variable]
         }
+        for value, uses in self.uses.items():
+            constant = value.producer() if uses.maker is None else None
+            if constant is not None and any(self._narrow[reader] for reader in uses.readers):
+                self._nodes.add(constant)
         for node, variables in self._calls.items():
             if any(self._narrow[variable] for variable in variables):
                 self._nodes.add(node)
@@ -143,6 +165,18 @@ class Placement:
         self._network.add_edge(SOURCE, up, 2 * self._price(value, 0))
         for reader in uses.readers:
             self._network.add_edge(up, reader, ENDLESS)
+
+    def _keep_exact(self) -> None:
+        """Let Casts read a narrow value only where there is one: none is rounded for them."""
+        for value, reader in self._kept:
+            maker = self.uses[value].maker
+            self._network.add_edge(reader, SINK if maker is None else maker, _ROUNDED)
+        for node, first in self._follows.items():
+            result, source = self.variables[node, "T2"], self.variables[first, "T1"]
+            self._network.add_edge(result, source, _ROUNDED)
+            for reader in self.uses[node.outputs[0]].readers:
+                if reader != SINK:
+                    self._network.add_edge(reader, result, _ROUNDED)
 
     def narrow(self, variable: int | None) -> bool:
         """Tell whether a variable is narrow."""
@@ -185,6 +219,9 @@ class Placement:
             self._add_opaque(node, graphs.values(), depth)
             return
         color = self._color(node)
+        if _is_constant(node) and color is not Color.RED:
+            self._make(node.outputs[0], None, depth)
+            return
         known = slots(node, self._opsets.version(node), self._dtype)
         if known is None:
             self._add_opaque(node, (), depth)
@@ -202,8 +239,10 @@ class Placement:
                 self._fixed[variable] = color
             if slot.output:
                 self._make(slot.value, variable, depth)
-            else:
-                self._read(slot.value, variable, node, slot.index)
+                continue
+            self._read(slot.value, variable, node, slot.index)
+            if variable != WIDE and node.op_type == "Cast" and not is_float(node.outputs[0]):
+                self._kept.append((slot.value, variable))
 
     def _add_opaque(self, node: ir.Node, graphs: Iterable[ir.Graph], depth: int) -> None:
         """Leave a node, and all in it, as it is."""
@@ -345,9 +384,18 @@ class Placement:
         uses.readers.setdefault(reader, []).append((node, index))
 
     def _price(self, value: ir.Value, depth: int) -> int:
-        size = 1
+        size = 0
         if self._by_bytes:
             dims = value.shape or ()
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
-        price: int = size * _LOOP**depth
-        return min(price, ENDLESS >> 20)
+        price: int = (size * _BYTE + _CAST) * _LOOP**depth
+        return min(price, ENDLESS >> 40)
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Tell whether a node gives a constant of float32, which each reader may have in its type."""
+    if node.domain or len(node.outputs) != 1 or not is_float(node.outputs[0]):
+        return False
+    if node.op_type == "Constant":
+        return constant_tensor(node.outputs[0]) is not None
+    return stored_value(node.outputs[0]) is not None

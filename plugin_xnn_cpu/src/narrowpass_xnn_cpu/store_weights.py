@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -14,6 +14,7 @@ from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
 from narrowpass.io import ConvertedTensor, rounding
 from narrowpass.subgraphs import nested_graphs
+from narrowpass.upgrading import upgrade
 from narrowpass_xnn_cpu.native.pool import default_threads
 
 if TYPE_CHECKING:
@@ -65,20 +66,21 @@ class StoreWeights(Pass):
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Replace initializers of all graphs; the elements are converted when they are written.
 
+        Where the operator set has no Cast to the type, the model is written with one that has.
+
         Counters: ``stored``, ``kept``, ``saved_bytes``.
 
         Raises:
-            PassError: the model's operator set has no Cast to the type.
+            PassError: the model's operator set has no Cast to the type, and cannot be upgraded.
         """
-        version = model.opset_imports.get("", 1)
-        if version < _FIRST_OPSET[self.dtype]:
-            raise PassError(
-                f"Cast knows {self.dtype} from operator set {_FIRST_OPSET[self.dtype]} on; the "
-                f"model has {version}; export it with a newer one"
-            )
         found = [value for graph in nested_graphs(model.graph) for value in _weights(graph)]
-        with ThreadPoolExecutor(min(4, default_threads())) as pool:
-            reasons = list(pool.map(self._against, found))
+        reasons = self._reasons(found)
+        if any(not reason for reason, _, _ in reasons):
+            upgraded = self._upgraded(model, ctx)
+            if upgraded is not model:
+                model = upgraded
+                found = [value for graph in nested_graphs(model.graph) for value in _weights(graph)]
+                reasons = self._reasons(found)
         taken = {value.name for graph in nested_graphs(model.graph) for value in _values(graph)}
         for value, (reason, measured, limit) in zip(found, reasons, strict=True):
             if reason:
@@ -91,6 +93,27 @@ class StoreWeights(Pass):
             name = value.name or ""
             ctx.decisions.append(Decision(name, "", decision, self.name, reason, measured, limit))
         return PassResult(model, modified=any(not reason for reason, _, _ in reasons))
+
+    def _reasons(self, values: Sequence[ir.Value]) -> list[tuple[str, float | None, float | None]]:
+        with ThreadPoolExecutor(min(4, default_threads())) as pool:
+            return list(pool.map(self._against, values))
+
+    def _upgraded(self, model: ir.Model, ctx: Context) -> ir.Model:
+        """Give a model of an operator set that has Cast to the type."""
+        before, least = model.opset_imports.get("", 1), _FIRST_OPSET[self.dtype]
+        if before >= least:
+            return model
+        reason = f"Cast knows {self.dtype} from operator set {least} on; the model has {before}"
+        try:
+            made, changed = upgrade(model, least)
+        except PassError as error:
+            raise PassError(f"{reason}: {error}") from error
+        ctx.log.info("store-weights: operator set %d becomes %d", before, least)
+        ctx.decisions.extend(
+            Decision(node.name or "", node.op_type, "upgraded", self.name, reason)
+            for node in changed
+        )
+        return made
 
     def _against(self, value: ir.Value) -> tuple[str, float | None, float | None]:
         """Give why a weight must stay as it is (empty if it need not), a value and its limit."""

@@ -29,6 +29,7 @@ class PassRow:
     modified: bool
     seconds: float
     counters: Mapping[str, int]
+    summary: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give the fields for JSON."""
@@ -38,6 +39,7 @@ class PassRow:
             "modified": self.modified,
             "seconds": self.seconds,
             "counters": dict(self.counters),
+            "summary": self.summary,
         }
 
 
@@ -78,7 +80,8 @@ class Summary(Instrument):
 
     def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
         counters = dict(sorted(ctx.counters.items()))
-        self.rows.append(PassRow(self._method, str(pass_), result.modified, seconds, counters))
+        row = PassRow(self._method, str(pass_), result.modified, seconds, counters, result.summary)
+        self.rows.append(row)
 
     def failed(self, pass_: Pass, error: Exception) -> None:
         self.failed_in = self._method

@@ -181,7 +181,7 @@ def build(
 
     The JSON document has the keys output, format (bundle or onnx), bytes (on disk), target,
     pipeline, report, methods (by name: source, nodes and weight_bytes, each with before and
-    after) and passes (pass, method, modified, seconds, counters).
+    after) and passes (pass, method, modified, seconds, counters, summary).
     """
     from narrowpass.cli._summary import Summary, disk_bytes
     from narrowpass.driver import build as run_build
@@ -320,6 +320,12 @@ def _print_summary(document: dict[str, Any]) -> None:
         for name, method in document["methods"].items()
     )
     print_table(("method", "nodes", "weights"), rows)
+    several = len(document["methods"]) > 1
+    for row in document["passes"]:
+        if row["summary"]:
+            name = row["pass"].partition("{")[0]
+            method = f"{row['method']}: " if several else ""
+            click.echo(f"{method}{name}: {row['summary']}")
     seconds = sum(row["seconds"] for row in document["passes"])
     click.echo(
         f"wrote {document['output']} ({format_bytes(document['bytes'])}); "
