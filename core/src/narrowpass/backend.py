@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from narrowpass.boundary import foreign
 from narrowpass.collecting import no_collecting
 from narrowpass.errors import BackendError
+from narrowpass.guards import COMMON, guard, of_type
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -210,6 +212,9 @@ class Program(abc.ABC):
 class Backend(abc.ABC):
     """Compiles bundles to programs.
 
+    Whatever a method of a subclass raises beside errors of `narrowpass.errors`, or gives of another
+    type than it should, becomes a `BackendError` that names the backend.
+
     Attributes:
         name: what ``--target NAME`` and ``--backend NAME`` say.
         priority: the available backend of highest priority is the default target.
@@ -223,6 +228,17 @@ class Backend(abc.ABC):
     priority: ClassVar[int] = 0
     observes: ClassVar[bool] = False
     classifier: ClassVar[OpClassifier | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        guard(
+            cls,
+            {
+                **COMMON,
+                "supports": of_type("narrowpass.Accept or narrowpass.Reject", Accept, Reject),
+                "compile": of_type("a narrowpass.Program", Program),
+            },
+        )
 
     def available(self) -> str | None:
         """Give None where the backend can run here, else the reason why it cannot."""
@@ -280,7 +296,8 @@ def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) ->
         program = backend.compile(bundle, options)
     if not options.require_native:
         return program
-    left = [plan for plan in program.explain() if plan.reason]
+    with foreign(f"backend {backend.name!r} failed in explain", BackendError):
+        left = [plan for plan in program.explain() if plan.reason]
     if left:
         program.close()
         shown = [f"{p.op_type} {p.node!r}: {p.reason}" for p in left[:_NAMED_FALLBACKS]]

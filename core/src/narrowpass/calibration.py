@@ -9,12 +9,16 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from narrowpass.errors import DataError, NarrowpassError, UsageError
+from narrowpass.boundary import foreign
+from narrowpass.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from narrowpass.backend import Feeds
+
+_END: Any = object()
+"""What stands for the end of the samples."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Samples:
     def _opened(self) -> Iterator[Feeds]:
         """Go through what `open` gives: code of the user, which may do anything."""
         count = 0
-        try:
+        with foreign(f"{self.source} failed", DataError):
             given: object = self.open()
             if not isinstance(given, Iterable):
                 raise DataError(
@@ -53,22 +57,12 @@ class Samples:
                     "each a dict of arrays by input name"
                 )
             samples = iter(given)
-        except NarrowpassError:
-            raise
-        except Exception as error:  # the boundary to the user's code
-            raise DataError(f"{self.source} failed: {type(error).__name__}: {error}") from error
         while True:
             count += 1
-            try:
-                feeds = next(samples)
-            except StopIteration:
+            with foreign(f"sample {count} of {self.source} failed", DataError):
+                feeds = next(samples, _END)
+            if feeds is _END:
                 return
-            except NarrowpassError:
-                raise
-            except Exception as error:  # the boundary to the user's code
-                raise DataError(
-                    f"sample {count} of {self.source} failed: {type(error).__name__}: {error}"
-                ) from error
             yield feeds
 
     def _check(self, feeds: object, count: int) -> None:
@@ -160,7 +154,7 @@ def _read(path: Path) -> Feeds:
                 raise DataError(f"{path} is not an .npz file, but a single array")
             with archive:
                 return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read as an .npz file: {error}") from error
 
 
@@ -169,10 +163,8 @@ def _import(module: str, function: str) -> Callable[[], Iterable[Feeds]]:
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
-    try:
+    with foreign(f"{module}:{function} cannot be imported", UsageError):
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{module}:{function} cannot be imported: {error}") from error
     if not callable(found):
         raise UsageError(f"{module}:{function} is not a function")
     result: Callable[[], Iterable[Feeds]] = found

@@ -109,7 +109,10 @@ class CommandLine(click.Group):
         try:
             with logging_to_stderr():
                 code = super().main(arguments, **extra)
-        except Exception as error:  # noqa: BLE001  # every error becomes a sentence here
+        except SystemExit:
+            raise
+        # Not only Exception: a plugin's command may raise anything, and the user may interrupt.
+        except BaseException as error:  # noqa: BLE001  # every error becomes a sentence here
             code = report(error, show_traceback=_wants_traceback(arguments))
         raise SystemExit(code or 0)
 
@@ -207,15 +210,3 @@ def app(
     set_level(verbose, quiet=quiet)
     state = State.of(ctx)
     state.quiet = quiet
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit, as the script ``narrowpass`` does.
-
-    Args:
-        arguments: what follows the program's name; None for the arguments of the process.
-
-    Raises:
-        SystemExit: always, with the exit code.
-    """
-    app.main(arguments)

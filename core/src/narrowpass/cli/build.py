@@ -288,10 +288,12 @@ def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str,
 
 def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None) -> NarrowpassError:
     """Add the method where there are several, and where the failing pass's input lies."""
+    from narrowpass.instruments.reproducer import DESCRIPTION_FILE
+
     text = str(error)
     if summary.failed_in and len(summary.names) > 1:
         text = f"method {summary.failed_in!r}: {text}"
-    if summary.failed_in and reproducer is not None:
+    if summary.failed_in and reproducer is not None and Path(reproducer, DESCRIPTION_FILE).exists():
         text += f"\nThe input of the pass is in {reproducer}: narrowpass replay {reproducer}"
     error.args = (text, *error.args[1:])
     return error

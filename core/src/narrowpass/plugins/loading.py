@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pluggy
 
+from narrowpass.boundary import sentence
 from narrowpass.errors import PluginError
 from narrowpass.options import suggest
 from narrowpass.plugins import hookspecs
@@ -105,8 +106,10 @@ class Plugins:
                 continue
             try:
                 contributions.append(self._contribution(info))
-            except Exception as error:  # noqa: BLE001  # the boundary to plugin code
-                failed[info.name] = replace(info, status="failed", error=_sentence(error))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
+                failed[info.name] = replace(info, status="failed", error=sentence(error))
         return build_registry(contributions, failed)
 
     def _contribution(self, info: PluginInfo) -> Contribution:
@@ -165,8 +168,10 @@ def load_plugins(
             continue
         try:
             infos.append(replace(info, hooks=_register(manager, point)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to plugin code
-            infos.append(replace(info, status="failed", error=_sentence(error)))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
+            infos.append(replace(info, status="failed", error=sentence(error)))
     unmatched = tuple(
         pattern
         for pattern in patterns
@@ -198,7 +203,12 @@ def _changed(folder: str) -> int:
 
 
 def _distribution_of(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
+    """Name the distribution that declares a plugin; its metadata may be damaged."""
+    try:
+        name, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
+    except (KeyError, OSError, ValueError, TypeError):
+        name = version = None
+    return f"{name} {version or 'of unknown version'}" if name else "unknown distribution"
 
 
 def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
@@ -253,9 +263,3 @@ def _check_requirement(point: EntryPoint) -> None:
                 f"it requires {requirement}, but narrowpass {own} is installed; "
                 "install matching versions of both"
             )
-
-
-def _sentence(error: BaseException) -> str:
-    """Give an error in one line, with its type where it is not one of ours."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}"
