@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from narrowpass.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
 from narrowpass.boundary import foreign
 from narrowpass.collecting import no_collecting
-from narrowpass.errors import BackendError
+from narrowpass.errors import BackendError, UsageError
 from narrowpass.guards import COMMON, guard, of_type
 
 if TYPE_CHECKING:
@@ -45,9 +46,16 @@ class Reject:
     reason: str
 
 
+MOST_THREADS = 1024
+"""More than any processor has: a larger number is a mistake."""
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """How a program is compiled.
+
+    Raises:
+        UsageError: a value of another type, or a number of threads that makes no sense.
 
     Attributes:
         threads: number of threads that a run may use; None for the size of the affinity mask.
@@ -76,6 +84,22 @@ class CompileOptions:
     share_workspace: bool = False
     observe: bool = False
     winograd: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values; those of numpy become Python's."""
+        values: dict[str, Any] = {
+            name: flag_of(getattr(self, name), f"`{name}`")
+            for name in ("require_native", "spin", "share_workspace", "observe", "winograd")
+        }
+        values["keep"] = names_of(self.keep, "`keep`")
+        if self.threads is not None:
+            values["threads"] = count_of(self.threads, "`threads`", most=MOST_THREADS)
+        if self.cache_dir is not None:
+            values["cache_dir"] = path_of(self.cache_dir, "`cache_dir`")
+        if not (isinstance(self.cache, str) and self.cache == "memory"):
+            values["cache"] = flag_of(self.cache, "`cache` (unless it is 'memory')")
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -124,8 +148,15 @@ class NodeTime:
     partition: int | None = None
 
 
-class Program(abc.ABC):
-    """A compiled bundle: named methods that run. Also a context manager that closes it."""
+class Program(Uncopied, abc.ABC):
+    """A compiled bundle: named methods that run. Also a context manager that closes it.
+
+    It can be neither copied nor pickled. Threads may share it; another process loads the bundle.
+    """
+
+    _instead = (
+        "threads may share it, and another process calls narrowpass.load with the bundle's path"
+    )
 
     @property
     @abc.abstractmethod
@@ -177,6 +208,7 @@ class Program(abc.ABC):
             DataError: as `run`.
             BackendError: as `run`.
         """
+        check_meters(meters)
         values = self.run(feeds, method, tuple(meters))
         for name, meter in meters.items():
             meter.add(values[name], f"value {name!r}")
@@ -280,6 +312,21 @@ class Backend(abc.ABC):
         Raises:
             BackendError: a method that cannot be compiled, with the node and the reason.
         """
+
+
+def check_meters(meters: object) -> None:
+    """Check what `Program.observe` is given.
+
+    Raises:
+        UsageError: no mapping of names to meters.
+    """
+    if not isinstance(meters, Mapping):
+        raise UsageError(f"meters are given by the names of values, not as {kind_of(meters)}")
+    for name, meter in meters.items():
+        if not isinstance(name, str) or not hasattr(meter, "add"):
+            raise UsageError(
+                f"{name!r}: {kind_of(meter)} is no meter; give narrowpass.meters.Extremes or Counts"
+            )
 
 
 _NAMED_FALLBACKS = 5

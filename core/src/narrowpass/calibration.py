@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import stat
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from narrowpass.arguments import path_of
 from narrowpass.boundary import foreign
 from narrowpass.errors import DataError, UsageError
 
@@ -91,13 +93,13 @@ class Samples:
             UsageError: it is none of these.
             DataError: a folder without ``.npz`` files.
         """
-        path = Path(text)
-        if path.is_dir():
+        path = Path(path_of(text, "the place of the samples"))
+        if _is(path, stat.S_ISDIR):
             files = sorted(path.glob("*.npz"))
             if not files:
                 raise DataError(f"{path} has no .npz files; each is one sample, keys input names")
             return cls(text, lambda: map(_read, files))
-        if path.is_file():
+        if _is(path, stat.S_ISREG):
             return cls(text, lambda: iter([_read(path)]))
         module, colon, function = text.partition(":")
         if not colon or os.sep in text:
@@ -117,10 +119,10 @@ class Samples:
         if samples is None or isinstance(samples, Samples):
             return samples
         if isinstance(samples, (str, os.PathLike)):
-            return cls.parse(os.fspath(samples))
+            return cls.parse(path_of(samples, "`calibration`"))
         if callable(samples):
             return cls(getattr(samples, "__name__", "the function"), samples)
-        if isinstance(samples, Mapping) or not isinstance(samples, Iterable):
+        if isinstance(samples, Mapping | bytes) or not isinstance(samples, Iterable):
             raise UsageError(
                 f"calibration cannot be {type(samples).__name__}: give a list of samples (each a "
                 "dict of arrays by input name), a function that gives one, or a path"
@@ -133,6 +135,14 @@ SamplesLike: TypeAlias = (
     "Samples | Iterable[Feeds] | Callable[[], Iterable[Feeds]] | str | os.PathLike[str]"
 )
 """What samples may be given as; a function is called anew for each round."""
+
+
+def _is(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Tell what is at a path; nothing is at one that cannot be looked at."""
+    try:
+        return kind(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def _is_fed(value: object) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from narrowpass.arguments import kind_of
 from narrowpass.boundary import sentence
 from narrowpass.context import check_report
 from narrowpass.errors import (
@@ -81,6 +82,8 @@ class Pipeline:
                 not fit, passes in an order that one of them rejects. The message shows the text
                 with a caret under the place.
         """
+        if not isinstance(text, str):
+            raise UsageError(f"pipeline text must be text, not {kind_of(text)}")
         return _parse(text, registry, name="", within=())
 
     @classmethod

@@ -38,7 +38,7 @@ class OfItsOwn(BaseException):
     pass
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     def __str__(self):
         raise SystemExit(5)
 
@@ -53,7 +53,7 @@ RAISED = [
     MemoryError(),
     StopIteration(),
     AssertionError(),
-    Unspeakable(),
+    UnspeakableError(),
 ]
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pluggy
 
+from narrowpass.arguments import names_of
 from narrowpass.boundary import sentence
 from narrowpass.errors import PluginError
 from narrowpass.options import suggest
@@ -153,6 +154,7 @@ def load_plugins(
     Returns:
         The plugins, those that failed included.
     """
+    disabled = names_of(disabled, "`disabled`")
     if entry_points is None:
         entry_points = importlib.metadata.entry_points(group=hookspecs.PROJECT)
     environment = os.environ.get(DISABLE_VARIABLE, "").split(",")
