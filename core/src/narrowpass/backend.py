@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from narrowpass.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
 from narrowpass.boundary import foreign
 from narrowpass.collecting import no_collecting
-from narrowpass.errors import BackendError, UsageError
+from narrowpass.errors import BackendError, UsageError, VerificationError
 from narrowpass.guards import COMMON, guard, of_type
 
 if TYPE_CHECKING:
@@ -314,6 +314,20 @@ class Backend(abc.ABC):
         """
 
 
+def verify_structure(model: ir.Model, what: str) -> None:
+    """Verify a model that was given as an object, before anybody relies on its rules.
+
+    Raises:
+        VerificationError: a rule is broken; the message starts with `what`.
+    """
+    from narrowpass.verify import verify
+
+    try:
+        verify(model)
+    except VerificationError as error:
+        raise VerificationError(f"{what}: {error}", error.problems) from error
+
+
 def check_meters(meters: object) -> None:
     """Check what `Program.observe` is given.
 
@@ -336,9 +350,12 @@ def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) ->
     """Compile a bundle, and hold the backend to ``options.require_native``.
 
     Raises:
+        VerificationError: the structure of a method breaks a rule of ONNX.
         BackendError: a method that cannot be compiled; or nodes that `Program.explain` gives a
             reason for, where native ones are required. The message names them with the reasons.
     """
+    for name, model in bundle.methods.items():
+        verify_structure(model, f"method {name!r}")
     with no_collecting():
         program = backend.compile(bundle, options)
     if not options.require_native:

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass.arguments import flag_of, instance_of, kind_of, names_of, path_of
-from narrowpass.backend import CompileOptions, Program, compile_bundle
+from narrowpass.backend import CompileOptions, Program, compile_bundle, verify_structure
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
 from narrowpass.calibration import Samples, SamplesLike
 from narrowpass.config import registry_for
@@ -140,6 +140,7 @@ def _open(source: ModelLike) -> ir.Model:
             f"{type(source).__name__} is no model; give the path of an .onnx file, an "
             "onnx.ModelProto, an onnx_ir.Model, or a mapping of method names to these"
         )
+    verify_structure(source, "the model that is built")
     return source
 
 

@@ -84,6 +84,8 @@ class Pipeline:
         """
         if not isinstance(text, str):
             raise UsageError(f"pipeline text must be text, not {kind_of(text)}")
+        if not hasattr(registry, "pipelines"):
+            raise UsageError(f"a registry cannot be {kind_of(registry)}; give Plugins.registry")
         return _parse(text, registry, name="", within=())
 
     @classmethod

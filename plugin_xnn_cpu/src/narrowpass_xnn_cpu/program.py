@@ -132,7 +132,7 @@ class XnnProgram(Program):
         """Run a method; see `Program.run`."""
         chosen = self._choose(method)
         wanted = choose_outputs(chosen.name, outputs, chosen.outputs, chosen.types, chosen.known)
-        chosen.check(feeds)
+        feeds = chosen.check(feeds)
         return self._run(self._for(chosen, feeds), feeds, wanted, {} if out is None else out)
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
@@ -143,7 +143,7 @@ class XnnProgram(Program):
             return
         check_meters(meters)
         choose_outputs(chosen.name, tuple(meters), (), chosen.observable, chosen.known)
-        chosen.check(feeds)
+        feeds = chosen.check(feeds)
         with self._told(chosen):
             self._for(chosen, feeds).observe(feeds, meters, self._threads())
 
@@ -206,7 +206,7 @@ class XnnProgram(Program):
         """
         chosen = self._choose(method)
         runs = count_of(runs, "`runs`")
-        chosen.check(feeds)
+        feeds = chosen.check(feeds)
         chosen = self._for(chosen, feeds)
         chosen.run(feeds, chosen.outputs, self._threads(), {})
         times: Times = {}

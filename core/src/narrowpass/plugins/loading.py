@@ -17,15 +17,18 @@ from typing import Any, Protocol
 
 import pluggy
 
-from narrowpass.arguments import names_of
+from narrowpass.arguments import instance_of, kind_of, names_of
 from narrowpass.boundary import sentence
-from narrowpass.errors import PluginError
+from narrowpass.errors import PluginError, UsageError
 from narrowpass.options import suggest
 from narrowpass.plugins import hookspecs
 from narrowpass.plugins.registry import Contribution, Registry, build_registry
 
 DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
 """Environment variable: names or globs of plugins to leave out, separated by commas."""
+
+
+_POINTS = "a list of importlib.metadata.EntryPoint, or None"
 
 
 class EntryPoint(Protocol):
@@ -153,10 +156,17 @@ def load_plugins(
 
     Returns:
         The plugins, those that failed included.
+
+    Raises:
+        UsageError: arguments of another type.
     """
     disabled = names_of(disabled, "`disabled`")
     if entry_points is None:
         entry_points = importlib.metadata.entry_points(group=hookspecs.PROJECT)
+    entry_points = list(instance_of(entry_points, Iterable, "`entry_points`", _POINTS))
+    for point in entry_points:
+        if not hasattr(point, "load"):
+            raise UsageError(f"`entry_points` cannot have {kind_of(point)}; give {_POINTS}")
     environment = os.environ.get(DISABLE_VARIABLE, "").split(",")
     patterns = [*disabled, *filter(None, map(str.strip, environment))]
     manager = pluggy.PluginManager(hookspecs.PROJECT)

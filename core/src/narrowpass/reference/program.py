@@ -97,7 +97,7 @@ class ReferenceProgram(Program):
         wanted = choose_outputs(name, outputs, chosen.outputs, chosen.readable, chosen.known)
         targets = {} if out is None else out
         check_targets(name, targets, wanted)
-        chosen.checker.check(feeds)
+        feeds = chosen.checker.check(feeds)
         results = self._evaluate(name, chosen, feeds, wanted)
         values = {
             output: conform(results[output], chosen.readable[output], output) for output in wanted
@@ -123,7 +123,7 @@ class ReferenceProgram(Program):
         """
         name, chosen = self._choose(method)
         runs = count_of(runs, "`runs`")
-        chosen.checker.check(feeds)
+        feeds = chosen.checker.check(feeds)
         rows: list[list[float]] = []
         for _ in range(runs):
             seconds: list[float] = []
