@@ -29,7 +29,7 @@ def path_of(value: object, what: str) -> str:
     if not isinstance(path, str):
         raise UsageError(f"{what} must be a path (text or pathlib.Path), not {kind_of(value)}")
     if "\0" in path:
-        raise UsageError(f"{what} {path!r} is not a path: it has a NUL character")
+        raise UsageError(f"{what} {path!r} is not a path: no file name has a NUL character")
     return path
 
 

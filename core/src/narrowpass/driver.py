@@ -131,7 +131,7 @@ def build(
 
 
 def _open(source: ModelLike) -> ir.Model:
-    if isinstance(source, str | bytes | os.PathLike):
+    if isinstance(source, str | os.PathLike):
         return load_model(source)
     if isinstance(source, onnx.ModelProto):
         return load_proto(source)
@@ -256,7 +256,7 @@ def open_bundle(
     Raises:
         UsageError: a pipeline is given for what is a bundle already; nothing is at the path.
     """
-    named = isinstance(source, str | bytes | os.PathLike)
+    named = isinstance(source, str | os.PathLike)
     path = path_of(source, "the path of the model or bundle") if named else None
     built = isinstance(source, Bundle) or (path is not None and is_bundle(path))
     if built and pipeline is not None:
