@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import stat
+import struct
 import sys
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,23 @@ from narrowpass.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from narrowpass.backend import Feeds
+
+READ_ERRORS = (
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy and zipfile raise on damaged files: their headers are parsed as Python."""
 
 _END: Any = object()
 """What stands for the end of the samples."""
@@ -164,7 +184,7 @@ def _read(path: Path) -> Feeds:
                 raise DataError(f"{path} is not an .npz file, but a single array")
             with archive:
                 return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except READ_ERRORS as error:
         raise DataError(f"{path} cannot be read as an .npz file: {error}") from error
 
 

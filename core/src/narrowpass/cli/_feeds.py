@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import Outputs
+from narrowpass.calibration import READ_ERRORS
 from narrowpass.cli._options import split_pair
 from narrowpass.errors import DataError, UsageError
 from narrowpass.feeds import FeedChecker
@@ -66,6 +65,15 @@ def check_given(feeds: Mapping[str, Any], graph: ir.Graph, method: str) -> None:
         )
 
 
+def files_of(texts: Sequence[str]) -> list[str]:
+    """Give the files that values of ``--input`` may mean."""
+    found = []
+    for text in texts:
+        file = text.partition("=")[2]
+        found += [text, file, file.rpartition(":")[0]]
+    return [file for file in found if file and _exists(Path(file))]
+
+
 def _read(text: str) -> Mapping[str, Array]:
     if text.endswith(".npz") and "=" not in Path(text).name:
         path = Path(text)
@@ -113,14 +121,12 @@ def _load(path: Path) -> Mapping[str, Array]:
                 return {"": _native(loaded)}
             # What is no array of numpy, such as a text file in the archive, is given as bytes.
             found: dict[str, Any] = {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, *_BROKEN) as error:
+    except READ_ERRORS as error:
         raise DataError(f"{path}: cannot be read as numpy data: {_reason(error)}") from error
     return {name: _native(array) for name, array in found.items() if isinstance(array, np.ndarray)}
 
 
 _FORM = "NAME=FILE.npy, NAME=FILE.npz:ARRAY, or FILE.npz"
-_BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError, SyntaxError)
-"""What numpy and zipfile raise on damaged files, beside the usual."""
 
 
 def _exists(path: Path) -> bool:

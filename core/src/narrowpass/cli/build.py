@@ -185,9 +185,12 @@ def build(
     """
     from narrowpass.cli._summary import Summary, disk_bytes
     from narrowpass.driver import build as run_build
+    from narrowpass.driver import check_result_file
 
     named = parse_models(models)
     check_output(output, named.values())
+    if report is not None:
+        check_result_file(report, "--report", (*named.values(), output))
     chosen, text = choose(state, target, pipeline)
     watching = Watch(watch.pop("time_"), **watch)
     summary = Summary(list(named))
