@@ -60,8 +60,8 @@ def count_of(value: object, what: str, *, most: int | None = None) -> int:
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if whole and int(value) >= 1 and (most is None or int(value) <= most):  # type: ignore[call-overload]
         return int(value)  # type: ignore[call-overload,no-any-return]
-    span = "of at least 1" if most is None else f"from 1 to {most}"
-    raise UsageError(f"{what} must be a whole number {span}, not {value!r}")
+    span = "at least 1 (a whole number)" if most is None else f"a whole number from 1 to {most}"
+    raise UsageError(f"{what} must be {span}, not {value!r}")
 
 
 def names_of(value: object, what: str) -> tuple[str, ...]:

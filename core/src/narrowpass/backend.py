@@ -93,11 +93,16 @@ class CompileOptions:
         }
         values["keep"] = names_of(self.keep, "`keep`")
         if self.threads is not None:
-            values["threads"] = count_of(self.threads, "`threads`", most=MOST_THREADS)
+            values["threads"] = count_of(self.threads, "threads", most=MOST_THREADS)
         if self.cache_dir is not None:
             values["cache_dir"] = path_of(self.cache_dir, "`cache_dir`")
         if not (isinstance(self.cache, str) and self.cache == "memory"):
-            values["cache"] = flag_of(self.cache, "`cache` (unless it is 'memory')")
+            try:
+                values["cache"] = flag_of(self.cache, "cache")
+            except UsageError:
+                raise UsageError(
+                    f"cache must be True, False or 'memory', not {self.cache!r}"
+                ) from None
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

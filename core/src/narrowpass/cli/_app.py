@@ -13,7 +13,7 @@ import click
 
 from narrowpass.cli._errors import report
 from narrowpass.cli._logging import logging_to_stderr, set_level
-from narrowpass.cli._output import color
+from narrowpass.cli._output import color, printable
 from narrowpass.cli._state import State
 from narrowpass.errors import NarrowpassError, PluginError, UsageError
 
@@ -110,7 +110,7 @@ class CommandLine(click.Group):
         extra = {**extra, "prog_name": "narrowpass", "standalone_mode": False, "color": color()}
         try:
             _check_arguments(arguments)
-            with logging_to_stderr():
+            with printable(), logging_to_stderr():
                 code = super().main(arguments, **extra)
         except SystemExit:
             raise

@@ -7,6 +7,7 @@ that other programs can read them. This module imports rich only where it draws.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -85,6 +86,21 @@ def color() -> bool | None:
 def _is_terminal(stream: TextIO | None) -> bool:
     # None stands for a stream that was closed before Python started.
     return stream is not None and stream.isatty()
+
+
+@contextlib.contextmanager
+def printable() -> Iterator[None]:
+    """Let standard output take names that its encoding does not have, as escapes."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors=before)
 
 
 def visible(text: str) -> str:

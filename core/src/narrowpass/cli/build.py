@@ -23,6 +23,7 @@ from narrowpass.cli._output import (
     print_json,
     print_table,
     progress,
+    visible,
 )
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import NarrowpassError, UsageError
@@ -312,7 +313,7 @@ def write_report(bundle: Bundle, path: str, *, title: str) -> None:
     from narrowpass.files import replacing_file
 
     with replacing_file(Path(path)) as file:
-        file.write(render(bundle, title).encode())
+        file.write(render(bundle, visible(title)).encode())
 
 
 def _print_summary(document: dict[str, Any]) -> None:
