@@ -8,8 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from narrowpass.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
+from narrowpass.boundary import foreign
 from narrowpass.collecting import no_collecting
-from narrowpass.errors import BackendError
+from narrowpass.errors import BackendError, UsageError, VerificationError
+from narrowpass.guards import COMMON, guard, of_type
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,9 +46,16 @@ class Reject:
     reason: str
 
 
+MOST_THREADS = 1024
+"""More than any processor has: a larger number is a mistake."""
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """How a program is compiled.
+
+    Raises:
+        UsageError: a value of another type, or a number of threads that makes no sense.
 
     Attributes:
         threads: number of threads that a run may use; None for the size of the affinity mask.
@@ -74,6 +84,27 @@ class CompileOptions:
     share_workspace: bool = False
     observe: bool = False
     winograd: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values; those of numpy become Python's."""
+        values: dict[str, Any] = {
+            name: flag_of(getattr(self, name), f"`{name}`")
+            for name in ("require_native", "spin", "share_workspace", "observe", "winograd")
+        }
+        values["keep"] = names_of(self.keep, "`keep`")
+        if self.threads is not None:
+            values["threads"] = count_of(self.threads, "threads", most=MOST_THREADS)
+        if self.cache_dir is not None:
+            values["cache_dir"] = path_of(self.cache_dir, "`cache_dir`")
+        if not (isinstance(self.cache, str) and self.cache == "memory"):
+            try:
+                values["cache"] = flag_of(self.cache, "cache")
+            except UsageError:
+                raise UsageError(
+                    f"cache must be True, False or 'memory', not {self.cache!r}"
+                ) from None
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -122,8 +153,15 @@ class NodeTime:
     partition: int | None = None
 
 
-class Program(abc.ABC):
-    """A compiled bundle: named methods that run. Also a context manager that closes it."""
+class Program(Uncopied, abc.ABC):
+    """A compiled bundle: named methods that run. Also a context manager that closes it.
+
+    It can be neither copied nor pickled. Threads may share it; another process loads the bundle.
+    """
+
+    _instead = (
+        "threads may share it, and another process calls narrowpass.load with the bundle's path"
+    )
 
     @property
     @abc.abstractmethod
@@ -175,6 +213,7 @@ class Program(abc.ABC):
             DataError: as `run`.
             BackendError: as `run`.
         """
+        check_meters(meters)
         values = self.run(feeds, method, tuple(meters))
         for name, meter in meters.items():
             meter.add(values[name], f"value {name!r}")
@@ -210,6 +249,9 @@ class Program(abc.ABC):
 class Backend(abc.ABC):
     """Compiles bundles to programs.
 
+    Whatever a method of a subclass raises beside errors of `narrowpass.errors`, or gives of another
+    type than it should, becomes a `BackendError` that names the backend.
+
     Attributes:
         name: what ``--target NAME`` and ``--backend NAME`` say.
         priority: the available backend of highest priority is the default target.
@@ -223,6 +265,17 @@ class Backend(abc.ABC):
     priority: ClassVar[int] = 0
     observes: ClassVar[bool] = False
     classifier: ClassVar[OpClassifier | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        guard(
+            cls,
+            {
+                **COMMON,
+                "supports": of_type("narrowpass.Accept or narrowpass.Reject", Accept, Reject),
+                "compile": of_type("a narrowpass.Program", Program),
+            },
+        )
 
     def available(self) -> str | None:
         """Give None where the backend can run here, else the reason why it cannot."""
@@ -266,6 +319,35 @@ class Backend(abc.ABC):
         """
 
 
+def verify_structure(model: ir.Model, what: str) -> None:
+    """Verify a model that was given as an object, before anybody relies on its rules.
+
+    Raises:
+        VerificationError: a rule is broken; the message starts with `what`.
+    """
+    from narrowpass.verify import verify
+
+    try:
+        verify(model)
+    except VerificationError as error:
+        raise VerificationError(f"{what}: {error}", error.problems) from error
+
+
+def check_meters(meters: object) -> None:
+    """Check what `Program.observe` is given.
+
+    Raises:
+        UsageError: no mapping of names to meters.
+    """
+    if not isinstance(meters, Mapping):
+        raise UsageError(f"meters are given by the names of values, not as {kind_of(meters)}")
+    for name, meter in meters.items():
+        if not isinstance(name, str) or not hasattr(meter, "add"):
+            raise UsageError(
+                f"{name!r}: {kind_of(meter)} is no meter; give narrowpass.meters.Extremes or Counts"
+            )
+
+
 _NAMED_FALLBACKS = 5
 
 
@@ -273,14 +355,18 @@ def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) ->
     """Compile a bundle, and hold the backend to ``options.require_native``.
 
     Raises:
+        VerificationError: the structure of a method breaks a rule of ONNX.
         BackendError: a method that cannot be compiled; or nodes that `Program.explain` gives a
             reason for, where native ones are required. The message names them with the reasons.
     """
+    for name, model in bundle.methods.items():
+        verify_structure(model, f"method {name!r}")
     with no_collecting():
         program = backend.compile(bundle, options)
     if not options.require_native:
         return program
-    left = [plan for plan in program.explain() if plan.reason]
+    with foreign(f"backend {backend.name!r} failed in explain", BackendError):
+        left = [plan for plan in program.explain() if plan.reason]
     if left:
         program.close()
         shown = [f"{p.op_type} {p.node!r}: {p.reason}" for p in left[:_NAMED_FALLBACKS]]

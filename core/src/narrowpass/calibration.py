@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import importlib
 import os
+import stat
+import struct
 import sys
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from narrowpass.errors import DataError, NarrowpassError, UsageError
+from narrowpass.arguments import path_of
+from narrowpass.boundary import foreign
+from narrowpass.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from narrowpass.backend import Feeds
+
+READ_ERRORS = (
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy and zipfile raise on damaged files: their headers are parsed as Python."""
+
+_END: Any = object()
+"""What stands for the end of the samples."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +71,7 @@ class Samples:
     def _opened(self) -> Iterator[Feeds]:
         """Go through what `open` gives: code of the user, which may do anything."""
         count = 0
-        try:
+        with foreign(f"{self.source} failed", DataError):
             given: object = self.open()
             if not isinstance(given, Iterable):
                 raise DataError(
@@ -53,22 +79,12 @@ class Samples:
                     "each a dict of arrays by input name"
                 )
             samples = iter(given)
-        except NarrowpassError:
-            raise
-        except Exception as error:  # the boundary to the user's code
-            raise DataError(f"{self.source} failed: {type(error).__name__}: {error}") from error
         while True:
             count += 1
-            try:
-                feeds = next(samples)
-            except StopIteration:
+            with foreign(f"sample {count} of {self.source} failed", DataError):
+                feeds = next(samples, _END)
+            if feeds is _END:
                 return
-            except NarrowpassError:
-                raise
-            except Exception as error:  # the boundary to the user's code
-                raise DataError(
-                    f"sample {count} of {self.source} failed: {type(error).__name__}: {error}"
-                ) from error
             yield feeds
 
     def _check(self, feeds: object, count: int) -> None:
@@ -97,13 +113,13 @@ class Samples:
             UsageError: it is none of these.
             DataError: a folder without ``.npz`` files.
         """
-        path = Path(text)
-        if path.is_dir():
+        path = Path(path_of(text, "the place of the samples"))
+        if _is(path, stat.S_ISDIR):
             files = sorted(path.glob("*.npz"))
             if not files:
                 raise DataError(f"{path} has no .npz files; each is one sample, keys input names")
             return cls(text, lambda: map(_read, files))
-        if path.is_file():
+        if _is(path, stat.S_ISREG):
             return cls(text, lambda: iter([_read(path)]))
         module, colon, function = text.partition(":")
         if not colon or os.sep in text:
@@ -123,10 +139,10 @@ class Samples:
         if samples is None or isinstance(samples, Samples):
             return samples
         if isinstance(samples, (str, os.PathLike)):
-            return cls.parse(os.fspath(samples))
+            return cls.parse(path_of(samples, "`calibration`"))
         if callable(samples):
             return cls(getattr(samples, "__name__", "the function"), samples)
-        if isinstance(samples, Mapping) or not isinstance(samples, Iterable):
+        if isinstance(samples, Mapping | bytes) or not isinstance(samples, Iterable):
             raise UsageError(
                 f"calibration cannot be {type(samples).__name__}: give a list of samples (each a "
                 "dict of arrays by input name), a function that gives one, or a path"
@@ -139,6 +155,14 @@ SamplesLike: TypeAlias = (
     "Samples | Iterable[Feeds] | Callable[[], Iterable[Feeds]] | str | os.PathLike[str]"
 )
 """What samples may be given as; a function is called anew for each round."""
+
+
+def _is(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Tell what is at a path; nothing is at one that cannot be looked at."""
+    try:
+        return kind(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def _is_fed(value: object) -> bool:
@@ -160,7 +184,7 @@ def _read(path: Path) -> Feeds:
                 raise DataError(f"{path} is not an .npz file, but a single array")
             with archive:
                 return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except READ_ERRORS as error:
         raise DataError(f"{path} cannot be read as an .npz file: {error}") from error
 
 
@@ -169,10 +193,8 @@ def _import(module: str, function: str) -> Callable[[], Iterable[Feeds]]:
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
-    try:
+    with foreign(f"{module}:{function} cannot be imported", UsageError):
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{module}:{function} cannot be imported: {error}") from error
     if not callable(found):
         raise UsageError(f"{module}:{function} is not a function")
     result: Callable[[], Iterable[Feeds]] = found

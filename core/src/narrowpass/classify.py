@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from narrowpass.errors import NarrowpassError, PassError, PluginError
+from narrowpass.boundary import foreign
+from narrowpass.errors import PassError, PluginError
 from narrowpass.options import suggest
 
 if TYPE_CHECKING:
@@ -169,15 +170,8 @@ def _name(member: OpClassifier) -> str:
 
 def _asked(member: OpClassifier, question: str, node: ir.Node, kind: type[A]) -> A | None:
     """Ask a classifier about a node; it is the user's code, and may do anything."""
-    try:
+    with foreign(f"classifier {_name(member)!r} failed in {question} of {_told(node)}", PassError):
         answer = getattr(member, question)(node)
-    except NarrowpassError:
-        raise
-    except Exception as error:  # the boundary to the user's code
-        raise PassError(
-            f"classifier {_name(member)!r} failed in {question} of {_told(node)}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
     if answer is None or isinstance(answer, kind):
         return answer
     expected = "str" if kind is str else f"narrowpass.{kind.__name__}"
@@ -217,16 +211,41 @@ def choose_classifiers(
     chosen = []
     for name in text.split("+"):
         if name == TARGET:
-            own = None if target is None else target.classifier
-            chosen += [] if own is None else [own.for_target(target, dtype)]
+            own = None if target is None else _classifier_of_target(target)
+            chosen += [] if own is None else [_bound(own, target, dtype)]
             continue
         if name not in known:
             listing = ", ".join(sorted(known)) or "none"
             raise PluginError(
                 f"no classifier {name!r}{suggest(name, known)}; installed classifiers: {listing}"
             )
-        chosen.append(known[name].for_target(target, dtype))
+        chosen.append(_bound(known[name], target, dtype))
     return ClassifierChain(tuple(chosen))
+
+
+def _classifier_of_target(target: Backend) -> OpClassifier | None:
+    with foreign(f"backend {target.name!r} failed in classifier", PluginError):
+        own: object = target.classifier
+    if own is None or isinstance(own, OpClassifier):
+        return own
+    raise PluginError(
+        f"backend {target.name!r} has {own!r} as its classifier; it must be an instance of "
+        "narrowpass.OpClassifier, or None"
+    )
+
+
+def _bound(given: OpClassifier, target: Backend | None, dtype: str) -> OpClassifier:
+    """Give the classifier that one is for a target and a narrow type; see `for_target` there.
+
+    Raises:
+        PluginError: it fails, or gives something else.
+    """
+    what = f"classifier {_name(given)!r} failed in for_target"
+    with foreign(what, PluginError):
+        bound: object = given.for_target(target, dtype)
+        if isinstance(bound, OpClassifier):
+            return bound
+        raise PluginError(f"{what}: it gave {bound!r}, and not a narrowpass.OpClassifier")
 
 
 def matching_nodes(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from narrowpass.errors import UsageError
+from narrowpass.pipeline_text import is_name
 from narrowpass.plugins import Plugins, Registry
 
 
@@ -23,7 +24,8 @@ def project_pipelines(path: Path) -> Mapping[str, str]:
     """Give the named pipelines that a ``pyproject.toml`` defines.
 
     Raises:
-        UsageError: the file is not TOML, or the table holds something that is not text.
+        UsageError: the file is not TOML, or the table holds something that is not text, or a name
+            that pipeline text cannot have.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -39,6 +41,11 @@ def project_pipelines(path: Path) -> Mapping[str, str]:
     for name, text in table.items():
         if not isinstance(text, str):
             raise UsageError(f'{path}: pipeline {name!r} is not text, such as "fold"')
+        if not is_name(name):
+            raise UsageError(
+                f"{path}: the name of pipeline {name!r} cannot stand in pipeline text: leave out "
+                'white space, control characters, and , [ ] { } = "'
+            )
     return table
 
 
@@ -53,7 +60,15 @@ def registry_for(plugins: Plugins, folder: Path | None = None) -> Registry:
         PluginError: two things of one name.
         UsageError: a project file that cannot be read.
     """
-    path = project_file(folder or Path.cwd())
+    path = project_file(folder or _here())
     if path is None:
         return plugins.registry
     return plugins.registry.with_pipelines(project_pipelines(path), str(path))
+
+
+def _here() -> Path:
+    """Give the current folder; the root where somebody has deleted it."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import numbers
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from narrowpass.errors import PassError
 
 if TYPE_CHECKING:
     from narrowpass.backend import Backend
@@ -20,6 +23,13 @@ Progress = Callable[[str, int, int], object]
 
 def _nothing(what: str, done: int, total: int) -> None:
     return
+
+
+def _plain(value: Any) -> Any:
+    """Give a number of numpy as one of Python, which JSON knows."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,24 @@ class Decision:
         """Give the fields that say something, for JSON."""
         fields = asdict(self)
         del fields["open"]  # in a finished report nothing is
-        return {key: value for key, value in fields.items() if value not in (None, "")}
+        return {key: _plain(value) for key, value in fields.items() if value not in (None, "")}
+
+
+def check_report(ctx: Context) -> None:
+    """Check what a pass left in a context, and turn counts of numpy into those of Python.
+
+    Raises:
+        PassError: a decision that is no `Decision`, or a count that is no whole number.
+    """
+    decisions: list[Any] = ctx.decisions
+    for decision in decisions:
+        if not isinstance(decision, Decision):
+            raise PassError(f"it decided {decision!r}, which is no narrowpass.Decision")
+    counted: dict[Any, Any] = dict(ctx.counters)  # of a plugin: it may hold anything
+    for name, count in counted.items():
+        if not isinstance(name, str) or not isinstance(count, numbers.Integral):
+            raise PassError(f"it counted {count!r} as {name!r}; counts are whole numbers by name")
+        ctx.counters[name] = int(count)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from narrowpass.backend import CompileOptions, Program, compile_bundle
+from narrowpass.arguments import flag_of, instance_of, kind_of, names_of, path_of
+from narrowpass.backend import CompileOptions, Program, compile_bundle, verify_structure
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
 from narrowpass.calibration import Samples, SamplesLike
 from narrowpass.config import registry_for
@@ -85,15 +86,20 @@ def build(
         UsageError: an unknown pass, option or backend; an output that must not be replaced.
         InputError: a model or data that cannot be used, or a result that cannot be written.
     """
-    registry = registry_for(plugins or installed_plugins())
+    registry = registry_for(_plugins(plugins))
     backend = registry.backend(target)
+    out = None if out is None else path_of(out, "`out`")
+    verify = flag_of(verify, "`verify`")
+    watching = _instruments(instruments)
+    if progress is not None and not callable(progress):
+        raise UsageError(f"`progress` must be a function, not {kind_of(progress)}")
     chosen = choose_pipeline(pipeline, backend, registry)
     named = models if isinstance(models, Mapping) else {"main": models}
     check_method_names(named)
     plain = out is not None and Path(out).suffix == ".onnx"
     if plain and len(named) != 1:
         raise UsageError(
-            f"{os.fspath(out or '')} can hold one method, not {len(named)} ({', '.join(named)}); "
+            f"{out} can hold one method, not {len(named)} ({', '.join(named)}); "
             "name a folder such as model.narrow for a bundle"
         )
     if out is not None:
@@ -107,7 +113,7 @@ def build(
         methods[name] = chosen.run(
             _open(source),
             ctx,
-            instruments=[recorders[name], *instruments],
+            instruments=[recorders[name], *watching],
             verify=verify,
             in_place=not isinstance(source, ir.Model),
         ).model
@@ -125,7 +131,7 @@ def build(
 
 
 def _open(source: ModelLike) -> ir.Model:
-    if isinstance(source, (str, os.PathLike)):
+    if isinstance(source, str | os.PathLike):
         return load_model(source)
     if isinstance(source, onnx.ModelProto):
         return load_proto(source)
@@ -134,6 +140,7 @@ def _open(source: ModelLike) -> ir.Model:
             f"{type(source).__name__} is no model; give the path of an .onnx file, an "
             "onnx.ModelProto, an onnx_ir.Model, or a mapping of method names to these"
         )
+    verify_structure(source, "the model that is built")
     return source
 
 
@@ -144,12 +151,34 @@ def check_not_source(out: str | os.PathLike[str], sources: Iterable[object]) -> 
         UsageError: `out` is one of the files that are read.
     """
     for source in sources:
-        if not isinstance(source, (str, os.PathLike)) or not Path(out).exists():
+        if not isinstance(source, (str, os.PathLike)) or not os.path.exists(out):  # noqa: PTH110
             continue
-        if Path(source).exists() and Path(source).samefile(out):
+        # Not pathlib's: a name that is too long is no reason to raise here.
+        if os.path.exists(source) and Path(source).samefile(out):  # noqa: PTH110
+            what = "the model" if os.fspath(source).endswith(".onnx") else "a file"
             raise UsageError(
-                f"{os.fspath(out)}: is the model that is read, and is not overwritten; give "
+                f"{os.fspath(out)}: is {what} that is read, and is not overwritten; give "
                 "another name"
+            )
+
+
+def check_result_file(path: str, option: str, sources: Iterable[str]) -> None:
+    """Refuse to write a file of results over what is read, early: long work must not end in that.
+
+    Raises:
+        UsageError: the name is empty, or `path` is one of the sources, or in a bundle that is one.
+    """
+    path_of(path, option)
+    if not path:
+        raise UsageError(f"{option}: the name is empty; give the name of a file to write")
+    sources = tuple(sources)
+    check_not_source(path, sources)
+    real = Path(os.path.realpath(path))
+    for source in sources:
+        if os.path.isdir(source) and real.is_relative_to(os.path.realpath(source)):  # noqa: PTH112
+            raise UsageError(
+                f"{option} {path}: is inside {source}, which is read, and is not written to; give "
+                "another place"
             )
 
 
@@ -200,12 +229,11 @@ def load(
         InputError: a bundle or model that cannot be used.
         BackendError: a model that the backend cannot run, or not natively where it must.
     """
-    plugins = plugins or installed_plugins()
+    plugins = _plugins(plugins)
     chosen = registry_for(plugins).backend(backend)
-    bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
     options = CompileOptions(
         threads=threads,
-        keep=tuple(keep),
+        keep=tuple(names_of(keep, "`keep`")),
         require_native=require_native,
         spin=spin,
         cache=cache,
@@ -213,6 +241,7 @@ def load(
         share_workspace=share_workspace,
         winograd=winograd,
     )
+    bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
     program = compile_bundle(chosen, bundle, options)
     if bundle is not source and _weights_of(bundle) > _WORTH_COLLECTING:
         # Graphs refer to themselves in circles: without this, weights that the program does not
@@ -248,7 +277,8 @@ def open_bundle(
     Raises:
         UsageError: a pipeline is given for what is a bundle already; nothing is at the path.
     """
-    path = source if isinstance(source, (str, os.PathLike)) else None
+    named = isinstance(source, str | os.PathLike)
+    path = path_of(source, "the path of the model or bundle") if named else None
     built = isinstance(source, Bundle) or (path is not None and is_bundle(path))
     if built and pipeline is not None:
         raise UsageError("a pipeline applies to an ONNX file; this bundle is already built")
@@ -259,6 +289,21 @@ def open_bundle(
         if built or Path(path).is_dir():
             return Bundle.load(path)
     return build(source, pipeline, target=target, plugins=plugins)
+
+
+def _plugins(given: Plugins | None) -> Plugins:
+    if given is None:
+        return installed_plugins()
+    checked: Plugins = instance_of(
+        given, Plugins, "`plugins`", "what narrowpass.load_plugins gives, or None"
+    )
+    return checked
+
+
+def _instruments(given: Sequence[Instrument]) -> Sequence[Instrument]:
+    instead = "a list of narrowpass.Instrument"
+    found = list(instance_of(given, Iterable, "`instruments`", instead))
+    return [instance_of(item, Instrument, "an instrument", instead) for item in found]
 
 
 def check_source(path: str | os.PathLike[str]) -> None:

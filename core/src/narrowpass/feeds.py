@@ -58,13 +58,16 @@ class FeedChecker:
             ),
         )
 
-    def check(self, feeds: Mapping[str, Any]) -> None:
+    def check(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check that `feeds` can be run.
 
         Args:
             feeds: a numpy array for each tensor input, of exactly its dtype; a list of arrays
                 for a sequence; either or None for an optional. An input with an initializer may
                 be left out.
+
+        Returns:
+            The feeds, subclasses of arrays as plain arrays of the same memory.
 
         Raises:
             DataError: an unknown or missing input, or a value that does not fit its input. The
@@ -86,6 +89,7 @@ class FeedChecker:
             spec = known[name]
             if spec.type is not None:
                 self._check_value(spec, f"input {name!r}", spec.type, value, sizes)
+        return plain_arrays(feeds)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Check that the method has all inputs of these names.
@@ -149,6 +153,11 @@ class FeedChecker:
                 f"{where} takes a numpy array of {_dtype_name(kind.dtype)}, not {_kind(value)}; "
                 f"convert it: np.asarray(value, dtype={_dtype_code(kind.dtype)})"
             )
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise DataError(
+                f"{where} is a masked array, and some elements are masked; give a plain one: "
+                "value.filled(0) or another number"
+            )
         _check_dtype(where, kind.dtype, value)
         if spec.shape is None:
             return
@@ -167,6 +176,20 @@ class FeedChecker:
                     f"{where}: dimension {dim!r} is {size} at axis {axis}, but {first} at {owner}; "
                     "feed arrays that agree"
                 )
+
+
+def plain_arrays(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give feeds without subclasses of arrays: operators of `numpy.matrix` mean something else."""
+    if all(type(value) is np.ndarray for value in feeds.values()):
+        return feeds
+    return {name: _plain(value) for name, value in feeds.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    subclass = isinstance(value, np.ndarray) and type(value) is not np.ndarray
+    return value.view(np.ndarray) if subclass else value
 
 
 def _dims(value: ir.Value) -> tuple[Dim, ...] | None:

@@ -34,12 +34,14 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
     Where the block raises, it is deleted and what was at `path` stays.
 
     Raises:
-        UsageError: `path` is a folder, or the folder around it does not exist.
+        UsageError: `path` is a folder or a device, or the folder around it does not exist.
         OutputError: the file system refuses to write.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  # pathlib's raises where a name is too long
         raise UsageError(f"{path}: is a folder; give the name of a file to write")
-    if not path.parent.is_dir():
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+        raise UsageError(f"{path}: is not a regular file; give the name of a file to write")
+    if not os.path.isdir(path.parent):  # noqa: PTH112
         raise UsageError(f"{path}: the folder {path.parent} does not exist; make it first")
     try:
         with temporary(path) as (file, name):

@@ -27,11 +27,16 @@ import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from narrowpass.boundary import foreign
+from narrowpass.errors import PluginError
+
 OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""
 
 UNIONS = (types.UnionType, typing.Union)
 """What `typing.get_origin` gives for a union."""
+
+_DEFECT = "this is a defect of the plugin that has it"
 
 _NEEDS_QUOTES = re.compile(r'[\s,\[\]{}="]')
 
@@ -173,7 +178,13 @@ def construct(cls: type[T], given: Mapping[str, OptionText]) -> T:
 
     Raises:
         OptionError: an unknown option, or a value that does not fit its type.
+        PluginError: the class itself fails.
     """
+    with foreign(f"{cls.name!r} cannot be made", PluginError, _DEFECT, passing=(OptionError,)):
+        return _constructed(cls, given)
+
+
+def _constructed(cls: type[T], given: Mapping[str, OptionText]) -> T:
     known = option_types(cls)
     values: dict[str, Any] = {}
     for option, text in given.items():
@@ -216,6 +227,13 @@ def format_value(value: Any) -> str:
         kind = type(value).__name__
         return quote(str(getattr(value, "name", getattr(value, "__name__", kind))))
     return quote(str(value))
+
+
+def default_text(field: dataclasses.Field[Any]) -> str:
+    """Give the text of an option's default; empty where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return format_value(field.default_factory())
+    return "" if field.default is dataclasses.MISSING else format_value(field.default)
 
 
 def format_options(instance: HasOptions) -> str:

@@ -99,12 +99,17 @@ def run_checked(pass_: Pass, model: ir.Model, ctx: Context) -> PassResult:
         PassError: it gave something else than a `PassResult`, or changed the model and said that
             it did not; or what the pass itself raises.
     """
+    import onnx_ir as ir
+
     from narrowpass.verify import fingerprint
 
     before = fingerprint(model) if ctx.strict else ""
     result = pass_.run(model, ctx)
     if not isinstance(result, PassResult):
         raise PassError(f"it gave {result!r} and not a PassResult")
+    if not isinstance(result.model, ir.Model):
+        raise PassError(f"it gave a PassResult of {result.model!r}, which is no onnx_ir.Model")
+    result = PassResult(result.model, bool(result.modified))
     if ctx.strict and not result.modified and fingerprint(result.model) != before:
         raise PassError("it changed the model and said that it did not")
     return result

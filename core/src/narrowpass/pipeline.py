@@ -19,6 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from narrowpass.arguments import kind_of
+from narrowpass.boundary import sentence
+from narrowpass.context import check_report
 from narrowpass.errors import (
     NarrowpassError,
     PassError,
@@ -26,6 +29,7 @@ from narrowpass.errors import (
     UsageError,
     VerificationError,
 )
+from narrowpass.instruments.calls import tell, tell_failure
 from narrowpass.options import HasOptions, OptionError, construct
 from narrowpass.passes import Pass, PassResult, run_checked
 from narrowpass.pipeline_text import Item, Parser
@@ -78,6 +82,10 @@ class Pipeline:
                 not fit, passes in an order that one of them rejects. The message shows the text
                 with a caret under the place.
         """
+        if not isinstance(text, str):
+            raise UsageError(f"pipeline text must be text, not {kind_of(text)}")
+        if not hasattr(registry, "pipelines"):
+            raise UsageError(f"a registry cannot be {kind_of(registry)}; give Plugins.registry")
         return _parse(text, registry, name="", within=())
 
     @classmethod
@@ -175,20 +183,18 @@ class Pipeline:
             ctx.decisions.clear()
             result = _run_one(pass_, model, ctx, instruments, verify=verify)
             model, modified = result.model, modified or result.modified
-        for instrument in instruments:
-            instrument.finish()
+        tell(instruments, "finish")
         return PassResult(model, modified)
 
 
 def _telling(pass_: Pass, ctx: Context, instruments: Sequence[Instrument]) -> Progress:
     """Give what tells the instruments of a pass's progress, and who made the context."""
 
-    def tell(what: str, done: int, total: int) -> None:
+    def show(what: str, done: int, total: int) -> None:
         ctx.progress(what, done, total)
-        for instrument in instruments:
-            instrument.progress(pass_, what, done, total)
+        tell(instruments, "progress", pass_, what, done, total)
 
-    return tell
+    return show
 
 
 def _run_one(
@@ -203,28 +209,35 @@ def _run_one(
     from narrowpass.verify import Signature
 
     signature = Signature.of(model)
-    for instrument in instruments:
-        instrument.before_pass(pass_, model, ctx)
+    tell(instruments, "before_pass", pass_, model, ctx)
     watched = dataclasses.replace(ctx, progress=_telling(pass_, ctx, instruments))
     start = time.perf_counter()
     try:
         result = run_checked(pass_, model, watched)
         seconds = time.perf_counter() - start
+        check_report(ctx)
         if verify and result.modified:
             _check(pass_, result.model, signature)
-    except Exception as error:  # the boundary to plugin code: every failure names its pass
-        for instrument in instruments:
-            instrument.failed(pass_, error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the boundary to plugin code: every failure names its pass
+        tell_failure(instruments, pass_, error, ctx.log)
         if isinstance(error, NarrowpassError) and not isinstance(error, VerificationError):
             error.args = (f"pass {str(pass_)!r}: {error}",)
             raise
         raise PassError(
-            f"pass {str(pass_)!r} failed: {type(error).__name__}: {error}; this is a defect of "
+            f"pass {str(pass_)!r} failed: {_described(error)}; this is a defect of "
             "the pass: build again with --reproducer DIR and report the folder"
         ) from error
-    for instrument in instruments:
-        instrument.after_pass(pass_, result, ctx, seconds)
+    tell(instruments, "after_pass", pass_, result, ctx, seconds)
     return result
+
+
+def _described(error: BaseException) -> str:
+    """Give an error with its type; problems of a model stand in lines of their own."""
+    if isinstance(error, VerificationError):
+        return f"{type(error).__name__}: {error}"
+    return sentence(error)
 
 
 def _check(pass_: Pass, model: ir.Model, before: Signature) -> None:

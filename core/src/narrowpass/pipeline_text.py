@@ -13,6 +13,11 @@ _BARE = re.compile(r'[^\s,\[\]{}="]+')
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
+def is_name(text: str) -> bool:
+    """Tell whether `text` can stand in pipeline text as a name, and be shown as it is."""
+    return _BARE.fullmatch(text) is not None and text.isprintable()
+
+
 @dataclass(frozen=True)
 class Value:
     """The text of an option's value and where its option starts."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from narrowpass.arguments import kind_of, names_of
 from narrowpass.errors import DataError, UsageError
 from narrowpass.options import suggest
 
@@ -22,8 +23,12 @@ def choose_method(methods: Mapping[str, _Method], name: str) -> tuple[str, _Meth
     """Give a method and its name; the only one stands for ``main``.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is none of that name, or it is no text.
     """
+    if not isinstance(name, str):
+        raise UsageError(
+            f"a method is given by its name, not as {kind_of(name)}; methods: {', '.join(methods)}"
+        )
     if name == "main" and name not in methods and len(methods) == 1:
         name = next(iter(methods))
     if name not in methods:
@@ -68,7 +73,8 @@ def choose_outputs(
     """
     if asked is None:
         return outputs
-    for name in asked:
+    names = names_of(asked, "`outputs`")
+    for name in names:
         if name in readable:
             continue
         if name in known:
@@ -80,15 +86,17 @@ def choose_outputs(
             f"method {method!r} has no value {name!r}{suggest(name, known)}; "
             f"its outputs: {', '.join(outputs)}"
         )
-    return tuple(asked)
+    return names
 
 
 def check_targets(method: str, targets: Mapping[str, Any], wanted: Sequence[str]) -> None:
     """Check that arrays are given for results of this run only, and lie apart.
 
     Raises:
-        UsageError: one is for something else, or two overlap.
+        UsageError: one is for something else, two overlap, or they have no names.
     """
+    if not isinstance(targets, Mapping):
+        raise UsageError(f"`out` must be a dict of arrays by output name, not {kind_of(targets)}")
     for name in targets:
         if name not in wanted:
             raise UsageError(

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,4 +122,5 @@ def _bytes(text: str) -> int:
         raise click.BadParameter(
             f"{text!r} is not a size; write 500MB or 2GiB", param_hint="'--max-size'"
         )
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    # As a fraction: a float would round, and overflows where somebody means no limit at all.
+    return int(Fraction(match[1]) * _UNITS[match[2].upper()])

@@ -126,8 +126,11 @@ class Method:
         )
         self._shapes = Shapes(self._constants)
 
-    def check(self, feeds: Mapping[str, Any]) -> None:
+    def check(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check feeds, unless they are of the types and shapes of the last ones.
+
+        Returns:
+            The feeds; see `FeedChecker.check`.
 
         Raises:
             DataError: see `FeedChecker.check`.
@@ -137,10 +140,14 @@ class Method:
         except AttributeError:
             signature = None  # something else than arrays: sequences, or a mistake
         if signature is not None and signature == self._checked:
-            return
-        self.checker.check(feeds)
-        objects = signature is not None and any(dtype.hasobject for _, _, dtype, _ in signature)
-        self._checked = None if objects else signature  # each string is looked at
+            return feeds
+        checked = self.checker.check(feeds)
+        # Each string is looked at, and so is what a subclass of arrays may hold.
+        fixed = signature is not None and not any(
+            kind is not np.ndarray or dtype.hasobject for _, kind, dtype, _ in signature
+        )
+        self._checked = signature if fixed else None
+        return checked
 
     @property
     def raw(self) -> dict[int, int]:

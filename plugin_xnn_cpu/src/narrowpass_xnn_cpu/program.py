@@ -13,7 +13,16 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
+from narrowpass.arguments import count_of
+from narrowpass.backend import (
+    CompileOptions,
+    Feeds,
+    NodePlan,
+    NodeTime,
+    Outputs,
+    Program,
+    check_meters,
+)
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.requests import (
     check_kept,
@@ -123,8 +132,8 @@ class XnnProgram(Program):
         """Run a method; see `Program.run`."""
         chosen = self._choose(method)
         wanted = choose_outputs(chosen.name, outputs, chosen.outputs, chosen.types, chosen.known)
-        chosen.check(feeds)
-        return self._run(self._for(chosen, feeds), feeds, wanted, out or {})
+        feeds = chosen.check(feeds)
+        return self._run(self._for(chosen, feeds), feeds, wanted, {} if out is None else out)
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
         """Run a method, and look at values where they lie; see `Program.observe`."""
@@ -132,8 +141,9 @@ class XnnProgram(Program):
         if not self._observe:
             super().observe(feeds, meters, method)
             return
+        check_meters(meters)
         choose_outputs(chosen.name, tuple(meters), (), chosen.observable, chosen.known)
-        chosen.check(feeds)
+        feeds = chosen.check(feeds)
         with self._told(chosen):
             self._for(chosen, feeds).observe(feeds, meters, self._threads())
 
@@ -195,9 +205,8 @@ class XnnProgram(Program):
             BackendError: the computation failed.
         """
         chosen = self._choose(method)
-        if runs < 1:
-            raise UsageError(f"`runs` must be at least 1, not {runs}")
-        chosen.check(feeds)
+        runs = count_of(runs, "`runs`")
+        feeds = chosen.check(feeds)
         chosen = self._for(chosen, feeds)
         chosen.run(feeds, chosen.outputs, self._threads(), {})
         times: Times = {}

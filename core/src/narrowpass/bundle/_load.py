@@ -13,6 +13,7 @@ from typing import TypeVar
 import onnx
 import onnx_ir as ir
 
+from narrowpass.arguments import path_of
 from narrowpass.bundle import publish, safetensors
 from narrowpass.bundle._plan import Plan, Stored
 from narrowpass.bundle.manifest import (
@@ -284,7 +285,7 @@ def attempt(path: str | os.PathLike[str], work: Callable[[Folder], _T]) -> _T:
         UsageError: nothing is at `path`, or not a folder.
         BundleError: a file is missing, and the folder was not replaced.
     """
-    shown = os.fspath(path)
+    path = shown = path_of(path, "the path of the bundle")
     missing: str | None = None
     for _ in range(_ATTEMPTS):
         fd = _open(path)

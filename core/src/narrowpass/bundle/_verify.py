@@ -10,6 +10,7 @@ from pathlib import Path
 
 import safetensors
 
+from narrowpass.arguments import count_of
 from narrowpass.bundle._load import Folder, attempt, read_method, read_reports
 from narrowpass.bundle._save import value_info
 from narrowpass.bundle._stream import CHUNK, default_threads
@@ -35,6 +36,8 @@ def verify(
     Raises:
         UsageError: nothing is at `path`, or not a folder.
     """
+    if threads is not None:
+        threads = count_of(threads, "`threads`")
 
     def work(folder: Folder) -> list[str]:
         return list(_problems(folder, progress, threads or default_threads()))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
+from narrowpass.arguments import Uncopied, count_of, instance_of, kind_of
 from narrowpass.bundle import _load, _save, publish, safetensors
 from narrowpass.bundle._plan import Plan, make_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
@@ -42,8 +43,11 @@ class NamedData:
     tensor: ir.TensorProtocol
 
 
-class Bundle:
+class Bundle(Uncopied):
     """Methods over one named data map.
+
+    It can be neither pickled nor deeply copied: it may map files. Another process loads it by its
+    path.
 
     The models are not copied: who changes one must make a new bundle for `data` and `key` to
     know of it. `save` looks at the models anew.
@@ -58,6 +62,18 @@ class Bundle:
         UsageError: no method, or a method name that cannot be a file name everywhere.
     """
 
+    _instead = (
+        "save it, and call Bundle.load with the path in the other process; copy.copy gives a "
+        "bundle of the same models"
+    )
+
+    def __copy__(self) -> Bundle:
+        copied = Bundle(
+            self.methods, pipeline=self.pipeline, plugins=self.plugins, reports=self.reports
+        )
+        copied.__dict__.update(self.__dict__)
+        return copied
+
     def __init__(
         self,
         methods: Mapping[str, ir.Model],
@@ -66,7 +82,10 @@ class Bundle:
         plugins: Mapping[str, str] = MappingProxyType({}),
         reports: Sequence[Report] = (),
     ) -> None:
+        instance_of(methods, Mapping, "the methods of a bundle", "a dict of models by name")
         check_method_names(methods)
+        for name, model in methods.items():
+            instance_of(model, ir.Model, f"method {name!r}", "an onnx_ir.Model")
         self.methods: Mapping[str, ir.Model] = MappingProxyType(dict(methods))
         self.pipeline = pipeline
         self.plugins: Mapping[str, str] = MappingProxyType(dict(plugins))
@@ -152,6 +171,10 @@ class Bundle:
             NarrowpassError: ``onnx.checker`` refuses what was written but not what it was made
                 from, which is a bug of ours.
         """
+        if threads is not None:
+            threads = count_of(threads, "`threads`")
+        if progress is not None and not callable(progress):
+            raise UsageError(f"`progress` must be a function, not {kind_of(progress)}")
         plan = make_plan(self.methods, threads)
         layout = safetensors.Layout.of(plan.tensors)
         with publish.replacing(path) as folder:
@@ -196,6 +219,8 @@ def check_method_names(methods: Collection[str]) -> None:
         raise UsageError("a bundle needs at least one method")
     seen: dict[str, str] = {}
     for name in methods:
+        if not isinstance(name, str):
+            raise UsageError(f"the name of a method must be text, not {kind_of(name)}")
         if not _METHOD_NAME.fullmatch(name) or name.endswith("."):
             raise UsageError(
                 f"method name {name!r}: use letters, digits, '_', '.' and '-' only, not '.' or "

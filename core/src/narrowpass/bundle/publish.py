@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from narrowpass.arguments import path_of
 from narrowpass.bundle import _folders
 from narrowpass.bundle.manifest import MANIFEST, is_manifest
 from narrowpass.errors import OutputError, UsageError
@@ -102,7 +103,7 @@ def _repair(target: Path) -> None:
 
 
 def _resolve(path: str | os.PathLike[str]) -> Path:
-    shown = os.fspath(path)
+    shown = path_of(path, "the path of the bundle")
     if not shown:
         raise UsageError("the path of the bundle is empty; give the folder to write")
     try:

@@ -13,8 +13,9 @@ import click
 
 from narrowpass.cli._errors import report
 from narrowpass.cli._logging import logging_to_stderr, set_level
+from narrowpass.cli._output import color, printable
 from narrowpass.cli._state import State
-from narrowpass.errors import NarrowpassError, PluginError
+from narrowpass.errors import NarrowpassError, PluginError, UsageError
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -94,7 +95,8 @@ class CommandLine(click.Group):
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; what it printed is out when this returns."""
         super().invoke(ctx)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may have been closed before Python started
+            sys.stdout.flush()
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run the command line and exit.
@@ -105,13 +107,24 @@ class CommandLine(click.Group):
                 where errors become sentences.
         """
         arguments = list(sys.argv[1:] if args is None else args)
-        extra = {**extra, "prog_name": "narrowpass", "standalone_mode": False}
+        extra = {**extra, "prog_name": "narrowpass", "standalone_mode": False, "color": color()}
         try:
-            with logging_to_stderr():
+            _check_arguments(arguments)
+            with printable(), logging_to_stderr():
                 code = super().main(arguments, **extra)
-        except Exception as error:  # noqa: BLE001  # every error becomes a sentence here
+        except SystemExit:
+            raise
+        # Not only Exception: a plugin's command may raise anything, and the user may interrupt.
+        except BaseException as error:  # noqa: BLE001  # every error becomes a sentence here
             code = report(error, show_traceback=_wants_traceback(arguments))
         raise SystemExit(code or 0)
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what no shell can give, and no file system takes."""
+    for argument in arguments:
+        if "\0" in argument:
+            raise UsageError(f"the argument {argument!r} has a NUL character; leave it out")
 
 
 def _wants_traceback(arguments: Sequence[str]) -> bool:
@@ -207,15 +220,3 @@ def app(
     set_level(verbose, quiet=quiet)
     state = State.of(ctx)
     state.quiet = quiet
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit, as the script ``narrowpass`` does.
-
-    Args:
-        arguments: what follows the program's name; None for the arguments of the process.
-
-    Raises:
-        SystemExit: always, with the exit code.
-    """
-    app.main(arguments)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import CompileOptions, Feeds, Outputs, Program
+from narrowpass.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
 from narrowpass.bundle import Bundle, is_bundle
 from narrowpass.calibration import Samples
 from narrowpass.cli._feeds import describe_input, random_inputs
@@ -118,8 +118,15 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
             for path, bundle in zip(paths, (first, second), strict=True)
         )
         options = CompileOptions(threads=threads)
-        programs = (chosen.compile(first, options), chosen.compile(second, options))
-        return cls(paths, (sizes[0], sizes[1]), chosen.name, (first, second), programs, pairs)
+        programs = tuple(compile_bundle(chosen, bundle, options) for bundle in (first, second))
+        return cls(
+            paths,
+            (sizes[0], sizes[1]),
+            chosen.name,
+            (first, second),
+            (programs[0], programs[1]),
+            pairs,
+        )
 
     def __exit__(self, *_: object) -> None:
         for program in self.programs:

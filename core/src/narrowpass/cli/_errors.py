@@ -7,7 +7,7 @@ import traceback
 
 import click
 
-from narrowpass.cli._output import visible
+from narrowpass.cli._output import color, visible
 from narrowpass.errors import NarrowpassError
 
 INTERRUPTED = 130
@@ -25,12 +25,12 @@ def report(error: BaseException, *, show_traceback: bool) -> int:
         The exit code.
     """
     if show_traceback:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        text = "".join(traceback.format_exception(error))
+        click.echo(text, err=True, nl=False, color=color())
     text, code = describe(error)
     if text:
-        click.echo(
-            f"narrowpass: {click.style('error:', fg='red', bold=True)} {visible(text)}", err=True
-        )
+        label = click.style("error:", fg="red", bold=True)
+        click.echo(f"narrowpass: {label} {visible(text)}", err=True, color=color())
     return code
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import Outputs
+from narrowpass.calibration import READ_ERRORS
 from narrowpass.cli._options import split_pair
 from narrowpass.errors import DataError, UsageError
 from narrowpass.feeds import FeedChecker
@@ -25,12 +26,14 @@ def read_inputs(texts: Sequence[str], graph: ir.Graph) -> Outputs:
     """Read the values of ``--input``.
 
     Args:
-        texts: each ``NAME=FILE.npy``, or ``FILE.npz`` with an array for each input.
+        texts: each ``NAME=FILE.npy``, ``NAME=FILE.npz:ARRAY`` (without ``:ARRAY`` where the archive
+            has one array), or ``FILE.npz`` with an array for each input.
         graph: the method's graph, which tells the dtypes.
 
     Returns:
         Arrays by input name. Types that numpy does not have are stored in wider ones
-        (`widened`): they are converted back here. All else is as in the files.
+        (`widened`): they are converted back here. The byte order is this machine's. All else is
+        as in the files.
 
     Raises:
         UsageError: a text that is neither, an input given twice, a file that is not there.
@@ -62,36 +65,84 @@ def check_given(feeds: Mapping[str, Any], graph: ir.Graph, method: str) -> None:
         )
 
 
+def files_of(texts: Sequence[str]) -> list[str]:
+    """Give the files that values of ``--input`` may mean."""
+    found = []
+    for text in texts:
+        file = text.partition("=")[2]
+        found += [text, file, file.rpartition(":")[0]]
+    return [file for file in found if file and _exists(Path(file))]
+
+
 def _read(text: str) -> Mapping[str, Array]:
     if text.endswith(".npz") and "=" not in Path(text).name:
-        return _load(Path(text), archive=True)
-    name, file = split_pair("--input", text, "NAME=FILE.npy, or FILE.npz")
-    return {name: _load(Path(file), archive=False)[""]}
+        path = Path(text)
+        arrays = _load(path)
+        if "" in arrays:
+            raise DataError(f"{path}: holds one array without a name; give --input NAME={path}")
+        if not arrays:
+            raise DataError(f"{path}: is an archive without arrays; save some with numpy.savez")
+        return arrays
+    name, file = split_pair("--input", text, _FORM)
+    return {name: _one(name, file)}
 
 
-def _load(path: Path, *, archive: bool) -> Mapping[str, Array]:
-    """Read a file of one array, or an archive of several."""
-    if not path.is_file():
-        kind = "is a folder" if path.is_dir() else "there is no such file"
-        raise UsageError(f"--input: {path}: {kind}; give a .npy or .npz file")
+def _one(name: str, file: str) -> Array:
+    """Read the array of one input: a file, the only array of an archive, or one of its several."""
+    archive, colon, chosen = file.rpartition(":")
+    if colon and archive.endswith(".npz") and not _exists(Path(file)):
+        path, arrays = Path(archive), _load(Path(archive))
+        if chosen not in arrays:
+            raise UsageError(
+                f"--input {name}={file}: {path} has no array {chosen!r}{suggest(chosen, arrays)}; "
+                f"it has {', '.join(arrays) or 'none'}"
+            )
+        return arrays[chosen]
+    path, arrays = Path(file), _load(Path(file))
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if not arrays:
+        raise DataError(f"{path}: is an archive without arrays; save one with numpy.save")
+    raise DataError(
+        f"{path}: is an archive of several arrays ({', '.join(arrays)}); choose one with "
+        f"--input {name}={path}:{next(iter(arrays))}, or give all by their names: --input {path}"
+    )
+
+
+def _load(path: Path) -> Mapping[str, Array]:
+    """Read an archive, or a file of one array, which has the empty name."""
+    if not _exists(path):
+        raise UsageError(f"--input: {path}: {_missing(path)}; give a .npy or .npz file")
     try:
         # Opened here: numpy leaves a file open that turns out to be no archive.
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.lib.npyio.NpzFile):
-                arrays = {name: loaded[name] for name in loaded.files}
-            else:
-                arrays = {"": loaded}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                return {"": _native(loaded)}
+            # What is no array of numpy, such as a text file in the archive, is given as bytes.
+            found: dict[str, Any] = {name: loaded[name] for name in loaded.files}
+    except READ_ERRORS as error:
         raise DataError(f"{path}: cannot be read as numpy data: {_reason(error)}") from error
-    if archive and "" in arrays:
-        raise DataError(f"{path}: holds one array without a name; give --input NAME={path}")
-    if not archive and "" not in arrays:
-        raise DataError(
-            f"{path}: is an archive of several arrays ({', '.join(arrays)}); give it without a "
-            f"name: --input {path}"
-        )
-    return arrays
+    return {name: _native(array) for name, array in found.items() if isinstance(array, np.ndarray)}
+
+
+_FORM = "NAME=FILE.npy, NAME=FILE.npz:ARRAY, or FILE.npz"
+
+
+def _exists(path: Path) -> bool:
+    """Tell whether a file to read is at `path`; nothing is at one that cannot be looked at."""
+    return os.path.isfile(path)  # noqa: PTH113  # pathlib's raises where a name is too long
+
+
+def _missing(path: Path) -> str:
+    if os.path.isdir(path):  # noqa: PTH112  # as above
+        return "is a folder"
+    return "is no regular file" if os.path.lexists(path) else "there is no such file"
+
+
+def _native(array: Array) -> Array:
+    """Give an array in the byte order of this machine; a file may be in another."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _reason(error: Exception) -> str:

@@ -142,7 +142,8 @@ input_option = click.option(
     "inputs",
     metavar="NAME=FILE.npy",
     multiple=True,
-    help="The array of an input, or FILE.npz with an array for each; may be given several times.",
+    help="The array of an input (or NAME=FILE.npz:ARRAY), or FILE.npz with an array for each; may "
+    "be given several times.",
 )
 
 

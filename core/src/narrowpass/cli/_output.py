@@ -7,13 +7,19 @@ that other programs can read them. This module imports rich only where it draws.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
+
+_NARROWEST = 12
+"""Characters below which a folded column cannot be read: the table is printed as plain lines."""
 
 LARGEST = sys.float_info.max
 """What stands for infinity in JSON, which has none."""
@@ -50,7 +56,7 @@ def print_table(
         right: the columns that are aligned to the right: numbers.
     """
     cells = [list(map(visible, row)) for row in rows]
-    if sys.stdout.isatty():
+    if _is_terminal(sys.stdout) and _fits([columns, *cells]):
         _print_rich(columns, cells, title, right)
         return
     if title:
@@ -63,6 +69,38 @@ def print_table(
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         click.echo("  ".join(padded).rstrip())
+
+
+def _fits(lines: Sequence[Sequence[str]]) -> bool:
+    """Tell whether each column of a table finds room on the terminal, be it folded."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    needed = sum(min(width, _NARROWEST) for width in widths) + 2 * len(widths)
+    return needed <= shutil.get_terminal_size().columns
+
+
+def color() -> bool | None:
+    """Give what click is to be told of colours: none with ``NO_COLOR``, else what it finds out."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    # None stands for a stream that was closed before Python started.
+    return stream is not None and stream.isatty()
+
+
+@contextlib.contextmanager
+def printable() -> Iterator[None]:
+    """Let standard output take names that its encoding does not have, as escapes."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors=before)
 
 
 def visible(text: str) -> str:
@@ -126,7 +164,7 @@ def change(before: int, after: int, text: Callable[[int], str] = str) -> str:
 
 def error_is_terminal() -> bool:
     """Tell whether a person watches standard error."""
-    return sys.stderr.isatty()
+    return _is_terminal(sys.stderr)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING
+
 import click
 
 from narrowpass.cli._options import json_option
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
-from narrowpass.errors import PluginError
+from narrowpass.errors import NarrowpassError, PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from narrowpass.backend import Backend
 
 
 @click.command()
@@ -36,7 +44,7 @@ def backends(state: State, as_json: bool) -> None:
                 "default": backend.name == default,
                 "available": reason is None,
                 "reason": reason,
-                "default_pipeline": backend.default_pipeline(passes),
+                "default_pipeline": _default_pipeline(backend, passes),
             }
         )
     if as_json:
@@ -56,3 +64,12 @@ def backends(state: State, as_json: bool) -> None:
         ],
         right=(2,),
     )
+
+
+def _default_pipeline(backend: Backend, passes: Collection[str]) -> str:
+    """Give a backend's default pipeline; a backend that has a defect does not hide the others."""
+    try:
+        return backend.default_pipeline(passes)
+    except NarrowpassError as error:
+        logging.getLogger("narrowpass").warning("%s", error)
+        return ""

@@ -29,7 +29,7 @@ from narrowpass.cli._options import (
 from narrowpass.cli._output import format_seconds, print_json, print_table
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import BackendError
-from narrowpass.files import write_file
+from narrowpass.files import replacing_file
 
 if TYPE_CHECKING:
     from narrowpass.backend import NodeTime
@@ -96,11 +96,13 @@ def bench(
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
     from narrowpass.backend import CompileOptions, compile_bundle
-    from narrowpass.cli._feeds import complete_inputs, read_inputs
+    from narrowpass.cli._feeds import complete_inputs, files_of, read_inputs
     from narrowpass.cli._measure import measure
-    from narrowpass.driver import open_bundle
+    from narrowpass.driver import check_result_file, open_bundle
 
     given = parse_shapes(shapes)
+    if trace is not None:
+        check_result_file(trace, "--trace", (model, *files_of(inputs)))
     chosen = state.registry.backend(backend)
     bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
     method = choose_method(method, list(bundle.methods))
@@ -136,7 +138,8 @@ def bench(
         "profile": None if profiled is None else _profile_json(profiled),
     }
     if trace is not None:
-        write_file(Path(trace), json.dumps(_trace(method, profiled or [])).encode())
+        with replacing_file(Path(trace)) as file:
+            file.write(json.dumps(_trace(method, profiled or [])).encode())
     if not profile:
         document["profile"] = None
     if as_json:

@@ -23,6 +23,7 @@ from narrowpass.cli._output import (
     print_json,
     print_table,
     progress,
+    visible,
 )
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import NarrowpassError, UsageError
@@ -185,9 +186,12 @@ def build(
     """
     from narrowpass.cli._summary import Summary, disk_bytes
     from narrowpass.driver import build as run_build
+    from narrowpass.driver import check_result_file
 
     named = parse_models(models)
     check_output(output, named.values())
+    if report is not None:
+        check_result_file(report, "--report", (*named.values(), output))
     chosen, text = choose(state, target, pipeline)
     watching = Watch(watch.pop("time_"), **watch)
     summary = Summary(list(named))
@@ -288,10 +292,12 @@ def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str,
 
 def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None) -> NarrowpassError:
     """Add the method where there are several, and where the failing pass's input lies."""
+    from narrowpass.instruments.reproducer import DESCRIPTION_FILE
+
     text = str(error)
     if summary.failed_in and len(summary.names) > 1:
         text = f"method {summary.failed_in!r}: {text}"
-    if summary.failed_in and reproducer is not None:
+    if summary.failed_in and reproducer is not None and Path(reproducer, DESCRIPTION_FILE).exists():
         text += f"\nThe input of the pass is in {reproducer}: narrowpass replay {reproducer}"
     error.args = (text, *error.args[1:])
     return error
@@ -307,7 +313,7 @@ def write_report(bundle: Bundle, path: str, *, title: str) -> None:
     from narrowpass.files import replacing_file
 
     with replacing_file(Path(path)) as file:
-        file.write(render(bundle, title).encode())
+        file.write(render(bundle, visible(title)).encode())
 
 
 def _print_summary(document: dict[str, Any]) -> None:

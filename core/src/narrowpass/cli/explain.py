@@ -67,8 +67,10 @@ def explain(
     from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._options import choose_method
     from narrowpass.cli.build import write_report
-    from narrowpass.driver import open_bundle
+    from narrowpass.driver import check_result_file, open_bundle
 
+    if report is not None:
+        check_result_file(report, "--report", (model,))
     chosen = state.registry.backend(backend)
     bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
     if method is not None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from narrowpass.boundary import foreign
 from narrowpass.cli._options import json_option
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
-from narrowpass.errors import UsageError
+from narrowpass.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,13 +93,20 @@ def _parts(cls: type[Pass]) -> list[str]:
     """Give the text of the passes that one is made of, with its default options."""
     from narrowpass.fixed_point import FixedPoint
 
-    return [str(part) for part in cls().parts()] if issubclass(cls, FixedPoint) else []
+    if not issubclass(cls, FixedPoint):
+        return []
+    try:
+        with foreign(f"the parts of pass {cls.name!r} cannot be listed", PluginError):
+            return [str(part) for part in cls().parts()]
+    except PluginError as error:
+        logging.getLogger("narrowpass").warning("%s", error)
+        return []
 
 
 def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
     """Give name, type, default and note of each option, as they stand in pipeline text."""
     from narrowpass.docstrings import attribute_notes
-    from narrowpass.options import describe_type, format_value, option_types
+    from narrowpass.options import default_text, describe_type, option_types
 
     types = option_types(cls)
     notes = attribute_notes(cls)
@@ -106,15 +115,11 @@ def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
         name = field.name.replace("_", "-")
         if name not in types:
             continue
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        given = default is not dataclasses.MISSING
         rows.append(
             {
                 "name": name,
                 "type": describe_type(types[name]),
-                "default": format_value(default) if given else "",
+                "default": default_text(field),
                 "about": notes.get(field.name, ""),
             }
         )

@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from narrowpass.cli._options import json_option
-from narrowpass.cli._output import print_json
+from narrowpass.cli._output import print_json, visible
 from narrowpass.cli._state import State, pass_state
 
 
@@ -29,13 +29,13 @@ def plugins(state: State, as_json: bool) -> None:
             "no plugins are installed; the plugin narrowpass-constant-folding is one to begin with"
         )
         return
-    width = max(len(info.name) for info in infos)
-    distribution = max(len(info.distribution) for info in infos)
+    width = max(len(visible(info.name)) for info in infos)
+    distribution = max(len(visible(info.distribution)) for info in infos)
     colors = {"loaded": "green", "disabled": "yellow", "failed": "red"}
     for info in infos:
         told = ", ".join(hook.removeprefix("narrowpass_") for hook in info.hooks)
         status = click.style(f"{info.status:<8}", fg=colors.get(info.status))
-        line = f"{info.name:<{width}}  {info.distribution:<{distribution}}  {status}  {told}"
-        click.echo(line.rstrip())
+        name = f"{visible(info.name):<{width}}  {visible(info.distribution):<{distribution}}"
+        click.echo(f"{name}  {status}  {told}".rstrip())
         if info.error:
-            click.echo(f"{'':<{width}}  {info.error}")
+            click.echo(f"{'':<{width}}  {visible(info.error)}")

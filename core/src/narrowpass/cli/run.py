@@ -68,10 +68,12 @@ def run(
     max and mean (null where they do not apply), nan and inf (how many elements are) of each.
     """
     from narrowpass.backend import CompileOptions, compile_bundle
-    from narrowpass.cli._feeds import check_given, read_inputs
-    from narrowpass.driver import open_bundle
+    from narrowpass.cli._feeds import check_given, files_of, read_inputs
+    from narrowpass.driver import check_result_file, open_bundle
     from narrowpass.feeds import FeedChecker
 
+    if output is not None:
+        check_result_file(output, "-o", (model, *files_of(inputs)))
     chosen = state.registry.backend(backend)
     bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
     method = choose_method(method, list(bundle.methods))

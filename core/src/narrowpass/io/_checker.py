@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -17,8 +18,15 @@ _LOG = logging.getLogger("narrowpass")
 
 def check_file(path: str | os.PathLike[str]) -> str | None:
     """Give what onnx.checker says against the file at `path`; None where it says nothing."""
+    name = os.fspath(path)
     try:
-        onnx.checker.check_model(os.fspath(path))
+        name.encode()
+    except UnicodeEncodeError:  # no UTF-8, which is what onnx takes a name to be
+        proto = onnx.ModelProto()
+        proto.ParseFromString(Path(name).read_bytes())
+        return check_proto(proto)
+    try:
+        onnx.checker.check_model(name)
     except (onnx.checker.ValidationError, ValueError) as error:
         return _one_line(error)
     return None

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has none
 
+from narrowpass.arguments import path_of
 from narrowpass.errors import ModelError, UsageError, VerificationError
 from narrowpass.io._checker import check_proto, remember, warn
 from narrowpass.io._collection import without_collection
@@ -59,7 +60,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         VerificationError: the structure of the model breaks a rule of ONNX.
     """
     with without_collection():
-        return _load(os.fspath(path))
+        return _load(path_of(path, "the path of the model"))
 
 
 def load_proto(proto: onnx.ModelProto) -> ir.Model:

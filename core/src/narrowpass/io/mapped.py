@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import stat
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.arguments import Uncopied
 from narrowpass.errors import ModelError
 
 CHUNK = 1 << 20
@@ -36,8 +38,8 @@ def write_all(file: Writable, data: bytes) -> None:
         written = file.write(data)
 
 
-class MappedFile:
-    """A regular file, opened once.
+class MappedFile(Uncopied):
+    """A regular file, opened once. It owns a descriptor, and can be neither copied nor pickled.
 
     The descriptor keeps the inode: when another file later takes the path, this object goes on
     reading the old one. The file is mapped only when somebody asks for `mapping`; `read` needs
@@ -55,6 +57,8 @@ class MappedFile:
     Raises:
         ModelError: the file cannot be opened, or is not a regular file.
     """
+
+    _instead = "tensors may share it, and another process loads the model or bundle by its path"
 
     def __init__(self, source: str | os.PathLike[str] | int, name: str | None = None) -> None:
         if isinstance(source, int):
@@ -227,6 +231,20 @@ class MappedTensor(ir.TensorProtocol):
                 f"{file.name}: tensor {name!r} needs {self._nbytes} bytes at offset {offset}, but "
                 f"the file has {file.size}; it is cut short or belongs to another model"
             )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MappedTensor:
+        """Give another tensor over the same bytes, which nobody can change."""
+        copied = MappedTensor(
+            self._file,
+            self._offset,
+            self._dtype,
+            self._shape,
+            self.name,
+            doc_string=self.doc_string,
+            metadata_props=self._metadata_props,
+        )
+        copied.meta = copy.deepcopy(self.meta, memo)
+        return copied
 
     @property
     def file(self) -> MappedFile:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import onnx
 import onnx_ir as ir
 
+from narrowpass.arguments import count_of, instance_of, path_of
 from narrowpass.errors import ModelError, OutputError, UsageError
 from narrowpass.files import sync, sync_folder, temporary
 from narrowpass.io._checker import check_but_for_shapes, check_file, remembered, warn
@@ -54,7 +55,9 @@ def save_model(
         OutputError: the file cannot be written; what was there before is untouched.
         ModelError: the model cannot be stored, even so.
     """
-    target = Path(path)
+    target = Path(path_of(path, "the path of the model"))
+    instance_of(model, ir.Model, "the model", "an onnx_ir.Model")
+    inline_limit = count_of(inline_limit, "`inline_limit`")
     with _as_output_error(target), without_collection():
         _refuse_target(target)
         _save(model, target, inline_limit)

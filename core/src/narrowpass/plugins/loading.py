@@ -17,13 +17,18 @@ from typing import Any, Protocol
 
 import pluggy
 
-from narrowpass.errors import PluginError
+from narrowpass.arguments import instance_of, kind_of, names_of
+from narrowpass.boundary import sentence
+from narrowpass.errors import PluginError, UsageError
 from narrowpass.options import suggest
 from narrowpass.plugins import hookspecs
 from narrowpass.plugins.registry import Contribution, Registry, build_registry
 
 DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
 """Environment variable: names or globs of plugins to leave out, separated by commas."""
+
+
+_POINTS = "a list of importlib.metadata.EntryPoint, or None"
 
 
 class EntryPoint(Protocol):
@@ -105,8 +110,10 @@ class Plugins:
                 continue
             try:
                 contributions.append(self._contribution(info))
-            except Exception as error:  # noqa: BLE001  # the boundary to plugin code
-                failed[info.name] = replace(info, status="failed", error=_sentence(error))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
+                failed[info.name] = replace(info, status="failed", error=sentence(error))
         return build_registry(contributions, failed)
 
     def _contribution(self, info: PluginInfo) -> Contribution:
@@ -149,9 +156,17 @@ def load_plugins(
 
     Returns:
         The plugins, those that failed included.
+
+    Raises:
+        UsageError: arguments of another type.
     """
+    disabled = names_of(disabled, "`disabled`")
     if entry_points is None:
         entry_points = importlib.metadata.entry_points(group=hookspecs.PROJECT)
+    entry_points = list(instance_of(entry_points, Iterable, "`entry_points`", _POINTS))
+    for point in entry_points:
+        if not hasattr(point, "load"):
+            raise UsageError(f"`entry_points` cannot have {kind_of(point)}; give {_POINTS}")
     environment = os.environ.get(DISABLE_VARIABLE, "").split(",")
     patterns = [*disabled, *filter(None, map(str.strip, environment))]
     manager = pluggy.PluginManager(hookspecs.PROJECT)
@@ -165,8 +180,10 @@ def load_plugins(
             continue
         try:
             infos.append(replace(info, hooks=_register(manager, point)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to plugin code
-            infos.append(replace(info, status="failed", error=_sentence(error)))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
+            infos.append(replace(info, status="failed", error=sentence(error)))
     unmatched = tuple(
         pattern
         for pattern in patterns
@@ -198,7 +215,12 @@ def _changed(folder: str) -> int:
 
 
 def _distribution_of(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
+    """Name the distribution that declares a plugin; its metadata may be damaged."""
+    try:
+        name, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
+    except (KeyError, OSError, ValueError, TypeError):
+        name = version = None
+    return f"{name} {version or 'of unknown version'}" if name else "unknown distribution"
 
 
 def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
@@ -253,9 +275,3 @@ def _check_requirement(point: EntryPoint) -> None:
                 f"it requires {requirement}, but narrowpass {own} is installed; "
                 "install matching versions of both"
             )
-
-
-def _sentence(error: BaseException) -> str:
-    """Give an error in one line, with its type where it is not one of ours."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from narrowpass.backend import Backend
-from narrowpass.classify import TARGET, OpClassifier
-from narrowpass.errors import PluginError
+from narrowpass.classify import OpClassifier
+from narrowpass.errors import PluginError, UsageError
 from narrowpass.instruments import Instrument
 from narrowpass.options import suggest
 from narrowpass.passes import Pass
+from narrowpass.plugins.checks import named
 from narrowpass.plugins.ours import BACKENDS, PASSES
 
 if TYPE_CHECKING:
@@ -47,68 +47,8 @@ class Contribution:
         items: dict[str, Mapping[str, Any]] = {}
         for hook, result in results.items():
             kind = hook.removeprefix("narrowpass_")
-            items[kind] = _named(hook, result)
+            items[kind] = named(hook, result)
         return cls(plugin, distribution, items)
-
-
-def _named(hook: str, result: Any) -> Mapping[str, Any]:
-    """Give what a hook returned by name, each thing checked."""
-    if hook == "narrowpass_pipelines":
-        if not isinstance(result, Mapping):
-            raise PluginError(f"{hook} must give a mapping of names to pipeline text")
-        return dict(result)
-    if isinstance(result, str) or not hasattr(result, "__iter__"):
-        raise PluginError(f"{hook} must give a list, not {result!r}")
-    named: dict[str, Any] = {}
-    for item in result:
-        _CHECKS[hook](item)
-        if item.name in named:
-            raise PluginError(f"{hook} gives two things called {item.name!r}")
-        named[item.name] = item
-    return named
-
-
-def _check_type(base: type) -> Callable[[Any], None]:
-    def check(item: Any) -> None:
-        if not (isinstance(item, type) and issubclass(item, base)):
-            raise PluginError(f"{item!r} is not a subclass of narrowpass.{base.__name__}")
-        if not dataclasses.is_dataclass(item):
-            raise PluginError(f"{item.__name__} must be a dataclass")
-        _check_name(item)
-
-    return check
-
-
-def _check_instance(base: type) -> Callable[[Any], None]:
-    def check(item: Any) -> None:
-        if not isinstance(item, base):
-            raise PluginError(f"{item!r} is not an instance of narrowpass.{base.__name__}")
-        _check_name(item)
-
-    return check
-
-
-def _check_name(item: Any) -> None:
-    name = getattr(item, "name", None)
-    if not isinstance(name, str) or not name:
-        raise PluginError(f"{item!r} has no name")
-
-
-def _check_classifier(item: Any) -> None:
-    _check_instance(OpClassifier)(item)
-    if item.name == TARGET:
-        raise PluginError(f"a classifier cannot be called {TARGET!r}: that is the target's own")
-
-
-_CHECKS: Mapping[str, Callable[[Any], None]] = MappingProxyType(
-    {
-        "narrowpass_passes": _check_type(Pass),
-        "narrowpass_instruments": _check_type(Instrument),
-        "narrowpass_classifiers": _check_classifier,
-        "narrowpass_backends": _check_instance(Backend),
-        "narrowpass_commands": _check_name,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -155,12 +95,18 @@ class Registry:
         """Give the backend called `name`; None for the available one of highest priority.
 
         Raises:
+            UsageError: the name is no text.
             PluginError: it is not installed, or not available on this machine.
         """
+        if name is not None and not isinstance(name, str):
+            raise UsageError(
+                f"a backend is given by its name, not as {type(name).__name__}; installed: "
+                f"{', '.join(sorted(self.backends))}"
+            )
         if name is None:
             usable = [b for b in self.backends.values() if b.available() is None]
             if not usable:
-                raise PluginError("no backend is available; `narrowpass backends` tells why")
+                raise PluginError("no backend is available; `narrowpass backends` says why")
             return max(usable, key=lambda b: (b.priority, b.name))
         if name not in self.backends:
             raise PluginError(self.unknown("backend", name, self.backends))

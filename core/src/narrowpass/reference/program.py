@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.arguments import count_of
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.feeds import FeedChecker
@@ -94,9 +95,9 @@ class ReferenceProgram(Program):
         """
         name, chosen = self._choose(method)
         wanted = choose_outputs(name, outputs, chosen.outputs, chosen.readable, chosen.known)
-        targets = out or {}
+        targets = {} if out is None else out
         check_targets(name, targets, wanted)
-        chosen.checker.check(feeds)
+        feeds = chosen.checker.check(feeds)
         results = self._evaluate(name, chosen, feeds, wanted)
         values = {
             output: conform(results[output], chosen.readable[output], output) for output in wanted
@@ -121,9 +122,8 @@ class ReferenceProgram(Program):
             BackendError: the computation failed.
         """
         name, chosen = self._choose(method)
-        if runs < 1:
-            raise UsageError(f"`runs` must be at least 1, not {runs}")
-        chosen.checker.check(feeds)
+        runs = count_of(runs, "`runs`")
+        feeds = chosen.checker.check(feeds)
         rows: list[list[float]] = []
         for _ in range(runs):
             seconds: list[float] = []

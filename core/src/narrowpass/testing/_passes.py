@@ -56,7 +56,10 @@ def run_pass(
     pipeline = _pipeline(what, registry)
     verify(model)
     given, digests = fingerprint(model), _tensor_digests(model)
-    result = pipeline.run(model, ctx, instruments=[_OverReport()], strict=True)
+    watching = _OverReport()
+    result = pipeline.run(model, ctx, instruments=[watching], strict=True)
+    if watching.found:
+        raise AssertionError(watching.found)
     if _tensor_digests(model) != digests:
         raise AssertionError(f"{str(pipeline)!r} wrote into a tensor that it shares with others")
     if fingerprint(model) != given:
@@ -66,18 +69,25 @@ def run_pass(
 
 @dataclass
 class _OverReport(Instrument):
-    """Finds passes that say that they changed a model, and did not."""
+    """Finds passes that say that they changed a model, and did not.
+
+    Attributes:
+        found: what the first of them did; empty for none.
+    """
 
     name: ClassVar[str] = "over-report"
 
     print_before: str = ""
+    found: str = ""
 
     def before_pass(self, pass_: Pass, model: ir.Model, ctx: Context) -> None:
         self.print_before = fingerprint(model)
 
     def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
-        if result.modified and fingerprint(result.model) == self.print_before:
-            raise AssertionError(
+        if self.found or not result.modified:
+            return
+        if fingerprint(result.model) == self.print_before:
+            self.found = (
                 f"{str(pass_)!r} said that it modified the model, and did not:\n"
                 f"{model_to_text(result.model)}"
             )

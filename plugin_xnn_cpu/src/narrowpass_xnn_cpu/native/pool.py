@@ -7,6 +7,7 @@ import threading
 import weakref
 from typing import Any
 
+from narrowpass.arguments import Uncopied
 from narrowpass.errors import UsageError
 from narrowpass_xnn_cpu.native.library import extension
 
@@ -17,7 +18,7 @@ _SPIN = 2_000_000
 """The same of a spinning pool."""
 
 
-class ThreadPool:
+class ThreadPool(Uncopied):
     """Workers that several programs share. `shared` gives one; it ends with its last user.
 
     Attributes:
@@ -25,6 +26,8 @@ class ThreadPool:
         handle: pthreadpool's handle; NULL for one thread.
         workers: the workers' handle; NULL for one thread.
     """
+
+    _instead = "programs that are compiled again share it"
 
     def __init__(self, threads: int, *, spin: bool) -> None:
         ffi, lib = extension().ffi, extension().lib

@@ -9,13 +9,14 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from narrowpass.arguments import Uncopied
 from narrowpass_xnn_cpu.native.tape import aligned
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.plan.bound import Bound
 
 
-class Workspace:
+class Workspace(Uncopied):
     """Memory for inner values and scratch, as large as the largest of its users needs.
 
     Nothing in it outlives the run of a partition. Who runs one has `entered` it: partitions of one
@@ -25,6 +26,8 @@ class Workspace:
         memory: the bytes.
         generation: changes with `memory`.
     """
+
+    _instead = "programs that are compiled again share it"
 
     def __init__(self) -> None:
         self.memory = aligned(0)

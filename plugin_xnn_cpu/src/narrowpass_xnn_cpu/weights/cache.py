@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.weights.session import Session
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
     from narrowpass.bundle import NamedData
 
 
-class WeightsCache:
+class WeightsCache(Uncopied):
     """Packed weights by name. `shared` gives that of this process.
 
     Attributes:
         handle: of the C side.
         mappings: files that blocks of it lie in.
     """
+
+    _instead = "programs that are compiled again share it"
 
     def __init__(self) -> None:
         ffi, lib = extension().ffi, extension().lib

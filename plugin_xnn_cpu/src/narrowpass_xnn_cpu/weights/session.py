@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.options import suggest
 from narrowpass_xnn_cpu.native.library import check, extension
@@ -51,13 +52,15 @@ class _Raw:
     sources: dict[str, Weight] = field(default_factory=dict)
 
 
-class Session:
+class Session(Uncopied):
     """One program's use of a cache: open, then committed or aborted, then released.
 
     While it is open, operators are created with `pack`; they run once it is committed. Entries
     are counted by others only from the commit on. Operators keep their session, so that blocks
     live as long as what reads them.
     """
+
+    _instead = "programs that are compiled again share it"
 
     def __init__(
         self, cache: WeightsCache, turn: threading.Lock, data: Mapping[str, NamedData]

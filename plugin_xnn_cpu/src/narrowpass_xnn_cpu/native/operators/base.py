@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import check, extension
 from narrowpass_xnn_cpu.weights.entry import Block
@@ -26,7 +27,7 @@ MAX_DIMS = 6
 _MOST_ELEMENTS = 1 << 46
 
 
-class Operator:
+class Operator(Uncopied):
     """An operator of XNNPACK.
 
     Attributes:
@@ -40,6 +41,8 @@ class Operator:
 
     call: str
     maker = "xnn "
+
+    _instead = "programs that are compiled again share it"
 
     def __init__(self) -> None:
         self.workspace = 0
