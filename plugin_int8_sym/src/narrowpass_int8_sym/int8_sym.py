@@ -17,6 +17,7 @@ from narrowpass.upgrading import upgrade
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
+from narrowpass_int8_sym.halves import has_halves, narrow, widen
 from narrowpass_int8_sym.holding import nodes_to_hold
 from narrowpass_int8_sym.products import PRODUCTS
 from narrowpass_int8_sym.scales import LEAST_SCALE
@@ -111,12 +112,17 @@ class Int8Sym(Pass):
             what = "mode=static" if self.mode == "static" else "tolerance"
             raise PassError(f"{what} needs data: give --calibration, or build(calibration=...)")
         model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
+        # What is not quantized must be as it was, so that only a clone is widened.
+        wide = model.clone() if has_halves(model) else model
+        widened = wide is not model and widen(wide)
         if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
-            quantized = self._static(model, ctx)
+            quantized = self._static(wide, ctx)
         else:
-            quantized = model if self._stored(model, ctx) else None
+            quantized = wide if self._stored(wide, ctx) else None
         if quantized is None:
             _tell_nothing(ctx)
+        elif widened:
+            narrow(quantized)
         return PassResult(quantized or model, quantized is not None or upgraded)
 
     def _static(self, given: ir.Model, ctx: Context) -> ir.Model | None:

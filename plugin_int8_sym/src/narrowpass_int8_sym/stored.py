@@ -12,6 +12,7 @@ import onnx_ir as ir
 from narrowpass import Decision
 from narrowpass.classify import ACTIVATIONS, matching_nodes
 from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.halves import stay_wide_after
 from narrowpass_int8_sym.products import Product, product_of
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
 from narrowpass_int8_sym.storage import store, taken_names
@@ -72,6 +73,7 @@ class Stored:
                 _decide(ctx, node, "float", by, product)
                 continue
             self._replace(product, made, taken)
+            stay_wide_after(node)
             if self.dynamic:
                 node.metadata_props[ACTIVATIONS] = "dynamic"
             ctx.counters["nodes"] += 1
