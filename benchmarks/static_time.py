@@ -12,9 +12,9 @@ how near the outputs are to those of float32 on samples that were not calibrated
 of them, and the least cosine, both on onnxruntime. Where other programs run, processor time is
 what to look at.
 
-The first dimension of unknown size is 1, others are ``--sequence``. Without ``--data`` inputs of integers are tokens of 1000 to 29000, masks of ones, or
-zeros for ``token_type_ids``; floats are normal numbers. Needs onnxruntime (dependency group
-``peers``).
+The first dimension of unknown size is 1, others are ``--sequence``. Without ``--data`` inputs of
+integers are tokens of 1000 to 29000, masks of ones, or zeros for ``token_type_ids``; floats are
+normal numbers. Needs onnxruntime (dependency group ``peers``).
 """
 
 from __future__ import annotations

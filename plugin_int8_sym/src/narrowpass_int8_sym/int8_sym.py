@@ -140,6 +140,7 @@ class Int8Sym(Pass):
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
         told: list[Decision] = []
         if self.smooth:
+            ctx.progress("smoothing channels", 0, 0)
             limit = _fewer(self.samples, equalize.SAMPLES)
             floats, narrow = static.floats(model, ctx), static.between(model, ctx)
             smoothed = smooth(model, floats, narrow, samples, ctx.target, limit)
@@ -147,7 +148,10 @@ class Int8Sym(Pass):
             static = dataclasses.replace(static, wide=smoothed.wide)
         # First, so that NaN in the data is told of the value that has it.
         calibrated = static.calibrate(model, samples, ctx)
-        shifts = self._shifts(model, static, samples, ctx) if self.bias_correction else {}
+        shifts = {}
+        if self.bias_correction:
+            ctx.progress("correcting biases", 0, 0)
+            shifts = self._shifts(model, static, samples, ctx)
         calibrated = dataclasses.replace(calibrated, shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
@@ -163,6 +167,7 @@ class Int8Sym(Pass):
         ctx.counters["smoothed"] += len(told)
         ctx.counters["biases"] += len(shifts)
         ctx.decisions.extend(told)
+        ctx.progress("measuring the noise of values", 0, 0)
         tell_noise(before, model, samples, ctx)
         return model
 

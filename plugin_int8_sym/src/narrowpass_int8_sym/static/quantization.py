@@ -102,6 +102,7 @@ class Static:
             better: dict[str, Range] = {}
             readers = _matrices(choice)
             if self.calibrator == "l2" and readers:
+                ctx.progress("comparing ranges", 0, 0)
                 limit = SAMPLES if self.samples is None else min(self.samples, SAMPLES)
                 read = [value.name for value in readers if value.name]
                 better = best_windows(
