@@ -5,14 +5,17 @@ For passes that look at data before they change a model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
+from narrowpass.errors import DataError
 
 if TYPE_CHECKING:
     from narrowpass.backend import Backend, Feeds, Outputs
@@ -49,7 +52,8 @@ def on_samples(
 
     Raises:
         BackendError: the model cannot be run. This and what follows comes when samples are taken.
-        DataError: a sample cannot be read, or does not fit the inputs.
+        DataError: a sample cannot be read, or does not fit the inputs; or outputs are asked for,
+            and none has an element on it.
         UsageError: the graph has no value of such a name.
     """
     outputs = {value.name for value in model.graph.outputs}
@@ -57,4 +61,58 @@ def on_samples(
     options = CompileOptions(keep=keep, cache=False)
     with backend.compile(Bundle({"main": model}), options) as program:
         for number, feeds in enumerate(islice(samples, limit), start=1):
-            yield number, feeds, program.run(feeds, outputs=names or None)
+            where = f"sample {number} of {samples.source}"
+            with named(where):
+                values = program.run(feeds, outputs=names or None)
+            if not names:
+                check_elements(feeds, values, where)
+            yield number, feeds, values
+            del values
+
+
+@contextlib.contextmanager
+def named(where: str) -> Iterator[None]:
+    """Name the sample in the error of one that does not fit the inputs of a model."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+
+
+def check_numbers(feeds: Feeds, where: str) -> None:
+    """Refuse a sample that is NaN: outputs that are NaN, too, are equal to whatever is compared.
+
+    Raises:
+        DataError: an input has an element that is NaN; the message names it.
+    """
+    for name, array in feeds.items():
+        kind = getattr(array, "dtype", None)  # a sequence has none
+        floats = kind is not None and (kind.kind == "f" or kind.name == "bfloat16")
+        if floats and np.isnan(array).any():
+            raise DataError(f"input {name!r} is NaN on {where}")
+
+
+def check_elements(feeds: Feeds, values: Mapping[str, Any], where: str) -> None:
+    """Refuse a sample on which a model computes nothing, such as a batch of 0.
+
+    Whatever is compared on it is equal, and whatever is measured has no range. An input without
+    elements alone is no reason: the cache of a decoder is empty at first.
+
+    Args:
+        feeds: the sample.
+        values: what was computed of it; numbers of rank 0 do not count.
+        where: names the sample, for the message.
+
+    Raises:
+        DataError: no value has an element, because inputs have none; the message names them.
+    """
+    arrays = [value for value in values.values() if isinstance(value, np.ndarray) and value.ndim]
+    if not arrays or any(array.size for array in arrays):
+        return
+    empty = {name: array for name, array in feeds.items() if not getattr(array, "size", 1)}
+    if empty:
+        named = ", ".join(f"{name!r} has shape {list(a.shape)}" for name, a in empty.items())
+        raise DataError(
+            f"{where} has no elements: input {named}, and nothing can be measured on it; leave "
+            "the sample out, or give it at least one row"
+        )

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Samples
-from narrowpass.errors import DataError
-from narrowpass.values import in_groups, on_samples
+from narrowpass.values import check_elements, check_numbers, in_groups, on_samples
 from narrowpass.verification import judges
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
         target: what runs it; None for the reference evaluator.
 
     Raises:
-        DataError: an input is NaN on a sample; the message names both.
+        DataError: an input is NaN on a sample, or nothing is computed of it; the message names
+            both.
         BackendError: the model cannot be run.
     """
     names = [
@@ -43,7 +43,8 @@ def observe(model: ir.Model, samples: Samples, target: Backend | None) -> dict[s
     backend = judges(target)[-1]
     largest: dict[str, float] = {}
     for group in in_groups(names):
-        for _, feeds, values in on_samples(model, group, _checked(samples), backend):
+        for number, feeds, values in on_samples(model, group, _checked(samples), backend):
+            check_elements(feeds, values, f"sample {number} of {samples.source}")
             inputs = {name: x for name, x in feeds.items() if np.asarray(x).dtype == np.float32}
             for name, array in (*inputs.items(), *values.items()):
                 largest[name] = max(largest.get(name, 0.0), _largest(array))
@@ -56,9 +57,7 @@ def _checked(samples: Samples) -> Samples:
 
     def opened() -> Iterator[Feeds]:
         for number, feeds in enumerate(samples, start=1):
-            for name, array in feeds.items():
-                if np.asarray(array).dtype.kind == "f" and np.isnan(array).any():
-                    raise DataError(f"input {name!r} is NaN on sample {number} of {samples.source}")
+            check_numbers(feeds, f"sample {number} of {samples.source}")
             yield feeds
 
     return Samples(samples.source, opened)
