@@ -63,7 +63,7 @@ def test_an_input_without_elements_is_no_reason(text):
 def test_nan_is_refused(text):
     bad = GOOD["x"].copy()
     bad[1, 3] = np.nan
-    with pytest.raises(DataError, match="(?s)'x'.*sample 2|sample 2.*'x'"):
+    with pytest.raises(DataError, match=r"(?s)'x'.*sample 2|sample 2.*'x'"):
         build(text, [GOOD, {"x": bad}])
 
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
-from narrowpass.errors import DataError
+from narrowpass.errors import BackendError, DataError, NarrowpassError
 
 if TYPE_CHECKING:
     from narrowpass.backend import Backend, Feeds, Outputs
@@ -59,10 +59,12 @@ def on_samples(
     outputs = {value.name for value in model.graph.outputs}
     keep = tuple(name for name in names if name not in outputs)
     options = CompileOptions(keep=keep, cache=False)
-    with backend.compile(Bundle({"main": model}), options) as program:
+    with blaming(backend, ""):
+        compiled = backend.compile(Bundle({"main": model}), options)
+    with compiled as program:
         for number, feeds in enumerate(islice(samples, limit), start=1):
             where = f"sample {number} of {samples.source}"
-            with named(where):
+            with blaming(backend, where):
                 values = program.run(feeds, outputs=names or None)
             if not names:
                 check_elements(feeds, values, where)
@@ -71,12 +73,42 @@ def on_samples(
 
 
 @contextlib.contextmanager
-def named(where: str) -> Iterator[None]:
-    """Name the sample in the error of one that does not fit the inputs of a model."""
+def blaming(backend: Backend, where: str) -> Iterator[None]:
+    """Say of an error that it is the backend's, or the sample's, and not that of a pass.
+
+    Args:
+        backend: what compiles or runs a model within the block.
+        where: the sample; empty while the model is compiled.
+
+    Raises:
+        BackendError: whatever the backend raised but for what follows. The message names the
+            backend and says what can be done.
+        DataError: a sample does not fit the inputs; the message names the sample.
+    """
     try:
         yield
     except DataError as error:
-        raise DataError(f"{where}: {error}") from error
+        raise DataError(f"{where}: {error}" if where else str(error)) from error
+    except BackendError as error:
+        raise BackendError(f"{_told(backend, where)}: {error}; {_REMEDY}") from error
+    except (NarrowpassError, MemoryError):
+        raise
+    except Exception as error:  # the boundary to plugin code: else it would be the pass's fault
+        raise BackendError(
+            f"{_told(backend, where)}: {type(error).__name__}: {error}; this is a defect of the "
+            f"backend; {_REMEDY}"
+        ) from error
+
+
+_REMEDY = (
+    "the pass needs the model to run on its data: repair the model where it cannot, or build for "
+    "another backend with --target"
+)
+
+
+def _told(backend: Backend, where: str) -> str:
+    doing = f"run the model on {where}" if where else "compile the model"
+    return f"backend {backend.name!r} cannot {doing}"
 
 
 def check_numbers(feeds: Feeds, where: str) -> None:

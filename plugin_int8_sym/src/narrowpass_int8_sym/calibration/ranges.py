@@ -14,7 +14,7 @@ import onnx_ir as ir
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError, UsageError
 from narrowpass.meters import Counts, Meter
-from narrowpass.values import check_elements, named
+from narrowpass.values import blaming, check_elements
 from narrowpass.verification import judges
 from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
@@ -238,9 +238,10 @@ class _Run:
         outputs = {value.name for value in self.model.graph.outputs}
         keep = tuple(name for name in names if name not in outputs)
         report.add(first * self.count + done)
-        with self.backend.compile(
-            Bundle({"main": self.model}), CompileOptions(keep=keep, observe=True, cache=False)
-        ) as program:
+        options = CompileOptions(keep=keep, observe=True, cache=False)
+        with blaming(self.backend, ""):
+            compiled = self.backend.compile(Bundle({"main": self.model}), options)
+        with compiled as program:
             for number in range(first, self.calibrator.rounds):
                 if number > first:
                     done = 0
@@ -293,7 +294,7 @@ class _Run:
         meters = {name: observer.meter() for name, observer in observers.items()}
         asked = {name: meter for name, meter in meters.items() if meter is not None}
         where = f"sample {number} of {self.samples.source}"
-        with named(where):
+        with blaming(self.backend, where):
             program.observe(feeds, asked)
         if asked and not any(_saw_elements(meter) for meter in asked.values()):
             check_elements(feeds, {"": np.zeros((0,))}, where)
