@@ -24,7 +24,7 @@ from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.smoothing import smooth
 from narrowpass_int8_sym.static import Scheme, Static
 from narrowpass_int8_sym.static.measuring import tell_noise
-from narrowpass_int8_sym.stored import Stored
+from narrowpass_int8_sym.stored import ROWS_STAY, Stored
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -119,11 +119,31 @@ class Int8Sym(Pass):
             quantized = self._static(wide, ctx)
         else:
             quantized = wide if self._stored(wide, ctx) else None
-        if quantized is None:
+        told = self._tell_convolutions(wide, ctx)
+        if quantized is None and not told:
             _tell_nothing(ctx)
-        elif widened:
+        elif quantized is not None and widened:
             narrow(quantized)
         return PassResult(quantized or model, quantized is not None or upgraded)
+
+    def _tell_convolutions(self, model: ir.Model, ctx: Context) -> bool:
+        """Warn of convolutions that stay float because there is no data; tell whether some do."""
+        if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
+            return False
+        kinds = ("Conv", "ConvTranspose")
+        nodes = [n for n in model.graph.all_nodes() if n.op_type in kinds and not n.domain]
+        left = [n for n in ctx.decisions if n.op_type in kinds and n.reason.startswith(ROWS_STAY)]
+        if not left:
+            return False
+        way = "leave mode=dynamic out and " if self.mode == "dynamic" else ""
+        ctx.log.warning(
+            "int8-sym: 0 of %d convolutions became int8: static int8 needs calibration data: "
+            "%spass --calibration DATA, or build(calibration=...); mode=weight-only stores their "
+            "weights as int8 without any, and computes in float",
+            len(nodes),
+            way,
+        )
+        return True
 
     def _static(self, given: ir.Model, ctx: Context) -> ir.Model | None:
         """Give a quantized clone; None where nothing can be quantized."""
