@@ -35,7 +35,6 @@ def of_columns():
     [
         (fed(), "int8-sym", "'product': its weight 'w' may be fed; freeze-weights makes it a"),
         (without_weights(), "int8-sym", "no node has a constant weight"),
-        (of_columns(), "int8-sym", "'product': rows of Conv are not quantized at run time"),
         (of_columns(), "int8-sym{mode=weight-only,red=[product]}", "'product': it is to stay"),
     ],
 )

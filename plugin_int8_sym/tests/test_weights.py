@@ -117,7 +117,7 @@ def test_rows_are_asked_to_be_quantized():
 def test_convolutions_stay_float_in_dynamic_mode():
     proto, _, _ = single("Conv")
     bundle = build(proto)
-    assert verdicts(bundle)["n0"]["reason"] == "rows of Conv are not quantized at run time"
+    assert verdicts(bundle)["n0"]["reason"] == "activations of Conv are not quantized at run time"
     assert rewritten(proto).SerializeToString() == rewritten(proto, "").SerializeToString()
 
 

@@ -115,7 +115,9 @@ class NodePlan:
         method: the method that the node belongs to.
         node: its name.
         op_type: its operator, with the domain in front where that is not the default one.
-        dtype: the element type of its first output, as ONNX names it in lower case.
+        dtype: the element type that it is computed in, as ONNX names it in lower case: that of its
+            first output, but ``int8`` where a kernel computes with bytes what is written as a float
+            operator between DequantizeLinear and QuantizeLinear.
         partition: the partition that it is part of; None where it runs alone.
         kernel: what computes it.
         reason: why it did not go to the backend's own kernels; empty where it did.

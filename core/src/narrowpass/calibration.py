@@ -59,7 +59,8 @@ class Samples:
         """Give the samples from the first on.
 
         Raises:
-            DataError: there is none, or one that cannot be read.
+            DataError: there is none, or one that cannot be read, or none of whose arrays has an
+                element.
         """
         count = 0
         for count, feeds in enumerate(self._opened(), start=1):
@@ -99,6 +100,13 @@ class Samples:
                     f"{where}: {name!r} is {type(value).__name__}, not a numpy array; convert it "
                     "with np.asarray, in the dtype of the input"
                 )
+        arrays = {name: value for name, value in feeds.items() if getattr(value, "ndim", 0)}
+        if arrays and not any(value.size for value in arrays.values()):
+            shapes = ", ".join(f"{name!r} has shape {list(a.shape)}" for name, a in arrays.items())
+            raise DataError(
+                f"{where} has no elements: input {shapes}, and nothing can be measured on it; "
+                "leave the sample out, or give it at least one row"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Samples:

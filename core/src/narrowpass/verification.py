@@ -15,7 +15,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError, PassError
 from narrowpass.metrics import Tolerance, difference
 from narrowpass.reference import ReferenceBackend
-from narrowpass.values import in_groups, on_samples
+from narrowpass.values import check_numbers, in_groups, on_samples
 
 if TYPE_CHECKING:
     from narrowpass.backend import Backend
@@ -43,6 +43,7 @@ class Verification:
 
     Raises:
         BackendError: none of the backends runs the model.
+        DataError: a sample does not fit the model, has no elements, or is NaN.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Verification:
         failure: Exception | None = None
         for backend in backends:
             try:
-                self._right.append((backend, self._run(backend, model)))
+                self._right.append((backend, self._run(backend, model, check=True)))
             except (BackendError, MemoryError) as error:
                 log.warning("%s cannot judge the result: %s", backend.name, error)
                 failure = error
@@ -178,11 +179,16 @@ class Verification:
         return found
 
     def _run(
-        self, backend: Backend, model: ir.Model, names: Sequence[str] = ()
+        self, backend: Backend, model: ir.Model, names: Sequence[str] = (), *, check: bool = False
     ) -> list[dict[str, Any]]:
         """Run a model on all samples; give the values of these names, or its outputs."""
+        found = []
         with np.errstate(all="ignore"):
-            return [dict(values) for *_, values in on_samples(model, names, self._samples, backend)]
+            for number, feeds, values in on_samples(model, names, self._samples, backend):
+                if check:
+                    check_numbers(feeds, f"sample {number} of {self._samples.source}")
+                found.append(dict(values))
+        return found
 
 
 def judges(target: Backend | None) -> list[Backend]:

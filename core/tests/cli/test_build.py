@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
 
@@ -155,7 +156,26 @@ class Work(narrowpass.Pass):
 
 @pytest.mark.parametrize("options", [(), ("-q",), ("--json",)])
 def test_no_bar_where_nobody_watches(call, install, model, options):
+    """And no line, as nothing takes long."""
     install(narrowpass_passes=[Work])
+    result = call("build", model, "-o", "o.narrow", "-p", "work", *options)
+    assert "calibrating" not in result.err + result.out
+
+
+def test_lines_of_long_work_where_nobody_watches(call, install, model, monkeypatch):
+    install(narrowpass_passes=[Work])
+    monkeypatch.setattr("narrowpass.cli._output.EVERY", 0.1)
+    result = call("build", model, "-o", "o.narrow", "-p", "work")
+    lines = [line for line in result.err.splitlines() if "calibrating" in line]
+    assert lines
+    assert all(re.fullmatch(r"narrowpass: work: calibrating, \d of 4 \(\d+ s\)", x) for x in lines)
+    assert "calibrating" not in result.out
+
+
+@pytest.mark.parametrize("options", [("-q",), ("--json",)])
+def test_no_lines_of_long_work_where_none_are_wanted(call, install, model, monkeypatch, options):
+    install(narrowpass_passes=[Work])
+    monkeypatch.setattr("narrowpass.cli._output.EVERY", 0.1)
     result = call("build", model, "-o", "o.narrow", "-p", "work", *options)
     assert "calibrating" not in result.err + result.out
 

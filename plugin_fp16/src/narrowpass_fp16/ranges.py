@@ -10,9 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Samples
-from narrowpass.errors import DataError
 from narrowpass.subgraphs import model_nodes, subgraphs
-from narrowpass.values import in_groups, on_samples
+from narrowpass.values import check_elements, check_numbers, in_groups, on_samples
 from narrowpass.verification import judges
 from narrowpass_fp16.probes import NOT_RUN, Probes
 from narrowpass_fp16.runnable import cut_off
@@ -88,7 +87,8 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
         ctx: gives the target, which runs it; the reference evaluator if there is none.
 
     Raises:
-        DataError: an input is NaN on a sample; the message names both.
+        DataError: an input is NaN on a sample, or nothing is computed of it; the message names
+            both.
         BackendError: the model cannot be run.
     """
     clone = model.clone()
@@ -109,7 +109,8 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
     backend = judges(ctx.target)[-1]
     largest: dict[int, float] = {}
     for group in in_groups(list(asked)):
-        for _, feeds, values in on_samples(clone, group, _checked(samples), backend):
+        for at, feeds, values in on_samples(clone, group, _checked(samples), backend):
+            check_elements(feeds, values, f"sample {at} of {samples.source}")
             found = [(asked[name], array) for name, array in values.items()]
             found += [(inputs[name], array) for name, array in feeds.items() if _is_wide(array)]
             for number, array in found:
@@ -133,9 +134,7 @@ def _checked(samples: Samples) -> Samples:
 
     def opened() -> Iterator[Feeds]:
         for number, feeds in enumerate(samples, start=1):
-            for name, array in feeds.items():
-                if np.asarray(array).dtype.kind == "f" and np.isnan(array).any():
-                    raise DataError(f"input {name!r} is NaN on sample {number} of {samples.source}")
+            check_numbers(feeds, f"sample {number} of {samples.source}")
             yield feeds
 
     return Samples(samples.source, opened)

@@ -59,6 +59,7 @@ def nodes_to_hold(
         return {}
     ratios: dict[int, float] = {}
     for number in numbers:
+        ctx.progress("measuring the harm of nodes", len(ratios), len(numbers))
         ctx.log.info("int8-sym: harm of %d of %d nodes is known", len(ratios), len(numbers))
         ratios[number] = verification.sensitivity(rewritten(frozenset(numbers) - {number}))
     worst = sorted(numbers, key=lambda number: (ratios[number], number))

@@ -17,13 +17,14 @@ from narrowpass.upgrading import upgrade
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
+from narrowpass_int8_sym.halves import has_halves, narrow, widen
 from narrowpass_int8_sym.holding import nodes_to_hold
 from narrowpass_int8_sym.products import PRODUCTS
 from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.smoothing import smooth
 from narrowpass_int8_sym.static import Scheme, Static
 from narrowpass_int8_sym.static.measuring import tell_noise
-from narrowpass_int8_sym.stored import Stored
+from narrowpass_int8_sym.stored import ROWS_STAY, Stored
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -111,13 +112,38 @@ class Int8Sym(Pass):
             what = "mode=static" if self.mode == "static" else "tolerance"
             raise PassError(f"{what} needs data: give --calibration, or build(calibration=...)")
         model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
+        # What is not quantized must be as it was, so that only a clone is widened.
+        wide = model.clone() if has_halves(model) else model
+        widened = wide is not model and widen(wide)
         if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
-            quantized = self._static(model, ctx)
+            quantized = self._static(wide, ctx)
         else:
-            quantized = model if self._stored(model, ctx) else None
-        if quantized is None:
+            quantized = wide if self._stored(wide, ctx) else None
+        told = self._tell_convolutions(wide, ctx)
+        if quantized is None and not told:
             _tell_nothing(ctx)
+        elif quantized is not None and widened:
+            narrow(quantized)
         return PassResult(quantized or model, quantized is not None or upgraded)
+
+    def _tell_convolutions(self, model: ir.Model, ctx: Context) -> bool:
+        """Warn of convolutions that stay float because there is no data; tell whether some do."""
+        if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
+            return False
+        kinds = ("Conv", "ConvTranspose")
+        nodes = [n for n in model.graph.all_nodes() if n.op_type in kinds and not n.domain]
+        left = [n for n in ctx.decisions if n.op_type in kinds and n.reason.startswith(ROWS_STAY)]
+        if not left:
+            return False
+        way = "leave mode=dynamic out and " if self.mode == "dynamic" else ""
+        ctx.log.warning(
+            "int8-sym: 0 of %d convolutions became int8: static int8 needs calibration data: "
+            "%spass --calibration DATA, or build(calibration=...); mode=weight-only stores their "
+            "weights as int8 without any, and computes in float",
+            len(nodes),
+            way,
+        )
+        return True
 
     def _static(self, given: ir.Model, ctx: Context) -> ir.Model | None:
         """Give a quantized clone; None where nothing can be quantized."""
@@ -134,6 +160,7 @@ class Int8Sym(Pass):
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
         told: list[Decision] = []
         if self.smooth:
+            ctx.progress("smoothing channels", 0, 0)
             limit = _fewer(self.samples, equalize.SAMPLES)
             floats, narrow = static.floats(model, ctx), static.between(model, ctx)
             smoothed = smooth(model, floats, narrow, samples, ctx.target, limit)
@@ -141,7 +168,10 @@ class Int8Sym(Pass):
             static = dataclasses.replace(static, wide=smoothed.wide)
         # First, so that NaN in the data is told of the value that has it.
         calibrated = static.calibrate(model, samples, ctx)
-        shifts = self._shifts(model, static, samples, ctx) if self.bias_correction else {}
+        shifts = {}
+        if self.bias_correction:
+            ctx.progress("correcting biases", 0, 0)
+            shifts = self._shifts(model, static, samples, ctx)
         calibrated = dataclasses.replace(calibrated, shifts=shifts)
 
         def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
@@ -157,6 +187,7 @@ class Int8Sym(Pass):
         ctx.counters["smoothed"] += len(told)
         ctx.counters["biases"] += len(shifts)
         ctx.decisions.extend(told)
+        ctx.progress("measuring the noise of values", 0, 0)
         tell_noise(before, model, samples, ctx)
         return model
 

@@ -96,7 +96,7 @@ def drop_unread(weight: ir.Value) -> None:
     producer = weight.producer()
     if producer is not None and producer.graph is not None:
         producer.graph.remove(producer, safe=True)
-    elif weight.graph is not None and weight.name and weight.name in weight.graph.initializers:
+    elif weight.graph is not None and weight.name and weight.is_initializer():
         del weight.graph.initializers[weight.name]
 
 

@@ -12,16 +12,21 @@ import onnx_ir as ir
 from narrowpass import Decision
 from narrowpass.classify import ACTIVATIONS, matching_nodes
 from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.floors import warn_of_weights
+from narrowpass_int8_sym.halves import stay_wide_after
 from narrowpass_int8_sym.products import Product, product_of
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
 from narrowpass_int8_sym.storage import store, taken_names
 from narrowpass_int8_sym.tables import find_tables, store_tables, tell_tables
-from narrowpass_int8_sym.weights import magnitudes
+from narrowpass_int8_sym.weights import Array, magnitudes
 
 if TYPE_CHECKING:
     from narrowpass import Context
 
 _DYNAMIC = ("MatMul", "Gemm")
+
+ROWS_STAY = "activations of"
+"""How the reason begins that convolutions are left for in mode ``dynamic``."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Stored:
         nodes = list(model.graph.all_nodes())
         taken = taken_names(model)
         made: dict[tuple[ir.Value, int | None], ir.Value] = {}
+        largest: dict[str, Array] = {}
         candidates = self._candidates(model, ctx, held)
         products = [each for _, each in candidates.values() if isinstance(each, Product)]
         tables = self._tables(model, products, [nodes[number] for number in held])
@@ -71,11 +77,14 @@ class Stored:
                 ctx.counters["left"] += 1
                 _decide(ctx, node, "float", by, product)
                 continue
-            self._replace(product, made, taken)
+            self._replace(product, made, largest, taken)
+            stay_wide_after(node)
             if self.dynamic:
                 node.metadata_props[ACTIVATIONS] = "dynamic"
             ctx.counters["nodes"] += 1
             _decide(ctx, node, "int8", by, "")
+        if self.floor:
+            warn_of_weights(largest, ctx.log)
         for number in held.keys() - candidates.keys():
             _decide(ctx, nodes[number], "float", "verification", held[number])
         ctx.counters["int8"] = len(made)
@@ -116,7 +125,7 @@ class Stored:
             elif number in held and isinstance(product, Product):
                 by, product = "verification", held[number]
             elif self.dynamic and node.op_type not in _DYNAMIC:
-                by, product = "rule", f"rows of {node.op_type} are not quantized at run time"
+                by, product = "rule", f"{ROWS_STAY} {node.op_type} are not quantized at run time"
             found[number] = by, product
         return found
 
@@ -124,6 +133,7 @@ class Stored:
         self,
         product: Product,
         made: dict[tuple[ir.Value, int | None], ir.Value],
+        largest: dict[str, Array],
         taken: set[str | None],
     ) -> None:
         """Let a node read its weight from bytes."""
@@ -131,7 +141,9 @@ class Stored:
         tensor = constant_tensor(weight)
         if (weight, axis) not in made and tensor is not None:
             least = LEAST_SCALE if self.floor else 0.0
-            scales = np.asarray(of_magnitudes(magnitudes(tensor, axis), least))
+            found = magnitudes(tensor, axis)
+            largest[weight.name or ""] = found
+            scales = np.asarray(of_magnitudes(found, least))
             made[weight, axis] = store(weight, axis, scales, taken)
         product.read(made[weight, axis], taken)
 

@@ -117,16 +117,21 @@ class QuantizedTensor(ir.TensorProtocol):
         """
         if offset < 0 or size < 0 or offset + size > self.nbytes:
             raise ValueError(f"{size} bytes at {offset} are not inside tensor {self.name!r}")
-        wide = np.asarray(elements(self._source, offset, offset + size), np.float32)
-        scales: Any = self._scales
-        if self._axis is not None:
-            dims = self._source.shape.numpy()
-            inner = math.prod(dims[self._axis + 1 :])
-            numbers = (offset + np.arange(size)) // inner % dims[self._axis]
-            scales = self._scales[numbers]
+        wide = elements(self._source, offset, offset + size).astype(np.float32)
         # In float32, as QuantizeLinear divides.
-        whole: Array = np.clip(np.rint(wide / scales), -LARGEST_WEIGHT, LARGEST_WEIGHT)
-        return whole.astype(np.int8).tobytes()
+        wide /= self._scales if self._axis is None else self._scales_of(offset, size)
+        np.rint(wide, out=wide)
+        np.clip(wide, -LARGEST_WEIGHT, LARGEST_WEIGHT, out=wide)
+        return wide.astype(np.int8).tobytes()
+
+    def _scales_of(self, offset: int, size: int) -> Array:
+        """Give the scale of each of some elements, which go along the axis again and again."""
+        dims = self._source.shape.numpy()
+        axis = 0 if self._axis is None else self._axis
+        inner = math.prod(dims[axis + 1 :])
+        first, last = offset // inner, -(-(offset + size) // inner)
+        found = np.resize(np.roll(self._scales, -(first % dims[axis])), last - first)
+        return np.repeat(found, inner)[offset - first * inner :][:size] if inner > 1 else found
 
     def tobytes(self) -> bytes:
         """Give the bytes as ONNX serializes them."""

@@ -62,6 +62,27 @@ def _sums(node: ir.Node, precision: str) -> str:
     return f", sums in {kept} and not {asked}" if asked not in ("", kept) else ""
 
 
+_AXES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def _nothing(node: ir.Node) -> str:
+    """Tell of a node that has no step: its result is another value, or a part of a step."""
+    return "renamed axes" if node.op_type in _AXES else "no step of its own"
+
+
+def _computed_in(node: ir.Node, entry: Assigned, kernel: str) -> str:
+    """Give the type that a node is computed in: bytes where floats are only how it is written."""
+    dtype = node.outputs[0].dtype if node.outputs else None
+    if dtype == ir.DataType.FLOAT and entry.where is Where.NATIVE:
+        operators = {each.op_type for each in (*entry.op.superseded, *entry.op.nodes)}
+        joined = len(operators) > 1 and "DequantizeLinear" in operators
+        # Rows that are gathered from bytes are floats when they come.
+        bytes_to_bytes = "int8" in kernel.split() and "Gather" not in operators
+        if "(weights)" not in kernel and (bytes_to_bytes or joined):
+            return ir.DataType.INT8.name.lower()
+    return "" if dtype is None else dtype.name.lower()
+
+
 def _plans_of(
     method: str,
     entry: Assigned,
@@ -75,8 +96,9 @@ def _plans_of(
         name = node.name or next((value.name for value in node.outputs if value.name), "")
         dtype = node.outputs[0].dtype if node.outputs else None
         if entry.where is Where.NATIVE:
-            kernel = " + ".join(dict.fromkeys(kernels.get(name, ()))) or "renamed axes"
-            if dtype in NARROW or name in precisions:
+            steps = " + ".join(dict.fromkeys(kernels.get(name, ())))
+            kernel = steps or _nothing(node)
+            if steps and (dtype in NARROW or name in precisions):
                 precision = precisions.get(name, "float32")
                 kernel += f" in {precision}{_sums(node, precision)}"
         elif entry.where is Where.SHAPES:
@@ -91,7 +113,7 @@ def _plans_of(
                 method=method,
                 node=name,
                 op_type=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
-                dtype="" if dtype is None else dtype.name.lower(),
+                dtype=_computed_in(node, entry, kernel),
                 partition=number if entry.where is Where.NATIVE else None,
                 kernel=kernel,
                 reason=entry.reason if fallback else "",

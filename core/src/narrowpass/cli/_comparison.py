@@ -20,6 +20,7 @@ from narrowpass.cli._summary import disk_bytes
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
 from narrowpass.metrics import Difference, difference
+from narrowpass.values import check_elements
 
 if TYPE_CHECKING:
     from narrowpass.cli._state import State
@@ -159,7 +160,8 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         """Run both on all samples.
 
         Raises:
-            DataError: a sample that does not fit, or outputs of different shapes.
+            DataError: a sample that does not fit, or of which nothing is computed; outputs of
+                different shapes.
             BackendError: a run failed.
         """
         rows: dict[str, MethodRow] = {}
@@ -173,7 +175,9 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
                 first = first or both
                 a = self.programs[0].run(both[0], one)
                 b = self.programs[1].run(both[1], other)
-                _add(row, a, b, f"method {one!r}, sample {number}")
+                where = f"method {one!r}, sample {number}"
+                check_elements(both[0], a, where)
+                _add(row, a, b, where)
                 self.count = max(self.count, number)
             if first is None:
                 raise DataError(f"method {one!r}: there is no sample to run on")

@@ -13,6 +13,8 @@ import math
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -169,7 +171,7 @@ def error_is_terminal() -> bool:
 
 @contextlib.contextmanager
 def progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress on standard error where that is a terminal.
+    """Show progress on standard error: a bar on a terminal, else a line from time to time.
 
     Args:
         enabled: whether anything may be shown at all.
@@ -178,8 +180,12 @@ def progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None]]:
         A function to call with what is being done, how much is done, and how much there is
         (0 where that is not known).
     """
-    if not (enabled and error_is_terminal()):
+    if not enabled:
         yield lambda what, done, total: None
+        return
+    if not error_is_terminal():
+        with _lines() as show_line:
+            yield show_line
         return
     from rich.console import Console
     from rich.progress import (
@@ -205,3 +211,33 @@ def progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None]]:
             bar.update(task, description=what, completed=done, total=total or None)
 
         yield show
+
+
+EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal; work that is done before the
+first says nothing."""
+
+
+@contextlib.contextmanager
+def _lines() -> Iterator[Callable[[str, int, int], None]]:
+    """Print what is being done every `EVERY` seconds, also while nothing is heard of it."""
+    start, ended = time.monotonic(), threading.Event()
+    now = ""
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal now
+        now = f"{what}, {done} of {total}" if total else what
+
+    def print_lines() -> None:
+        while not ended.wait(EVERY):
+            if now:
+                seconds = time.monotonic() - start
+                click.echo(f"narrowpass: {visible(now)} ({seconds:.0f} s)", err=True)
+
+    thread = threading.Thread(target=print_lines, name="narrowpass-progress", daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        ended.set()
+        thread.join()

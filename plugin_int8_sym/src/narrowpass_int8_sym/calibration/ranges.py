@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError, UsageError
+from narrowpass.meters import Counts, Meter
+from narrowpass.values import blaming, check_elements
 from narrowpass.verification import judges
 from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
@@ -197,6 +200,11 @@ def _size(shape: ir.Shape | None, bound: Mapping[str, int]) -> int:
     return size
 
 
+def _saw_elements(meter: Meter) -> bool:
+    extremes = meter.extremes if isinstance(meter, Counts) else meter
+    return extremes.nan or extremes.low <= extremes.high
+
+
 class _Report:
     """Counts samples, and tells of them."""
 
@@ -230,9 +238,10 @@ class _Run:
         outputs = {value.name for value in self.model.graph.outputs}
         keep = tuple(name for name in names if name not in outputs)
         report.add(first * self.count + done)
-        with self.backend.compile(
-            Bundle({"main": self.model}), CompileOptions(keep=keep, observe=True, cache=False)
-        ) as program:
+        options = CompileOptions(keep=keep, observe=True, cache=False)
+        with blaming(self.backend, ""):
+            compiled = self.backend.compile(Bundle({"main": self.model}), options)
+        with compiled as program:
             for number in range(first, self.calibrator.rounds):
                 if number > first:
                     done = 0
@@ -284,8 +293,11 @@ class _Run:
     ) -> None:
         meters = {name: observer.meter() for name, observer in observers.items()}
         asked = {name: meter for name, meter in meters.items() if meter is not None}
-        program.observe(feeds, asked)
         where = f"sample {number} of {self.samples.source}"
+        with blaming(self.backend, where):
+            program.observe(feeds, asked)
+        if asked and not any(_saw_elements(meter) for meter in asked.values()):
+            check_elements(feeds, {"": np.zeros((0,))}, where)
         for name, meter in asked.items():
             observers[name].take(meter, where)
 

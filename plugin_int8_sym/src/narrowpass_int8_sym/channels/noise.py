@@ -50,22 +50,29 @@ _WEIGHT_LEVELS = 127
 class Reading:
     """A product that reads a value, as the model of the noise sees it.
 
+    Weights of each channel of the result are taken relative to the largest of them, which changes
+    no share, so that float32 holds them and their squares.
+
     Attributes:
         seen: what the channels of the value are.
-        largest: the largest magnitude of the weights for each channel of the result, and of the
-            value, group by group; [G, R / G, C / G], with `ROWS` of the results at most. Zeros for
-            what is not rounded itself.
-        energy: the sum of the squares of these weights; the same shape.
+        peaks: the square of the largest magnitude of the weights for each channel of the result,
+            and of the value, group by group; [G, R / G, C / G] in float32, with `ROWS` of the
+            results at most. Zeros for what is not rounded itself.
+        energy: the sum of the squares of these weights; the same shape. Where there is but one
+            weight, the same array.
         taps: how many weights of a row belong to one channel.
         magnitudes: the largest root of the energy of all results, for each channel of the value;
             [C].
+        scratch: an array of the same shape as `energy`, for what is computed for some factors: a
+            fresh one for each takes longer than what is computed.
     """
 
     seen: Seen
-    largest: Array
+    peaks: Array
     energy: Array
     taps: int
     magnitudes: Array
+    scratch: Array
 
     @classmethod
     def of(cls, sink: Operand, seen: Seen) -> Reading:
@@ -74,8 +81,8 @@ class Reading:
         kind = sink.node.op_type
         if kind == "Mul":
             vector = weight.reshape(-1)
-            column = vector.reshape(-1, 1, 1)
-            return cls(seen, np.zeros_like(column), column**2, 1, vector)
+            ones = (vector.reshape(-1, 1, 1) > 0).astype(np.float32)
+            return cls(seen, np.zeros_like(ones), ones, 1, vector, np.empty_like(ones))
         if kind in ("MatMul", "Gemm"):
             groups, grouped = 1, (weight if sink.axis == 1 else weight.T)[None, :, :, None]
         elif kind == "ConvTranspose":
@@ -88,22 +95,45 @@ class Reading:
         energy = np.einsum("grct,grct->grc", grouped, grouped)
         magnitudes = np.sqrt(energy.max(axis=1)).reshape(-1)
         some = slice(None, None, -(-energy.shape[1] // ROWS))
-        largest = grouped[:, some].max(axis=3)
-        return cls(seen, largest, energy[:, some], grouped.shape[3], magnitudes)
+        chosen = energy[:, some]
+        unit = chosen.max(axis=2, keepdims=True)
+        unit[unit == 0] = 1
+        relative = (chosen / unit).astype(np.float32)
+        taps = grouped.shape[3]
+        peaks = relative
+        if taps > 1:
+            peaks = (grouped[:, some].max(axis=3) ** 2 / unit).astype(np.float32)
+        return cls(seen, peaks, relative, taps, magnitudes, np.empty_like(relative))
 
     def noise(self, given: Channels, factors: Array) -> float:
         """Give the noise, as a share of the signal, where channels are divided by factors."""
         groups, _, channels = self.energy.shape
-        shares = factors.reshape(groups, 1, channels) ** 2
-        squares = given.square.reshape(groups, 1, channels)
+        largest = given.square.max(initial=0)
+        if largest == 0:
+            return 0.0
+        shares = factors**2
         width = (given.high / factors).max(initial=0) - (given.low / factors).min(initial=0)
         step = (width / _LEVELS) ** 2 / 12
-        steps = (self.largest**2 * shares).max(axis=2, keepdims=True) / _WEIGHT_LEVELS**2 / 12
-        lost = self.energy * np.minimum(step * shares, squares)
-        lost += squares * np.minimum(self.taps * steps / shares, self.energy)
-        noise, signal = lost.sum(axis=2), (self.energy * squares).sum(axis=2)
-        heard = (signal > 0) & (noise > 0)
-        return float(np.exp(np.log(noise[heard] / signal[heard]).mean())) if heard.any() else 0.0
+        rounded = np.minimum(step * shares, given.square) / largest
+        squares = given.square / largest
+        columns = np.stack([rounded, squares], axis=-1).astype(np.float32)
+        lost_and_signal = self.energy @ columns.reshape(groups, channels, 2)
+        narrow = shares.astype(np.float32).reshape(groups, 1, channels)
+        # min(steps / shares, energy) is min(steps, energy * shares) / shares: nothing is divided
+        # for each weight, and where there is one weight, what its step follows from is used again.
+        scaled = np.multiply(self.peaks, narrow, out=self.scratch)
+        steps = scaled.max(axis=2, keepdims=True)
+        steps *= np.float32(self.taps / _WEIGHT_LEVELS**2 / 12)
+        if self.peaks is not self.energy:
+            np.multiply(self.energy, narrow, out=scaled)
+        np.minimum(scaled, steps, out=scaled)
+        coarse = (squares / shares).astype(np.float32).reshape(groups, channels, 1)
+        lost = lost_and_signal[..., 0] + (scaled @ coarse)[..., 0]
+        signal = lost_and_signal[..., 1]
+        heard = (signal > 0) & (lost > 0)
+        if not heard.any():
+            return 0.0
+        return float(np.exp(np.log(lost[heard] / signal[heard], dtype=np.float64).mean()))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import DataError
-from narrowpass.values import in_groups, on_samples
+from narrowpass.values import check_elements, in_groups, on_samples
 from narrowpass.verification import judges
 from narrowpass_int8_sym.channels.places import Place
 
@@ -116,7 +116,9 @@ def observe_channels(
         sums = {name: _Sums(name, named[name]) for name in group}
         runs = on_samples(model, group, samples, backend, limit)
         for number, feeds, values in runs:
-            _see(feeds, values, sums, f"sample {number} of {samples.source}")
+            where = f"sample {number} of {samples.source}"
+            check_elements(feeds, values, where)
+            _see(feeds, values, sums, where)
             del values  # before the next ones are computed
         found.update((name, each.result()) for name, each in sums.items())
     return found
@@ -134,7 +136,11 @@ def _see(
 
 def _given_so(feeds: Mapping[str, Any]) -> str:
     """Name the inputs that are NaN or infinite themselves; text to add to a message."""
-    floats = {name: array for name, array in feeds.items() if np.asarray(array).dtype.kind == "f"}
+    floats = {
+        name: array
+        for name, array in feeds.items()
+        if np.asarray(array).dtype.kind == "f" or np.asarray(array).dtype.name == "bfloat16"
+    }
     bad = [repr(name) for name, array in floats.items() if not np.isfinite(array).all()]
     return f"; so is input {', '.join(bad)}" if bad else ""
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.halves import stay_wide, stay_wide_after
 from narrowpass_int8_sym.scales import Parameters
 from narrowpass_int8_sym.static.bias import bias_row, stored_bias
 from narrowpass_int8_sym.static.choosing import Choice
@@ -58,6 +59,9 @@ class _Emission:
         for value in values:
             self._convert(value, None if value in computed else inside)
         for unit in chosen:
+            stay_wide(unit.nodes)
+            if unit in self._choice.wide:
+                stay_wide_after(unit.nodes[-1])
             self._read_weight(unit)
             for value in unit.constants:
                 self._read_constant(unit, value)

@@ -79,6 +79,10 @@ class Magnitudes:
             self.known[key] = magnitudes(tensor, axis)
         return self.known[key]
 
+    def by_name(self) -> dict[str, Array]:
+        """Give what was found, by the name of the weight."""
+        return {name: found for (name, _), found in self.known.items()}
+
 
 def quantities(
     choice: Choice,

@@ -13,6 +13,7 @@ from narrowpass.errors import PassError
 from narrowpass.inference import inferred
 from narrowpass_int8_sym.bias_correction import take_off
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
+from narrowpass_int8_sym.floors import warn_of_values, warn_of_weights
 from narrowpass_int8_sym.limits import Limits, Violation
 from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.static.choosing import Choice, choose
@@ -102,6 +103,7 @@ class Static:
             better: dict[str, Range] = {}
             readers = _matrices(choice)
             if self.calibrator == "l2" and readers:
+                ctx.progress("comparing ranges", 0, 0)
                 limit = SAMPLES if self.samples is None else min(self.samples, SAMPLES)
                 read = [value.name for value in readers if value.name]
                 better = best_windows(
@@ -233,6 +235,9 @@ class Static:
                 shift = calibrated.shifts.get(unit.bias.name or "")
                 if shift is not None:
                     take_off(unit.product, unit.bias, shift)
+        if self.scheme.floor:
+            warn_of_values(chosen.values, calibrated.ranges, ctx.log)
+            warn_of_weights(calibrated.magnitudes.by_name(), ctx.log)
         tell_values(chosen.values, calibrated.ranges, calibrated.replaced, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         ctx.counters["tables"] += store_tables(model.graph, tables, taken_names(model))

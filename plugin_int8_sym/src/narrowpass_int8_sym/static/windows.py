@@ -114,7 +114,8 @@ class _Errors:
         self._parameters = [
             of_range(each.low, each.high, symmetric=symmetric) for each in candidates
         ]
-        self._matrices = [_added_up(product) for product in products]
+        matrices = [_added_up(product) for product in products]
+        self._matrix, self._count = np.concatenate(matrices, axis=1), len(matrices)
         self._sums = np.zeros(len(candidates))
 
     def see(self, array: Array) -> None:
@@ -124,24 +125,25 @@ class _Errors:
         """
         rows = np.asarray(array, np.float32).reshape(-1, array.shape[-1])
         rows = rows[:: max(1, -(-len(rows) // ROWS))]
-        powers = [_power(rows, matrix) for matrix in self._matrices]
-        for number, parameters in enumerate(self._parameters):
-            error = _rounded(rows, parameters) - rows
-            for matrix, power in zip(self._matrices, powers, strict=True):
-                noise = _power(error, matrix)
-                heard = power > 0
-                self._sums[number] += np.minimum(noise[heard] / power[heard], 1).sum()
+        errors = [_rounded(rows, parameters) - rows for parameters in self._parameters]
+        # One GEMM: many small ones spend more time on waking threads.
+        powers = self._powers(np.stack([rows, *errors]))
+        power, noises = powers[0], powers[1:]
+        heard = power > 0
+        for number, noise in enumerate(noises):
+            self._sums[number] += np.minimum(noise[heard] / power[heard], 1).sum()
+
+    def _powers(self, rows: Array) -> Array:
+        """Give the power of each row's results, for each product; float64 [..., products]."""
+        results = (rows.reshape(-1, rows.shape[-1]) @ self._matrix).reshape(
+            *rows.shape[:-1], self._count, _SIGNS
+        )
+        power: Array = np.einsum("...s,...s->...", results, results, dtype=np.float64)
+        return power
 
     def best(self) -> Range:
         """Give the candidate with the least error; the narrowest of several."""
         return self._candidates[int(np.argmin(self._sums))]
-
-
-def _power(rows: Array, matrix: Array) -> Array:
-    """Give the power of each row's results; float64 [rows]."""
-    results = rows @ matrix
-    power: Array = np.einsum("rc,rc->r", results, results, dtype=np.float64)
-    return power
 
 
 def _rounded(rows: Array, parameters: Parameters) -> Array:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from narrowpass.classify import Color
+from narrowpass.cli.report.computed import computed_types
 from narrowpass.cli.report.nodes import GraphData, bodies, is_weight
 from narrowpass.cli.report.texts import Texts, dtype_name, precision
 from narrowpass.inference import infer
@@ -58,6 +59,7 @@ def draw(model: ir.Model, method: str, reports: Sequence[Report]) -> Drawing:
     waiting += [(f"function {f.name}", None, f) for f in model.functions.values()]
     graphs: list[dict[str, Any]] = []
     nodes: list[ir.Node] = []
+    computed: dict[ir.Node, ir.DataType] = {}
     for title, up, container in waiting:  # it grows meanwhile
         made = GraphData(container, texts, dtypes)
         for number, node in enumerate(made.nodes):
@@ -70,6 +72,7 @@ def draw(model: ir.Model, method: str, reports: Sequence[Report]) -> Drawing:
             made.entries[number] |= {"opens": opens} if opens else {}
             made.entries[number] |= {"told": rows} if rows else {}
         nodes += made.nodes
+        computed |= computed_types(made.nodes)
         graphs.append({"title": title, "up": up, **made.to_json()})
     classes = {dtype_name(dtype): precision(dtype) for dtype in ir.DataType}
     return Drawing(
@@ -79,7 +82,9 @@ def draw(model: ir.Model, method: str, reports: Sequence[Report]) -> Drawing:
             "texts": texts.all,
             "dtypes": [(n, classes[n]) for n in dtypes.all],
         },
-        Counter(precision(n.outputs[0].dtype if n.outputs else None) for n in nodes),
+        Counter(
+            precision(computed.get(n, n.outputs[0].dtype if n.outputs else None)) for n in nodes
+        ),
         Counter(color for color in map(told.color, nodes) if color),
         sum(node.op_type == "Cast" and not node.domain for node in nodes),
     )

@@ -26,7 +26,7 @@ def summary(model: ir.Model, drawing: Drawing) -> str:
     colors = {key: drawing.colors[key] for key in ("green", "gray", "red")}
     bars = [
         _bar("Weight bytes by type", sized, classes, sizes=True),
-        _bar("Nodes by precision of their output", kinds, names),
+        _bar("Nodes by precision they compute in", kinds, names),
         _bar("Nodes by colour decided", colors, {key: f"decided-{key}" for key in colors}),
     ]
     facts = (

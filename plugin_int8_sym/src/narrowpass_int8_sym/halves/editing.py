@@ -1,0 +1,94 @@
+"""What widening and narrowing have in common: marks of nodes, and Casts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from narrowpass.io import ConvertedTensor
+from narrowpass.subgraphs import nested_graphs
+from narrowpass_int8_sym.storage import unique
+
+FLOAT = ir.DataType.FLOAT
+
+
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+MARK = "narrowpass.int8-sym.half"
+"""Metadata of nodes that compute in float32 for now: the type, and which inputs and outputs have
+it. Removed by `narrow`."""
+
+
+BORDER = "narrowpass.int8-sym.border"
+"""Metadata of Casts that `widen` has added."""
+
+
+class Widened(ConvertedTensor):
+    """A constant of 16 bits, as float32.
+
+    Attributes:
+        behind_cast: whether the model has it so, by a Cast.
+    """
+
+    def __init__(self, source: ir.TensorProtocol, name: str | None, *, behind_cast: bool) -> None:
+        super().__init__(source, FLOAT, name)
+        self.behind_cast = behind_cast
+
+
+def graph_of(value: ir.Value) -> ir.Graph:
+    """Give the graph that a value is of."""
+    producer = value.producer()
+    graph = value.graph if producer is None else producer.graph
+    if not isinstance(graph, ir.Graph):
+        raise ValueError(f"{value.name!r} is in no graph")
+    return graph
+
+
+def remove(node: ir.Node) -> None:
+    """Take a node out of its graph, if it is in one still."""
+    if node.graph is not None:
+        node.graph.remove(node, safe=True)
+
+
+def is_cast(node: ir.Node | None, dtype: ir.DataType) -> bool:
+    """Tell whether a node is a Cast to a type."""
+    if node is None or node.op_type != "Cast" or node.domain:
+        return False
+    return node.attributes.get_int("to", 0) == int(dtype)
+
+
+def _behind(value: ir.Value, node: ir.Node) -> None:
+    """Put a node next to what computes a value."""
+    producer, graph = value.producer(), graph_of(value)
+    if producer is not None:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
+def cast_behind(
+    value: ir.Value,
+    dtype: ir.DataType,
+    name: str,
+    taken: set[str | None],
+    metadata: Mapping[str, str] | None = None,
+) -> ir.Value:
+    """Put a Cast behind a value; give its result, which has that name."""
+    result = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
+    node = ir.node("Cast", [value], {"to": int(dtype)}, outputs=[result])
+    node.name = unique(f"{name}/Cast", taken)
+    node.metadata_props.update(metadata or {})
+    _behind(value, node)
+    return result
+
+
+def replace_output(model: ir.Model, old: ir.Value, new: ir.Value) -> None:
+    """Let graphs give another value where they give this one."""
+    for graph in nested_graphs(model.graph):
+        for place, value in enumerate(graph.outputs):
+            if value is old:
+                graph.outputs[place] = new

@@ -1,0 +1,231 @@
+"""A model computes in float32 what it computes with 16 bits."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass.inference import inferred
+from narrowpass.subgraphs import nested_graphs, subgraphs
+from narrowpass_int8_sym.halves.editing import (
+    BORDER,
+    FLOAT,
+    HALVES,
+    MARK,
+    Widened,
+    cast_behind,
+    graph_of,
+    is_cast,
+    remove,
+    replace_output,
+)
+from narrowpass_int8_sym.storage import drop_unread, initializer, taken_names, unique
+
+_TYPED = frozenset({"dtype", "output_dtype", "to", "value"})
+"""Attributes that say, or imply, the type of a result."""
+
+
+_OWN_TYPES = frozenset(
+    {"Bernoulli", "Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
+)
+"""Operators whose operand says what type the result has, or that convert."""
+
+
+def has_halves(model: ir.Model) -> bool:
+    """Tell whether a model has constants, inputs, or results of Casts, of 16 bits."""
+    for graph in nested_graphs(model.graph):
+        tensors = [constant_tensor(value) for value in graph.initializers.values()]
+        tensors += [
+            constant_tensor(node.outputs[0]) for node in graph if node.op_type == "Constant"
+        ]
+        if any(tensor is not None and tensor.dtype in HALVES for tensor in tensors):
+            return True
+        if any(value.dtype in HALVES for value in graph.inputs):
+            return True
+        if any(is_cast(node, dtype) for node in graph for dtype in HALVES):
+            return True
+    return False
+
+
+def widen(model: ir.Model) -> bool:
+    """Let a model compute in float32 what it computes with 16 bits; tell whether anything changed.
+
+    Inputs and outputs keep their types. Operators of other domains, those that hold graphs, and
+    those that are quantized already, stay as they are.
+
+    Args:
+        model: changed; `narrow` undoes it.
+    """
+    with inferred(model):
+        halves = _halves(model)
+        wide = [node for node in model.graph.all_nodes() if _can_be_wide(node, halves)]
+        casts = [node for node in model.graph.all_nodes() if _stores_half(node)]
+        if wide or casts:
+            _Widening(model, halves, wide).run(casts)
+    return bool(wide or casts)
+
+
+def _halves(model: ir.Model) -> dict[ir.Value, ir.DataType]:
+    """Give the tensors of 16-bit floats."""
+    found: dict[ir.Value, ir.DataType] = {}
+    for graph in nested_graphs(model.graph):
+        values = [*graph.inputs, *graph.initializers.values()]
+        values += [value for node in graph for value in node.outputs]
+        for value in values:
+            kind, dtype = value.type, value.dtype
+            if kind is None and value.const_value is not None:
+                kind, dtype = ir.TensorType(value.const_value.dtype), value.const_value.dtype
+            if isinstance(kind, ir.TensorType) and dtype in HALVES:
+                found[value] = dtype
+    return found
+
+
+def _can_be_wide(node: ir.Node, halves: dict[ir.Value, ir.DataType]) -> bool:
+    if node.domain or node.op_type in _OWN_TYPES or any(True for _ in subgraphs(node)):
+        return False
+    if not _TYPED.isdisjoint(node.attributes) or node.op_type == "Constant":
+        return False
+    values = [*node.inputs, *node.outputs]
+    kinds = {halves[value] for value in values if value in halves}
+    if len(kinds) != 1 or any(not _is_tensor(value) for value in values):
+        return False
+    makers = [value.producer() for value in node.inputs if value is not None]
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    quantized = any(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+    return not quantized and all(reader.op_type != "QuantizeLinear" for reader in readers)
+
+
+def _is_tensor(value: ir.Value | None) -> bool:
+    return value is None or value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def _stores_half(node: ir.Node) -> bool:
+    """Tell whether a node makes a constant of 16 bits float32."""
+    if node.op_type != "Cast" or node.domain or node.outputs[0].is_graph_output():
+        return False
+    given = node.inputs[0]
+    tensor = constant_tensor(given)
+    if given is None or tensor is None or given.is_graph_input() or tensor.dtype not in HALVES:
+        return False
+    return node.attributes.get_int("to", 0) == int(FLOAT)
+
+
+class _Widening:
+    """One call of `widen`."""
+
+    def __init__(
+        self, model: ir.Model, halves: dict[ir.Value, ir.DataType], wide: list[ir.Node]
+    ) -> None:
+        self._model = model
+        self._halves, self._wide = halves, dict.fromkeys(wide)
+        self._taken = taken_names(model)
+        self._constants: dict[ir.Value, ir.Value] = {}
+        self._floats: dict[ir.Value, ir.Value] = {}
+
+    def run(self, casts: list[ir.Node]) -> None:
+        for cast in casts:
+            self._inline(cast)
+        for node in self._wide:
+            self._mark(node)
+        made = {value for node in self._wide for value in node.outputs if value in self._halves}
+        for node in self._wide:
+            for index, value in enumerate(node.inputs):
+                if value in self._halves and value not in made:
+                    node.replace_input_with(index, self._float(value))
+        for value in made:
+            self._widen(value)
+        for value in self._constants:
+            drop_unread(value)
+
+    def _inline(self, cast: ir.Node) -> None:
+        """Put a constant in float32 in the place of one of 16 bits and its Cast."""
+        result, source = cast.outputs[0], cast.inputs[0]
+        tensor = constant_tensor(source)
+        if source is None or tensor is None or not isinstance(cast.graph, ir.Graph):
+            return
+        if source not in self._constants:
+            name = result.name or unique("constant", self._taken)
+            result.name = unique(f"{name}.before", self._taken)
+            stored = Widened(tensor, name, behind_cast=True)
+            self._constants[source] = initializer(graph_of(source), stored)
+        result.replace_all_uses_with(self._constants[source])
+        remove(cast)
+
+    def _mark(self, node: ir.Node) -> None:
+        places = [
+            ",".join(str(index) for index, value in enumerate(values) if value in self._halves)
+            for values in (node.inputs, node.outputs)
+        ]
+        dtype = next(self._halves[v] for v in (*node.inputs, *node.outputs) if v in self._halves)
+        node.metadata_props[MARK] = ";".join([dtype.name, *places])
+
+    def _float(self, value: ir.Value) -> ir.Value:
+        """Give in float32 what is fed, a constant, or computed by a node that is as it was."""
+        if value in self._floats:
+            return self._floats[value]
+        if value in self._constants:
+            return self._constants[value]
+        tensor, producer = constant_tensor(value), value.producer()
+        if tensor is not None and not value.is_graph_input():
+            found = self._constant(value, tensor)
+        else:
+            found = self._border(value, producer)
+        self._floats[value] = found
+        return found
+
+    def _border(self, value: ir.Value, producer: ir.Node | None) -> ir.Value:
+        given = _cast_float(producer)
+        if producer is not None and given is not None:
+            # Where nothing else reads what was rounded, it is gone at the end.
+            producer.metadata_props[BORDER] = ""
+            return given
+        name = unique(f"{value.name}.wide", self._taken)
+        return cast_behind(value, FLOAT, name, self._taken, {BORDER: ""})
+
+    def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+        name, graph = value.name or "constant", graph_of(value)
+        alone = all(use.node in self._wide for use in value.uses()) and not value.is_graph_output()
+        if alone:
+            # Nothing reads it as it was, so that it keeps its name. The tensor is the caller's, and
+            # would be renamed with the value.
+            if value.producer() is None:
+                del graph.initializers[name]
+        else:
+            name = unique(f"{name}.wide", self._taken)
+        self._constants[value] = initializer(graph, Widened(tensor, name, behind_cast=False))
+        return self._constants[value]
+
+    def _widen(self, value: ir.Value) -> None:
+        """Let a wide node give float32; who wants what it gave has a Cast before it."""
+        dtype = self._halves[value]
+        value.type = ir.TensorType(FLOAT)
+        others = []
+        for use in tuple(value.uses()):
+            if use.node in self._wide:
+                continue
+            result = use.node.outputs[0]
+            if is_cast(use.node, FLOAT) and not result.is_graph_output():
+                result.replace_all_uses_with(value)
+                remove(use.node)
+            else:
+                others.append(use)
+        if not others and not value.is_graph_output():
+            return
+        name, output = value.name or "value", value.is_graph_output()
+        if output:
+            value.name = unique(f"{name}.wide", self._taken)
+        else:
+            name = unique(f"{name}.narrow", self._taken)
+        half = cast_behind(value, dtype, name, self._taken, {BORDER: ""})
+        for use in others:
+            use.node.replace_input_with(use.idx, half)
+        if output:
+            replace_output(self._model, value, half)
+
+
+def _cast_float(node: ir.Node | None) -> ir.Value | None:
+    """Give the computed float32 value that a Cast makes narrow."""
+    if node is None or node.op_type != "Cast" or node.domain:
+        return None
+    given = node.inputs[0]
+    return given if given is not None and given.dtype == FLOAT else None
