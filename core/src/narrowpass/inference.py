@@ -31,6 +31,9 @@ _FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
 _ALIKE = {"GreaterOrEqual": "Greater", "LessOrEqual": "Less"}
 """Operators whose first versions ONNX infers no shape of, and others of the same results."""
 
+_LIKE_INPUT = {"GroupNormalization", "MeanVarianceNormalization"}
+"""Operators whose output is like their input, which ONNX does not infer."""
+
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
@@ -271,13 +274,21 @@ class _Inference:
         types = {name: self._types.get(name, _UNKNOWN) for name in names}
         if _has_graphs(node):
             types = {**self._types, **types}  # what subgraphs may read
+        if node.op_type in _LIKE_INPUT and not node.domain and node.inputs[0] is not None:
+            kind = types.get(node.inputs[0].name or "", _UNKNOWN)
+            return {node.outputs[0].name or "": kind}
         data = {name: self._data[name] for name in names if name in self._data}
         with contextlib.suppress(
-            onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError
+            onnx.defs.SchemaError,
+            onnx.shape_inference.InferenceError,
+            onnx.checker.ValidationError,  # of an operator that the set deprecates
+            ValueError,
         ):
             proto = ir.serde.serialize_node(node)
             if not node.domain:
                 proto.op_type = _ALIKE.get(node.op_type, node.op_type)
+                if node.op_type == "Squeeze":
+                    _sort_axes(proto)
             schema = onnx.defs.get_schema(proto.op_type, version, node.domain)
             return onnx.shape_inference.infer_node_outputs(
                 schema, proto, types, data, opset_imports=self._imports
@@ -326,6 +337,13 @@ class _Inference:
 def _proto(tensor: ir.TensorProtocol) -> onnx.TensorProto:
     # A copy: the tensor may lie in a file, which a proto would only refer to.
     return ir.serde.serialize_tensor(ir.Tensor(tensor.numpy(), dtype=tensor.dtype))
+
+
+def _sort_axes(squeeze: onnx.NodeProto) -> None:
+    """Sort axes: ONNX's inference for the first version skips those that are not in order."""
+    for attribute in squeeze.attribute:
+        if attribute.name == "axes":
+            attribute.ints[:] = sorted(attribute.ints)
 
 
 def _has_graphs(node: ir.Node) -> bool:

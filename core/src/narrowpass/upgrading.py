@@ -13,6 +13,9 @@ from narrowpass.errors import PassError
 _FIRST_WITH_COORDINATES = 11
 """The operator set from which Resize says where samples lie."""
 
+_FIRST_WITH_PADS = 11
+"""The operator set from which what Pad adds is an input, of the type of the data."""
+
 _SMALL = 4096
 """Bytes of a constant up to which the converter sees its elements: sizes, axes, scales."""
 
@@ -56,6 +59,7 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
         if node.op_type in ("Resize", "Upsample") and before < _FIRST_WITH_COORDINATES
         for value in node.outputs
     }
+    declared = {value.name: (value.type, value.shape) for value in model.graph.outputs}
     weights = _take_weights(model)
     proto = ir.to_proto(model)
     try:
@@ -66,6 +70,10 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
             "with a newer set"
         ) from error
     made = ir.from_proto(converted)
+    if before < _FIRST_WITH_PADS <= to:
+        for node in made.graph.all_nodes():
+            if node.op_type == "Pad" and not node.domain:
+                _correct_pad(node)
     _declare_as_before(model, made)
     for node in made.graph.all_nodes():
         if node.op_type == "Resize" and node.outputs[0].name in sampled:
@@ -73,6 +81,8 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
             _say(node, "coordinate_transformation_mode", "asymmetric")
             _say(node, "nearest_mode", "floor")
     _put_back(made, weights, [value.name for value in model.graph.inputs if value.name])
+    for value in made.graph.outputs:  # one may be an initializer, too
+        value.type, value.shape = declared[value.name]
     imports = [onnx.helper.make_opsetid(d, v) for d, v in made.opset_imports.items()]
     least = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
     made.ir_version = max(made.ir_version, least)
@@ -93,6 +103,19 @@ def _problem(node: ir.Node, before: int, to: int) -> str:
     if node.op_type == "GroupNormalization" and before < 21 <= to:
         return "its scales were those of groups before operator set 21"
     return ""
+
+
+def _correct_pad(node: ir.Node) -> None:
+    """Give what a Pad adds its type; the converter writes float32, or keeps an attribute."""
+    node.attributes.pop("value", None)
+    data, added = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    maker = None if added is None else added.producer()
+    tensor = None if maker is None else maker.attributes.get_tensor("value", None)
+    if data is None or data.dtype is None or maker is None or tensor is None:
+        return
+    if data.dtype != tensor.dtype:
+        number = ir.Tensor(tensor.numpy().astype(data.dtype.numpy()), dtype=data.dtype)
+        maker.attributes["value"] = ir.AttrTensor("value", number)
 
 
 def _say(node: ir.Node, name: str, text: str) -> None:

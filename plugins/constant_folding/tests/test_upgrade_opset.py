@@ -227,3 +227,49 @@ def test_a_constant_that_is_an_output():
     proto.graph.output.append(helper.make_tensor_value_info("c", FLOAT, [2]))
     made = upgraded(proto)
     assert [tensor.name for tensor in made.graph.initializer] == ["c"]
+
+
+@pytest.mark.parametrize("text", ["upgrade-opset", "expand-operators"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_pad_of_any_type_and_mode(dtype, mode, text):
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [helper.make_node("Pad", ["x"], ["a"], "pad", mode=mode, pads=[1, 0, 0, 2], value=0.5)]
+    # An operator that is written as others has the whole model upgraded.
+    nodes.append(helper.make_node("Gelu", ["a"], ["y"], "gelu", domain="com.microsoft"))
+    graph = helper.make_graph(
+        nodes
+        if text == "expand-operators"
+        else [*nodes[:1], helper.make_node("Abs", ["a"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [3, 4])],
+        [helper.make_tensor_value_info("y", kind, [4, 6])],
+    )
+    imports = [helper.make_opsetid("", 10), helper.make_opsetid("com.microsoft", 1)]
+    made = upgraded(helper.make_model(graph, opset_imports=imports, ir_version=5), text)
+    onnx.checker.check_model(made, full_check=True)
+    x = floats(3, 4).astype(dtype)
+    (got,) = ReferenceEvaluator(made).run(None, {"x": x})
+    given = {"constant_values": 0.5} if mode == "constant" else {}
+    padded = np.pad(x, [(1, 0), (0, 2)], mode, **given)
+    assert got.dtype == dtype
+    if text == "upgrade-opset":
+        np.testing.assert_array_equal(got, np.abs(padded))
+
+
+@pytest.mark.parametrize("rows", [2, 2000])
+def test_an_output_that_is_an_initializer_stays_as_it_was_declared(rows):
+    graph = helper.make_graph(
+        [helper.make_node("Clip", ["x"], ["y"], "clip", min=0.0)],
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, [2])],
+        [
+            helper.make_tensor_value_info("y", FLOAT, [2]),
+            helper.make_tensor_value_info("w", FLOAT, [None, None]),
+        ],
+        [numpy_helper.from_array(floats(rows, 3), "w")],
+    )
+    imports = [helper.make_opsetid("", 10)]
+    made = upgraded(helper.make_model(graph, opset_imports=imports, ir_version=5))
+    dims = made.graph.output[1].type.tensor_type.shape.dim
+    assert [dim.WhichOneof("value") for dim in dims] == [None, None]

@@ -49,6 +49,7 @@ class Conv(OpRun):
             groups, outputs // groups, w.shape[1], math.prod(w.shape[2:])
         )
         weights = np.ascontiguousarray(flat.swapaxes(2, 3))  # [G, M, taps, C]
+        each = outputs // groups
         places = math.prod(window.counts)
         result = np.zeros((batch, groups, outputs // groups, places), wide)
         taps = list(window.taps())
@@ -62,7 +63,7 @@ class Conv(OpRun):
                 rows[:, :, index] = part.reshape(batch, groups, w.shape[1], *window.counts)
             matrices = weights[:, :, start : start + at_once]
             depth = len(some) * w.shape[1]
-            result += matrices.reshape(groups, -1, depth) @ rows.reshape(
+            result += matrices.reshape(groups, each, depth) @ rows.reshape(
                 batch, groups, depth, places
             )
         shaped = result.reshape(batch, outputs, *window.counts).astype(x.dtype, copy=False)
@@ -153,7 +154,8 @@ def _placed(
         wanted = list(output_shape or [n * s for n, s in zip(sizes, strides, strict=True)])[-rank:]
         totals = [size + extra - goal for size, extra, goal in zip(full, more, wanted, strict=True)]
         lower = auto_pad != "SAME_UPPER"
-        return [(total + 1) // 2 if lower else total // 2 for total in totals], wanted
+        # Pads are never below 0: an output that is larger than the full one is so at its end.
+        return [max(0, total + lower) // 2 for total in totals], wanted
     pads = [0] * 2 * rank if pads is None or auto_pad == "VALID" else pads
     made = [
         size + extra - before - after

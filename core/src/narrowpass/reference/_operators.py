@@ -16,7 +16,22 @@ from onnx.reference.ops import load_op
 
 from narrowpass.reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
 from narrowpass.reference._convolutions import Conv, ConvTranspose
+from narrowpass.reference._numeric import (
+    GatherElements,
+    GatherND,
+    LogSoftmax,
+    Mean,
+    MeanVarianceNormalization,
+    NonMaxSuppression,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    Softsign,
+    Squeeze,
+    Unsqueeze,
+    log_softmax,
+)
 from narrowpass.reference._pools import (
+    AveragePool,
     GlobalLpPool,
     GlobalMaxPool,
     LpNormalization,
@@ -86,8 +101,10 @@ class CoercingSoftmax(OpRun):
         first = axis + data.ndim if axis < 0 else axis
         rows = int(np.prod(data.shape[:first], dtype=np.int64))
         columns = int(np.prod(data.shape[first:], dtype=np.int64))
-        flat = load_op("", self.op_type).eval(data.reshape(rows, columns), axis=1)
-        return (flat.reshape(data.shape),)
+        flat = data.reshape(rows, columns)
+        if self.op_type == "LogSoftmax":
+            return (log_softmax(flat, 1).reshape(data.shape),)
+        return (load_op("", self.op_type).eval(flat, axis=1).reshape(data.shape),)
 
 
 class BatchNormalization(OpRun):
@@ -190,12 +207,15 @@ class Pad(OpRun):
 
 _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
     {
+        "AveragePool": (AveragePool, 1, _NEWEST),
         "BatchNormalization": (BatchNormalization, 7, 14),
         "Conv": (Conv, 1, _NEWEST),
         "ConvTranspose": (ConvTranspose, 1, _NEWEST),
         "DequantizeLinear": (DequantizeLinear, 10, 19),
         "Dropout": (Dropout, 7, 10),
         "GRU": (RecurrentOperator, 1, _NEWEST),
+        "GatherElements": (GatherElements, 1, _NEWEST),
+        "GatherND": (GatherND, 1, _NEWEST),
         "GlobalLpPool": (GlobalLpPool, 1, _NEWEST),
         "GlobalMaxPool": (GlobalMaxPool, 1, _NEWEST),
         "GridSample": (GridSample, 1, _NEWEST),
@@ -209,17 +229,28 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "LpNormalization": (LpNormalization, 1, _NEWEST),
         "LpPool": (LpPool, 1, _NEWEST),
         "MaxPool": (MaxPool, 1, _NEWEST),
+        "Mean": (Mean, 8, _NEWEST),
+        "MeanVarianceNormalization": (MeanVarianceNormalization, 9, _NEWEST),
+        "NonMaxSuppression": (NonMaxSuppression, 10, _NEWEST),
         "Optional": (Optional, 1, _NEWEST),
         "Pad": (Pad, 1, _NEWEST),
         "RNN": (RecurrentOperator, 1, _NEWEST),
         "Scan": (Scan, 1, _NEWEST),
         "Scatter": (Scatter, 1, _NEWEST),
+        "ReduceLogSum": (ReduceLogSum, 1, _NEWEST),
+        "ReduceLogSumExp": (ReduceLogSumExp, 1, _NEWEST),
         "SequenceMap": (SequenceMap, 1, _NEWEST),
         "Softmax": (CoercingSoftmax, 1, 13),
+        "Softsign": (Softsign, 1, _NEWEST),
+        "Squeeze": (Squeeze, 1, _NEWEST),
+        "Unsqueeze": (Unsqueeze, 1, _NEWEST),
         "Upsample": (Upsample, 1, _NEWEST),
     }
 )
 """Operators of the default domain: what replaces them, from which opset, up to before which."""
+
+_REPLACED_LATER: Mapping[str, type[OpRun]] = MappingProxyType({"LogSoftmax": LogSoftmax})
+"""What replaces some of them from there on."""
 
 
 def replacement(domain: str, op_type: str, version: int) -> type[OpRun] | None:
@@ -227,4 +258,6 @@ def replacement(domain: str, op_type: str, version: int) -> type[OpRun] | None:
     if domain or op_type not in _REPLACED:
         return None
     found, first, end = _REPLACED[op_type]
-    return found if first <= version < end else None
+    if version >= end:
+        return _REPLACED_LATER.get(op_type)
+    return found if first <= version else None

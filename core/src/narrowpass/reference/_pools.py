@@ -99,6 +99,43 @@ class LpPool(OpRun):
         return ((total ** (1 / p)).astype(x.dtype),)
 
 
+class AveragePool(OpRun):
+    """Takes `auto_pad` with `ceil_mode`, and small kernels; onnx's is slow besides.
+
+    Places that a window has beyond the padding at the end, where `ceil_mode` lets it, do not count.
+    """
+
+    def _run(
+        self,
+        x: Array,
+        auto_pad: str | None = None,
+        ceil_mode: int | None = None,
+        count_include_pad: int | None = None,
+        dilations: Sequence[int] | None = None,
+        kernel_shape: Sequence[int] = (),
+        pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Any, ...]:
+        sizes = x.shape[2:]
+        window = Window.of(
+            sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil=bool(ceil_mode)
+        )
+        padded = window.padded(x, 0)
+        counted = window.padded(np.ones((1, 1, *sizes), np.float32), 0)
+        if count_include_pad:
+            after = window.pads[len(sizes) :]
+            inside: list[Any] = [...]
+            inside += map(slice, map(sum, zip(window.before, sizes, after, strict=True)))
+            counted[tuple(inside)] = 1
+        wide = np.float64 if x.dtype == np.float64 else np.float32
+        total = np.zeros((*x.shape[:2], *window.counts), wide)
+        count = np.zeros((1, 1, *window.counts), wide)
+        for tap in window.taps():
+            total += window.view(padded, tap)
+            count += window.view(counted, tap)
+        return ((total / np.maximum(count, 1)).astype(x.dtype),)
+
+
 class LpNormalization(OpRun):
     """Takes absolute values for p = 1 also; onnx's does not."""
 

@@ -20,14 +20,14 @@ class Window:
         kernel: how many elements it has.
         strides: how far it moves.
         dilations: how far its elements are apart.
-        before: how much padding the images get before their first element.
+        pads: how much padding the images get before their first elements, then after the last.
         counts: how many places it has.
     """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    before: tuple[int, ...]
+    pads: tuple[int, ...]
     counts: tuple[int, ...]
 
     @classmethod
@@ -78,7 +78,12 @@ class Window:
             if ceil and (count - 1) * stride >= size + pads[axis]:
                 count -= 1  # it would begin in the padding at the end
             counts.append(count)
-        return cls(tuple(kernel), strides, dilations, pads[:rank], tuple(counts))
+        return cls(tuple(kernel), strides, dilations, pads, tuple(counts))
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """How much padding the images get before their first element."""
+        return self.pads[: len(self.kernel)]
 
     def taps(self) -> Iterator[tuple[int, ...]]:
         """Give the indices of the kernel's elements."""

@@ -33,7 +33,7 @@ _INTEGERS = {
 }
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE}
 _WIDENED = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-"""What only kernels take that compute in float32 and round the result."""
+"""What only kernels take that compute in float32 and round the result, or move elements."""
 _BOOLS = {ir.DataType.BOOL}
 _NUMBERS = _INTEGERS | _FLOATS
 _ALL = _NUMBERS | _BOOLS
@@ -154,7 +154,7 @@ def _gather(op: Op) -> Kernel:
     return run
 
 
-@_kernel("GatherElements", since=11)
+@_kernel("GatherElements", since=11, dtypes=_ALL | _WIDENED)
 def _gather_elements(op: Op) -> Kernel:
     axis = op.get("axis", 0)
 
@@ -168,12 +168,16 @@ def _gather_elements(op: Op) -> Kernel:
     return run
 
 
-@_kernel("GatherND", since=11)
+@_kernel("GatherND", since=11, dtypes=_ALL | _WIDENED)
 def _gather_nd(op: Op) -> Kernel:
     batched = op.get("batch_dims", 0)
 
     def run(data: Array, indices: Array) -> Array:
         depth = indices.shape[-1]
+        if data.shape[:batched] != indices.shape[:batched]:
+            raise ValueError(
+                f"batches of data {list(data.shape)} and indices {list(indices.shape)} differ"
+            )
         # Each batch axis is counted through, beside what the indices say of the axes behind it.
         lead = [
             np.arange(size).reshape(-1, *(1,) * (indices.ndim - 2 - axis))
@@ -316,10 +320,16 @@ def _split(op: Op) -> Kernel:
         listed = op.get("split", None) if sizes is None else sizes.tolist()
         if listed is None:
             each = -(-x.shape[axis] // count)
+            if each * (count - 1) > x.shape[axis]:
+                raise ValueError(f"{x.shape[axis]} elements cannot be split into {count} parts")
             return [
                 x.take(range(i * each, min((i + 1) * each, x.shape[axis])), axis)
                 for i in range(count)
             ]
+        if len(listed) != count or sum(listed) != x.shape[axis] or min(listed) < 0:
+            raise ValueError(
+                f"{x.shape[axis]} elements cannot be split into {count} parts of {listed}"
+            )
         return np.split(x, np.cumsum(listed)[:-1], axis)
 
     return run

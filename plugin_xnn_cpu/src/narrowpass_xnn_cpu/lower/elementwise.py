@@ -286,6 +286,8 @@ def _check_pow(op: Op, facts: Facts) -> str | None:
     exponent = facts.scalar(op.input(1))
     if exponent not in (0.5, 1.0, 2.0, 3.0, -0.5):
         return "only powers by the constants 3, 2, 1, 0.5 and -0.5 have a kernel"
+    if facts.rank(op.input(0)) == 0 != facts.rank(op.input(1)):
+        return "its exponent has more dimensions than its base"
     return needs_floats(op, facts)
 
 

@@ -110,6 +110,9 @@ def _check(op: Op, facts: Facts) -> str | None:
     for value in op.inputs[1:3]:
         if value is not None and facts.rank(value) != rank - axis % rank:
             return "its scale or bias is broadcast"
+        pairs = zip(facts.dims(value) or (), (facts.dims(op.input(0)) or ())[axis:], strict=False)
+        if value is not None and any(one == 1 != other for one, other in pairs):
+            return "its scale or bias is broadcast"
     return None
 
 

@@ -252,6 +252,8 @@ def operations(
             continue
         nodes = group.nodes
         outputs = nodes[-1].outputs
+        if facts.rank(group.inputs[0]) == 0 != facts.rank(outputs[0]):
+            continue  # numbers of shape [1] give their rank to a scalar
         op = Op(group.kind, group.inputs, outputs, group.attributes, version(node), nodes)
         taken = found.keys() | whole.replaced
         if any(member in taken for member in nodes) or RULES[group.kind].check(op, facts):

@@ -82,11 +82,13 @@ class PaddedImage(Step):
             before, after = [0, top, left, 0], [0, bottom, right, 0]
         else:
             before, after = [0, left, 0], [0, right, 0]
-        if not elements(shape):
+        if not elements(shape[1:-1]):
             raise BackendError(f"an input of shape {list(shape)} has nothing to pool")
+        result = tuple(map(sum, zip(before, shape, after, strict=True)))
+        if not elements(shape):
+            return Run(result)
         self._operator.reshape(shape, before, after, sizing.pool)
-        sums = zip(before, shape, after, strict=True)
-        return Run(tuple(map(sum, sums)), self._operator.call, self._operator)
+        return Run(result, self._operator.call, self._operator)
 
 
 def _window(op: Op, facts: Facts) -> Window:
