@@ -120,6 +120,22 @@ static void square_root(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = sqrtf(in[i]);
 }
 
+/* As pow has it: the powers of -0 are those of 0, and those of -infinity those of infinity. */
+NP_INLINE float root_of(float x) {
+  const float root = sqrtf(x == 0.0f ? 0.0f : x);
+  return x == -INFINITY ? INFINITY : root;
+}
+
+NP_FOR_EACH_CPU
+static void roots(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) out[i] = root_of(in[i]);
+}
+
+NP_FOR_EACH_CPU
+static void inverse_roots(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) out[i] = 1.0f / root_of(in[i]);
+}
+
 NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t count, float slope,
                        float cubic, const int multiplies, const int is_cubic) {
   for (size_t i = 0; i < count; i++) {
@@ -193,6 +209,12 @@ static void part(void *context, size_t start, size_t count) {
       break;
     case NP_FUNCTION_LOG:
       logarithm(in, out, count);
+      break;
+    case NP_FUNCTION_ROOT:
+      roots(in, out, count);
+      break;
+    case NP_FUNCTION_INVERSE_ROOT:
+      inverse_roots(in, out, count);
       break;
     default:
       square_root(in, out, count);
