@@ -65,12 +65,15 @@ NP_INLINE float exponential_of(float x) {
 }
 
 /* log of m · 2^e with m in [sqrt(1/2), sqrt(2)): x - x²/2 + x³ · a polynomial in x = m - 1, with the
- * coefficients of S. Moshier's Cephes library. Numbers below the least normal one count as 0. */
+ * coefficients of S. Moshier's Cephes library. Subnormal numbers are made normal first. */
 NP_INLINE float logarithm_of(float x) {
-  int32_t bits;
-  memcpy(&bits, &x, sizeof bits);
+  int32_t given, bits;
+  memcpy(&given, &x, sizeof given);
+  const int tiny = (given & 0x7fffffff) < 0x00800000;
+  const float normal = tiny ? x * 0x1p24f : x;
+  memcpy(&bits, &normal, sizeof bits);
   const uint32_t moved = (uint32_t)bits - 0x3f3504f3u; /* sqrt(1/2) */
-  const float e = (float)((int32_t)moved >> 23);
+  const float e = (float)((int32_t)moved >> 23) - (tiny ? 24.0f : 0.0f);
   const uint32_t rest = (uint32_t)bits - (moved & ~0x7fffffu);
   float m;
   memcpy(&m, &rest, sizeof m);
@@ -87,9 +90,9 @@ NP_INLINE float logarithm_of(float x) {
   const float square = m * m;
   float result = p * m * square - 2.12194440e-4f * e; /* ln 2 in two parts */
   result = (m + (result - 0.5f * square)) + 0.693359375f * e;
-  result = bits >= 0x7f800000 ? x : result;           /* infinity and NaN */
-  result = bits < 0 ? NAN : result;                   /* below 0 */
-  return (bits & 0x7fffffff) < 0x00800000 ? -INFINITY : result;
+  result = given >= 0x7f800000 ? x : result; /* infinity and NaN */
+  result = given < 0 ? NAN : result;         /* below 0 */
+  return (given & 0x7fffffff) == 0 ? -INFINITY : result;
 }
 
 NP_FOR_EACH_CPU
@@ -226,7 +229,9 @@ int np_function(const void *params, const void *const *inputs, void *out, np_wor
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
   np_workers *const used = p->count * 4 < NP_SMALL / 4 ? NULL : workers;
-  np_divide_tiles(used, part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
+  /* The logistic function counts on powers of e to vanish; for the others all numbers count. */
+  const int vanish = p->function == NP_FUNCTION_SIGMOID || p->function == NP_FUNCTION_SILU;
+  np_divide_tiles(used, part, &task, p->count, TILE, vanish ? NP_DISABLE_DENORMALS : 0);
   return 0;
 }
 

@@ -17,13 +17,16 @@ from onnx.reference.ops import load_op
 from narrowpass.reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
 from narrowpass.reference._convolutions import Conv, ConvTranspose
 from narrowpass.reference._pools import (
+    AveragePool,
     GlobalLpPool,
     GlobalMaxPool,
     LpNormalization,
     LpPool,
     MaxPool,
 )
+from narrowpass.reference._quantization import QuantizeLinear
 from narrowpass.reference._recurrent import RecurrentOperator
+from narrowpass.reference._resize import Resize
 from narrowpass.reference._sampling import GridSample, Upsample
 
 Array = np.ndarray[Any, Any]
@@ -190,6 +193,7 @@ class Pad(OpRun):
 
 _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
     {
+        "AveragePool": (AveragePool, 1, _NEWEST),
         "BatchNormalization": (BatchNormalization, 7, 14),
         "Conv": (Conv, 1, _NEWEST),
         "ConvTranspose": (ConvTranspose, 1, _NEWEST),
@@ -211,7 +215,9 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "MaxPool": (MaxPool, 1, _NEWEST),
         "Optional": (Optional, 1, _NEWEST),
         "Pad": (Pad, 1, _NEWEST),
+        "QuantizeLinear": (QuantizeLinear, 10, _NEWEST),
         "RNN": (RecurrentOperator, 1, _NEWEST),
+        "Resize": (Resize, 11, _NEWEST),
         "Scan": (Scan, 1, _NEWEST),
         "Scatter": (Scatter, 1, _NEWEST),
         "SequenceMap": (SequenceMap, 1, _NEWEST),
