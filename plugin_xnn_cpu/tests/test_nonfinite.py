@@ -107,7 +107,7 @@ def test_extremes_in_another_layout():
 @pytest.mark.parametrize("exponent", [0.5, -0.5])
 def test_roots_as_powers(exponent):
     x = np.float32([-np.inf, np.inf, -0.0, 0.0, 4.0, -1.0, np.nan, 1e-41, 3e38])
-    model = one_node("Pow", [(9,), np.float32(exponent)])
+    model = one_node("Pow", [(9,), np.array(exponent, np.float32)])
     got = compile_model(model).run({"x0": x})["y0"]
     with np.errstate(all="ignore"):
         # The power of a double is libm's own, and not a root.
@@ -153,9 +153,11 @@ def test_attention_with_a_huge_operand(rows, keys, operand):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16], ids=lambda d: d.__name__)
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.uint16], ids=lambda d: d.__name__
+)
 def test_quantizing_what_is_not_finite(dtype):
     x = np.float32([np.inf, -np.inf, np.nan, 1e30, -1e30, 1.25, -3, 3e38])
-    model = one_node("QuantizeLinear", [(8,), np.float32(0.1), np.array(3, dtype)], 21)
+    model = one_node("QuantizeLinear", [(8,), np.array(0.1, np.float32), np.array(3, dtype)], 21)
     check(model, {"x0": x}, native=None, oracle="onnxruntime")
     check(model, {"x0": x}, native=None)

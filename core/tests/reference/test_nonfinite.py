@@ -37,7 +37,12 @@ def test_quantizing_channels_and_blocks():
         {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1},
         {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 0, 1], "ceil_mode": 1},
         {"kernel_shape": [2, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]},
-        {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_LOWER", "count_include_pad": 1},
+        {
+            "kernel_shape": [3, 3],
+            "strides": [2, 2],
+            "auto_pad": "SAME_LOWER",
+            "count_include_pad": 1,
+        },
     ],
 )
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ class Resize(OpRun):
             if exclude_outside or antialias:
                 weights /= weights.sum(axis=0)
             kept = np.clip(taps, 0, lengths[index] - 1)
-            total = np.zeros([counts[index] if a == axis else n for a, n in enumerate(result.shape)])
+            total = np.zeros(
+                [counts[index] if a == axis else n for a, n in enumerate(result.shape)]
+            )
             for tap, weight in zip(kept, weights, strict=True):
                 # What has no weight is not looked at: 0 times infinity is NaN.
                 part = np.take(result, tap, axis) * weight.reshape(shape)
@@ -103,9 +106,7 @@ def _factors(
     return [factor] * len(lengths), [math.floor(factor * length + 0.5) for length in lengths]
 
 
-def _places(
-    how: str, count: int, length: int, factor: float, region: tuple[float, float]
-) -> Array:
+def _places(how: str, count: int, length: int, factor: float, region: tuple[float, float]) -> Array:
     """Give where the elements of the result lie in the operand, along an axis."""
     index = np.arange(count, dtype=np.float64)
     whole = factor * length  # before it was rounded to a count
@@ -130,12 +131,14 @@ def _places(
     return (first + index * (last - first) / (whole - 1)) * (length - 1)
 
 
-_ROUNDED = {
-    "round_prefer_floor": lambda place: np.ceil(place - 0.5),
-    "round_prefer_ceil": lambda place: np.floor(place + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
+_ROUNDED: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {
+        "round_prefer_floor": lambda place: np.ceil(place - 0.5),
+        "round_prefer_ceil": lambda place: np.floor(place + 0.5),
+        "floor": np.floor,
+        "ceil": np.ceil,
+    }
+)
 
 
 def _weighted(place: Array, kind: str, scale: float, sharpness: float) -> tuple[Array, Array]:

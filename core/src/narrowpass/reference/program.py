@@ -56,7 +56,9 @@ class _Method:
         """Run the nodes on feeds that were checked."""
         # numpy checks indices before it uses them: others may write to a feed in between.
         own = {
-            name: value.copy() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else value
+            name: value.copy()
+            if isinstance(value, np.ndarray) and value.dtype.kind in "iu"
+            else value
             for name, value in feeds.items()
         }
         # Division by zero, overflow and NaN give what IEEE 754 says: no reason to warn.

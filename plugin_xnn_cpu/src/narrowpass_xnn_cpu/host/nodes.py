@@ -51,8 +51,8 @@ class HostNode:
             known = facts.constants() if evaluator.defaults else {}
             fed = [name for name in evaluator.defaults if name not in known]
             self.inputs = (*evaluator.inputs, *fed)
-            self._run: Callable[[dict[str, Any]], dict[str, Any]] = (
-                lambda values: evaluator.run({n: _own(value) for n, value in values.items()})
+            self._run: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: evaluator.run(
+                {n: _own(value) for n, value in values.items()}
             )
             return
         self.kernel = f"numpy {op.kind}"

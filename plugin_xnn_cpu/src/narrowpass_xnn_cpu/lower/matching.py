@@ -86,9 +86,9 @@ def narrows(node: ir.Node, facts: Facts) -> bool:
     """Tell whether a node is a Cast of float32 to a narrow type."""
     if node.op_type != "Cast" or node.domain:
         return False
-    return facts.dtype(node.inputs[0]) == ir.DataType.FLOAT and facts.dtype(
-        node.outputs[0]
-    ) in NARROW
+    return (
+        facts.dtype(node.inputs[0]) == ir.DataType.FLOAT and facts.dtype(node.outputs[0]) in NARROW
+    )
 
 
 def uncast(value: ir.Value | None, facts: Facts, *, narrowed: bool = False) -> ir.Value | None:

@@ -73,12 +73,10 @@ class Pooled(Step):
         )
         check_window(image, window.size, pads, window.dilations)
         reaches = [
-            (size - 1) * step + 1
-            for size, step in zip(window.size, window.dilations, strict=True)
+            (size - 1) * step + 1 for size, step in zip(window.size, window.dilations, strict=True)
         ]
         height, width = (
-            (image[1 + axis] + pads[axis] + pads[2 + axis] - reaches[axis])
-            // window.strides[axis]
+            (image[1 + axis] + pads[axis] + pads[2 + axis] - reaches[axis]) // window.strides[axis]
             + 1
             for axis in (0, 1)
         )

@@ -154,7 +154,7 @@ def _leaves_one(op: Op, facts: Facts, scales: Sequence[float] | None) -> bool:
     """Tell whether the height or width may become 1 while it is another one."""
     dims = (facts.dims(op.input(0)) or (None,) * 4)[2:]
     if scales is None:
-        sizes = facts.array(op.input(3))[2:]
+        sizes = [int(size) for size in facts.array(op.input(3))[2:]]
     else:
         # With a factor of 1 and more only one pixel becomes one; with others sizes are known.
         sizes = [

@@ -93,7 +93,11 @@ def _rows(root: ir.Node, facts: Facts) -> _Rows | None:
         return None
     nodes = [square, reduce, add]
     less = producer(uncast(operand, facts), "Sub")
-    mean = None if less is None else producer(uncast(less.inputs[1], facts, narrowed=True), "ReduceMean")
+    mean = (
+        None
+        if less is None
+        else producer(uncast(less.inputs[1], facts, narrowed=True), "ReduceMean")
+    )
     if less is not None and mean is not None and _is_of_rows(mean, facts):
         x = uncast(mean.inputs[0], facts)
         if x is not None and uncast(less.inputs[0], facts) is x:

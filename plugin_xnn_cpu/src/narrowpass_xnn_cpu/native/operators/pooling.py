@@ -33,9 +33,7 @@ class MaxPoolS8(Operator):
         top, left, bottom, right = pads
         handle = self._ffi.new("xnn_operator_t *")
         sizes = (top, right, bottom, left, *window, *strides, *dilations)
-        status = self._lib.xnn_create_max_pooling2d_nhwc_s8(
-            *sizes, -128, 127, self._flags, handle
-        )
+        status = self._lib.xnn_create_max_pooling2d_nhwc_s8(*sizes, -128, 127, self._flags, handle)
         self._created(status, handle)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
