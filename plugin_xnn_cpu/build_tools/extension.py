@@ -14,6 +14,9 @@ HEADERS += ("fp32_depthwise_kernels.h", "fp32_separable_kernels.h", "bf16_kernel
 HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "widened_kernels.h")
 HEADERS += ("workers.h", "weights.h", "tape.h")
 
+PYTHON = 'extern "Python" int np_let_signals_in(void *context);'
+"""What C calls in Python: `native/signals.py` has it."""
+
 _CONSTANT = re.compile(r"#define \w+ (?:0x)?[0-9a-fA-F]+u?$")
 
 
@@ -23,7 +26,7 @@ def declarations() -> str:
     for header in HEADERS:
         text = (CSRC / header).read_text(encoding="utf-8")
         lines += [x for x in text.splitlines() if not x.startswith("#") or _CONSTANT.match(x)]
-    return "\n".join(lines)
+    return "\n".join([*lines, PYTHON])
 
 
 # Without errno and traps loops over rintf and the like become vector code, and products and sums

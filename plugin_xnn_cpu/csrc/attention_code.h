@@ -30,9 +30,10 @@ INLINE size_t panel_width(size_t first, size_t all) {
   return left < COLUMNS * LANES ? left : COLUMNS * LANES;
 }
 
-/* As many rows as lanes, turned: out[d][n] = in[n][d]. Rows that are half of them apart exchange
+/* As many rows as lanes, turned and scaled: out[d][n] = in[n][d] · scale. Rows that are half of them apart exchange
  * halves, those a quarter apart quarters, and so on. */
-INLINE void turn(const float *in, ptrdiff_t in_stride, float *out, size_t out_stride) {
+INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
+                 size_t out_stride) {
   vec x[LANES];
   for (int i = 0; i < LANES; i++) x[i] = *(const vec *)(in + i * in_stride);
 #define NP_EXCHANGE(apart, first, second)                                         \
@@ -60,11 +61,12 @@ INLINE void turn(const float *in, ptrdiff_t in_stride, float *out, size_t out_st
   NP_EXCHANGE(2, NP_LIST(0, 1, 4, 5), NP_LIST(2, 3, 6, 7))
   NP_EXCHANGE(1, NP_LIST(0, 4, 2, 6), NP_LIST(1, 5, 3, 7))
 #endif
-  for (int i = 0; i < LANES; i++) *(vec *)(out + (size_t)i * out_stride) = x[i];
+  for (int i = 0; i < LANES; i++) *(vec *)(out + (size_t)i * out_stride) = x[i] * scale;
 }
 
-/* keys[n][d] to panels of columns: packed[panel][d][width], filled up with zeros. */
-INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth,
+/* keys[n][d] · scale to panels of columns: packed[panel][d][width], filled up with zeros. Scores that
+ * are scaled after they were summed up may be infinite before. */
+INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth, float scale,
                       float *packed) {
   for (size_t first = 0; first < keys;) {
     const size_t width = panel_width(first, keys);
@@ -75,13 +77,14 @@ INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t dept
     const size_t turned = squares == 0 ? 0 : depth / LANES * LANES;
     for (size_t n = 0; n < squares; n += LANES) {
       for (size_t d = 0; d < turned; d += LANES) {
-        turn(rows + (ptrdiff_t)n * stride + (ptrdiff_t)d, stride, packed + d * width + n, width);
+        turn(rows + (ptrdiff_t)n * stride + (ptrdiff_t)d, stride, scale, packed + d * width + n,
+             width);
       }
     }
     for (size_t d = 0; d < depth; d++) {
       const float *from = rows + (ptrdiff_t)d;
       for (size_t n = d < turned ? squares : 0; n < here; n++) {
-        packed[n] = from[(ptrdiff_t)n * stride];
+        packed[n] = from[(ptrdiff_t)n * stride] * scale;
       }
       for (size_t n = here; n < width; n++) packed[n] = 0.0f;
       packed += width;
@@ -284,7 +287,7 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
   float *scores = packed_values + p->keys * values;
   float *results = scores + p->block * keys;
   float sums[NP_ATTENTION_MOST_ROWS];
-  pack_keys(h.k, p->k_strides[3], p->keys, p->depth, packed_keys);
+  pack_keys(h.k, p->k_strides[3], p->keys, p->depth, p->scale, packed_keys);
   pack_values(h.v, p->v_strides[3], p->keys, p->values, packed_values);
   const size_t blocks = (last - first + p->block - 1) / p->block;
   for (size_t start = first, block = 0; start < last; start += p->block, block++) {

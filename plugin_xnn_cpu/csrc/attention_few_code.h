@@ -7,15 +7,17 @@
 #define BLOCK_FLOATS 512 /* that are copied at a time */
 #define AHEAD 2048        /* bytes of a cache that are asked for ahead */
 
-/* Scores of one query row with keys as they lie. */
+/* Scores of one query row, scaled, with keys as they lie. */
 INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
-                          size_t depth, float *scores) {
+                          size_t depth, float scale, float *scores) {
   const size_t whole = depth - depth % LANES;
   for (size_t n = 0; n < keys; n++, k += stride) {
     vec sums = splat(0.0f);
-    for (size_t d = 0; d < whole; d += LANES) sums += *(const vec *)(q + d) * *(const vec *)(k + d);
+    for (size_t d = 0; d < whole; d += LANES) {
+      sums += (*(const vec *)(q + d) * scale) * *(const vec *)(k + d);
+    }
     float sum = sum_of(sums);
-    for (size_t d = whole; d < depth; d++) sum += q[d] * k[d];
+    for (size_t d = whole; d < depth; d++) sum += (q[d] * scale) * k[d];
     scores[n] = sum;
   }
 }
@@ -51,7 +53,7 @@ INLINE void row_of_head(const np_attention_job *task, const float *q, const floa
                         const float *v, ptrdiff_t masked, float *scores, float *out) {
   const struct np_attention_params *p = task->params;
   float sum;
-  scores_of_row(q, k, p->k_strides[3], p->keys, p->depth, scores);
+  scores_of_row(q, k, p->k_strides[3], p->keys, p->depth, p->scale, scores);
   weigh(task, scores, 0, 1, masked, &sum);
   memset(out, 0, p->values * sizeof *out);
   add_values(scores, v, p->v_strides[3], p->keys, p->values, out);
@@ -95,12 +97,12 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
     copy_block(from, k + n * depth, here * depth, c->streamed);
     for (size_t m = 0; m < p->rows; m++) {
       scores_of_row(h.q + (ptrdiff_t)m * p->q_strides[3], from, (ptrdiff_t)depth, here, depth,
-                    scratch + m * wide + n);
+                    p->scale, scratch + m * wide + n);
     }
   }
   for (size_t m = 0; m < p->rows; m++) {
     scores_of_row(h.q + (ptrdiff_t)m * p->q_strides[3], k + past * depth, (ptrdiff_t)depth,
-                  p->keys - past, depth, scratch + m * wide + past);
+                  p->keys - past, depth, p->scale, scratch + m * wide + past);
     memset(h.out + (ptrdiff_t)m * p->out_strides[3], 0, values * sizeof *h.out);
   }
   weigh(task, scratch, wide, p->rows, h.masked, sums);

@@ -1,24 +1,23 @@
-/* Rows of scores, scaled and masked, to the weights of values, for one instruction set;
+/* Rows of scores, masked, to the weights of values, for one instruction set;
  * attention_code.h includes this. */
 
-/* One row of scores to scores · scale + mask, in place; gives the largest. There is room for whole
- * vectors: what is beyond `keys` becomes -infinity. */
-INLINE float mask_row(float *scores, size_t keys, float scale, const float *mask,
-                      const int step) {
+/* One row of scores to scores + mask, in place; gives the largest. There is room for whole vectors:
+ * what is beyond `keys` becomes -infinity. */
+INLINE float mask_row(float *scores, size_t keys, const float *mask, const int step) {
   const float alike = step ? 0.0f : mask[0];
   vec most[4]; /* a comparison takes long */
   for (int i = 0; i < 4; i++) most[i] = splat(-INFINITY);
   size_t n = 0;
   for (; n + 4 * LANES <= keys; n += 4 * LANES) {
     for (int i = 0; i < 4; i++) {
-      vec x = *(const vec *)(scores + n + i * LANES) * scale;
+      vec x = *(const vec *)(scores + n + i * LANES);
       x = step ? x + *(const vec *)(mask + n + i * LANES) : x + alike;
       *(vec *)(scores + n + i * LANES) = x;
       most[i] = larger(x, most[i]);
     }
   }
   for (; n + LANES <= keys; n += LANES) {
-    vec x = *(const vec *)(scores + n) * scale;
+    vec x = *(const vec *)(scores + n);
     x = step ? x + *(const vec *)(mask + n) : x + alike;
     *(vec *)(scores + n) = x;
     most[0] = larger(x, most[0]);
@@ -28,7 +27,7 @@ INLINE float mask_row(float *scores, size_t keys, float scale, const float *mask
     const size_t here = keys - n;
     vec added = splat(alike);
     if (step) memcpy(&added, mask + n, here * sizeof(float));
-    const vec x = *(const vec *)(scores + n) * scale + added;
+    const vec x = *(const vec *)(scores + n) + added;
     *(vec *)(scores + n) = choose(lanes < (int32_t)here, x, splat(-INFINITY));
     most[1] = larger(*(const vec *)(scores + n), most[1]);
   }
@@ -36,8 +35,8 @@ INLINE float mask_row(float *scores, size_t keys, float scale, const float *mask
 }
 
 /* The same with a mask of bytes: where they are not 0 is what they say of `fill`. */
-INLINE float choose_row(float *scores, size_t keys, float scale, const uint8_t *mask,
-                        const int step, const int filled, float fill) {
+INLINE float choose_row(float *scores, size_t keys, const uint8_t *mask, const int step,
+                        const int filled, float fill) {
   typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
   static const ivec lanes = {NP_NUMBERS};
   vec most = splat(-INFINITY);
@@ -50,7 +49,7 @@ INLINE float choose_row(float *scores, size_t keys, float scale, const uint8_t *
       memcpy(&read, mask + n, here);
     }
     const ivec set = __builtin_convertvector(read, ivec) != 0;
-    vec x = *(const vec *)(scores + n) * scale;
+    vec x = *(const vec *)(scores + n);
     x = filled ? choose(set, splat(fill), x) : choose(set, x, splat(fill));
     if (here < LANES) x = choose(lanes < (int32_t)here, x, splat(-INFINITY));
     *(vec *)(scores + n) = x;
@@ -59,23 +58,23 @@ INLINE float choose_row(float *scores, size_t keys, float scale, const uint8_t *
   return largest_of(most);
 }
 
-/* A row of scores, scaled and masked. */
+/* A row of scores, masked. */
 INLINE float mask_any(const struct np_attention_params *p, float *row, const void *mask,
                       ptrdiff_t offset) {
   static const float nothing = 0.0f;
   const int step = p->mask_strides[4] != 0;
   switch (p->mask) {
     case NP_MASK_NONE:
-      return mask_row(row, p->keys, p->scale, &nothing, 0);
+      return mask_row(row, p->keys, &nothing, 0);
     case NP_MASK_ADDED: {
       const float *added = (const float *)mask + offset;
-      return step ? mask_row(row, p->keys, p->scale, added, 1)
-                  : mask_row(row, p->keys, p->scale, added, 0);
+      return step ? mask_row(row, p->keys, added, 1)
+                  : mask_row(row, p->keys, added, 0);
     }
     default: {
       const uint8_t *chosen = (const uint8_t *)mask + offset;
       const int filled = p->mask == NP_MASK_FILLED;
-      return choose_row(row, p->keys, p->scale, chosen, step, filled, p->fill);
+      return choose_row(row, p->keys, chosen, step, filled, p->fill);
     }
   }
 }

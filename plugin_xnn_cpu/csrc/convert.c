@@ -76,9 +76,25 @@ static void f32_to_bf16(const float *in, uint16_t *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = rounded(in[i]);
 }
 
+NP_FOR_EACH_CPU
+static void round_to_f16(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) out[i] = widened(halved(in[i]));
+}
+
+NP_FOR_EACH_CPU
+static void round_to_bf16(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) out[i] = float_of((uint32_t)rounded(in[i]) << 16);
+}
+
 static void part(void *context, size_t start, size_t count) {
   const job *task = context;
   switch (task->params->conversion) {
+    case NP_CONVERT_ROUND_TO_F16:
+      round_to_f16((const float *)task->in + start, (float *)task->out + start, count);
+      break;
+    case NP_CONVERT_ROUND_TO_BF16:
+      round_to_bf16((const float *)task->in + start, (float *)task->out + start, count);
+      break;
     case NP_CONVERT_F16_TO_F32:
       f16_to_f32((const uint16_t *)task->in + start, (float *)task->out + start, count);
       break;

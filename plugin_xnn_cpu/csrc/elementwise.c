@@ -32,7 +32,7 @@ int np_add_clamp(const void *params, const void *const *inputs, void *out, np_wo
   job task = {p, inputs[0], inputs[1], out};
   if (p->count == 0) return 0;
   np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, add_clamp_part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
+  np_divide_tiles(used, add_clamp_part, &task, p->count, TILE, 0);
   return 0;
 }
 

@@ -65,12 +65,15 @@ NP_INLINE float exponential_of(float x) {
 }
 
 /* log of m · 2^e with m in [sqrt(1/2), sqrt(2)): x - x²/2 + x³ · a polynomial in x = m - 1, with the
- * coefficients of S. Moshier's Cephes library. Numbers below the least normal one count as 0. */
+ * coefficients of S. Moshier's Cephes library. Subnormal numbers are made normal first. */
 NP_INLINE float logarithm_of(float x) {
-  int32_t bits;
-  memcpy(&bits, &x, sizeof bits);
+  int32_t given, bits;
+  memcpy(&given, &x, sizeof given);
+  const int tiny = (given & 0x7fffffff) < 0x00800000;
+  const float normal = tiny ? x * 0x1p24f : x;
+  memcpy(&bits, &normal, sizeof bits);
   const uint32_t moved = (uint32_t)bits - 0x3f3504f3u; /* sqrt(1/2) */
-  const float e = (float)((int32_t)moved >> 23);
+  const float e = (float)((int32_t)moved >> 23) - (tiny ? 24.0f : 0.0f);
   const uint32_t rest = (uint32_t)bits - (moved & ~0x7fffffu);
   float m;
   memcpy(&m, &rest, sizeof m);
@@ -87,9 +90,9 @@ NP_INLINE float logarithm_of(float x) {
   const float square = m * m;
   float result = p * m * square - 2.12194440e-4f * e; /* ln 2 in two parts */
   result = (m + (result - 0.5f * square)) + 0.693359375f * e;
-  result = bits >= 0x7f800000 ? x : result;           /* infinity and NaN */
-  result = bits < 0 ? NAN : result;                   /* below 0 */
-  return (bits & 0x7fffffff) < 0x00800000 ? -INFINITY : result;
+  result = given >= 0x7f800000 ? x : result; /* infinity and NaN */
+  result = given < 0 ? NAN : result;         /* below 0 */
+  return (given & 0x7fffffff) == 0 ? -INFINITY : result;
 }
 
 NP_FOR_EACH_CPU
@@ -118,6 +121,22 @@ static void logarithm(const float *in, float *out, size_t count) {
 NP_FOR_EACH_CPU
 static void square_root(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = sqrtf(in[i]);
+}
+
+/* As pow has it: the powers of -0 are those of 0, and those of -infinity those of infinity. */
+NP_INLINE float root_of(float x) {
+  const float root = sqrtf(x == 0.0f ? 0.0f : x);
+  return x == -INFINITY ? INFINITY : root;
+}
+
+NP_FOR_EACH_CPU
+static void roots(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) out[i] = root_of(in[i]);
+}
+
+NP_FOR_EACH_CPU
+static void inverse_roots(const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) out[i] = 1.0f / root_of(in[i]);
 }
 
 NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t count, float slope,
@@ -194,6 +213,12 @@ static void part(void *context, size_t start, size_t count) {
     case NP_FUNCTION_LOG:
       logarithm(in, out, count);
       break;
+    case NP_FUNCTION_ROOT:
+      roots(in, out, count);
+      break;
+    case NP_FUNCTION_INVERSE_ROOT:
+      inverse_roots(in, out, count);
+      break;
     default:
       square_root(in, out, count);
   }
@@ -204,7 +229,9 @@ int np_function(const void *params, const void *const *inputs, void *out, np_wor
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
   np_workers *const used = p->count * 4 < NP_SMALL / 4 ? NULL : workers;
-  np_divide_tiles(used, part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
+  /* The logistic function counts on powers of e to vanish; for the others all numbers count. */
+  const int vanish = p->function == NP_FUNCTION_SIGMOID || p->function == NP_FUNCTION_SILU;
+  np_divide_tiles(used, part, &task, p->count, TILE, vanish ? NP_DISABLE_DENORMALS : 0);
   return 0;
 }
 

@@ -8,46 +8,41 @@ typedef struct {
   const char *in;
   const void *indices;
   char *out;
+  atomic_int outside; /* whether an index asks for a row that is not there */
 } job;
 
-/* The row that index i asks for, of `count`; negative ones count from the end. */
+/* The row that index i asks for, of `count`, or -1 where there is none; negative ones count from the
+ * end. Indices may lie where others write meanwhile: each is read once, and what was read checked. */
 static int64_t row_at(const void *indices, size_t index_size, size_t i, size_t count) {
-  const int64_t at = index_size == 8 ? ((const int64_t *)indices)[i]
-                                     : (int64_t)((const int32_t *)indices)[i];
-  return at < 0 ? at + (int64_t)count : at;
-}
-
-/* Whether all of `indices` ask for rows that are there. */
-static int inside(const void *indices, size_t index_size, size_t number, size_t count) {
-  for (size_t i = 0; i < number; i++) {
-    const int64_t at = row_at(indices, index_size, i, count);
-    if (at < 0 || at >= (int64_t)count) return 0;
-  }
-  return 1;
+  const int64_t read = index_size == 8 ? ((const volatile int64_t *)indices)[i]
+                                       : (int64_t)((const volatile int32_t *)indices)[i];
+  const int64_t at = read < 0 ? read + (int64_t)count : read;
+  return at >= 0 && at < (int64_t)count ? at : -1;
 }
 
 static void rows(void *context, size_t start, size_t count) {
-  const job *task = context;
+  job *task = context;
   const struct np_gather_params *p = task->params;
   for (size_t row = start; row < start + count; row++) {
     const size_t outer = row / p->indices;
-    const size_t at =
-        (size_t)row_at(task->indices, p->index_size, row % p->indices, p->axis);
-    memcpy(task->out + row * p->row_bytes, task->in + (outer * p->axis + at) * p->row_bytes,
-           p->row_bytes);
+    const int64_t at = row_at(task->indices, p->index_size, row % p->indices, p->axis);
+    if (at < 0) {
+      atomic_store_explicit(&task->outside, 1, memory_order_relaxed);
+      return;
+    }
+    memcpy(task->out + row * p->row_bytes,
+           task->in + (outer * p->axis + (size_t)at) * p->row_bytes, p->row_bytes);
   }
 }
 
 int np_gather(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gather_params *p = params;
-  if (!inside(inputs[1], p->index_size, p->indices, p->axis)) return NP_STATUS_INDEX;
   const size_t total = p->outer * p->indices;
-  if (total == 0 || p->row_bytes == 0) return 0;
-  job task = {p, inputs[0], inputs[1], out};
+  job task = {p, inputs[0], inputs[1], out, 0};
   np_workers *const used = total * p->row_bytes < NP_SMALL ? NULL : workers;
-  const size_t tile = 1 + NP_SMALL / 4 / p->row_bytes;
+  const size_t tile = 1 + NP_SMALL / 4 / (p->row_bytes > 0 ? p->row_bytes : 1);
   np_divide_tiles(used, rows, &task, total, tile, 0);
-  return 0;
+  return task.outside ? NP_STATUS_INDEX : 0;
 }
 
 typedef struct {
@@ -56,6 +51,7 @@ typedef struct {
   const void *indices;
   const float *scales;
   float *out;
+  atomic_int outside;
 } scaled_job;
 
 NP_FOR_EACH_CPU
@@ -64,10 +60,15 @@ static void scaled_row(const int8_t *row, float scale, float *out, size_t count)
 }
 
 static void scaled_rows(void *context, size_t start, size_t count) {
-  const scaled_job *task = context;
+  scaled_job *task = context;
   const struct np_gather_s8_params *p = task->params;
   for (size_t i = start; i < start + count; i++) {
-    const size_t at = (size_t)row_at(task->indices, p->index_size, i, p->rows);
+    const int64_t found = row_at(task->indices, p->index_size, i, p->rows);
+    if (found < 0) {
+      atomic_store_explicit(&task->outside, 1, memory_order_relaxed);
+      return;
+    }
+    const size_t at = (size_t)found;
     scaled_row(task->table + at * p->row_size, task->scales[at * p->scale_step],
                task->out + i * p->row_size, p->row_size);
   }
@@ -75,10 +76,9 @@ static void scaled_rows(void *context, size_t start, size_t count) {
 
 int np_gather_s8(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gather_s8_params *p = params;
-  if (!inside(inputs[1], p->index_size, p->indices, p->rows)) return NP_STATUS_INDEX;
-  scaled_job task = {p, inputs[0], inputs[1], inputs[2], out};
+  scaled_job task = {p, inputs[0], inputs[1], inputs[2], out, 0};
   np_workers *const used = p->indices * p->row_size * sizeof(float) < NP_SMALL ? NULL : workers;
   const size_t tile = 1 + NP_SMALL / 16 / p->row_size;
   np_divide_tiles(used, scaled_rows, &task, p->indices, tile, 0);
-  return 0;
+  return task.outside ? NP_STATUS_INDEX : 0;
 }

@@ -98,6 +98,9 @@ struct np_add_clamp_params {
 #define NP_FUNCTION_SQRT 3
 #define NP_FUNCTION_LOG 4
 
+#define NP_FUNCTION_ROOT 5         /* to the power of 0.5: infinity of -infinity, where sqrt is NaN */
+#define NP_FUNCTION_INVERSE_ROOT 6 /* to the power of -0.5 */
+
 /* out[i] = function(x[i]). */
 struct np_function_params {
   size_t count;
@@ -132,12 +135,51 @@ struct np_interleave_params {
   size_t element_size;
 };
 
+/* The greatest elements, or the means, of windows of [batch, height, width, channels]. Pads are
+ * above and to the left, and count for nothing; a window has an element in the image. */
+struct np_pool_params {
+  size_t batch;
+  size_t height;
+  size_t width;
+  size_t channels;
+  size_t out_height;
+  size_t out_width;
+  size_t window[2];
+  size_t strides[2];
+  size_t dilations[2];
+  size_t pads[2];
+  int32_t maximum;
+};
+
+/* Sizes and strides of some axes, the last one changing fastest. */
+struct np_extremes_axes {
+  size_t rank;
+  size_t sizes[8];
+  ptrdiff_t strides[8];
+};
+
+/* The greatest, or least, elements along axes. The innermost axis is dense: `columns` results lie
+ * along it, or where these are 0, `row` elements of which each result is made. The other axes are
+ * `kept` or `reduced`, in order, with so many elements; a part is a `tile` of results. */
+struct np_extremes_params {
+  struct np_extremes_axes kept;
+  struct np_extremes_axes reduced;
+  size_t kept_count;
+  size_t reduced_count;
+  size_t columns;
+  size_t row;
+  size_t tile;
+  int32_t least;
+};
+
 #define NP_CONVERT_F16_TO_F32 0
 #define NP_CONVERT_F32_TO_F16 1
 #define NP_CONVERT_BF16_TO_F32 2
 #define NP_CONVERT_F32_TO_BF16 3
+#define NP_CONVERT_ROUND_TO_F16 4 /* float32 with the values of the narrower type */
+#define NP_CONVERT_ROUND_TO_BF16 5
 
-/* out[i] = in[i], rounded to nearest even where it is narrower. */
+/* out[i] = in[i], rounded to nearest even where it is narrower; infinity where that is too large. */
 struct np_convert_params {
   size_t count;
   int32_t conversion;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "run.h"
+#include "stopping.h"
 
 static uint64_t now(void) {
   struct timespec time;
@@ -31,10 +32,6 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
     case NP_BATCH_MATMUL:
       return xnn_setup_batch_matrix_multiply_nc_f32(step->op, workspace, a,
                                                     buffers[step->inputs[1]], out);
-    case NP_MAX_POOL:
-      return xnn_setup_max_pooling2d_nhwc_f32(step->op, a, out);
-    case NP_AVERAGE_POOL:
-      return xnn_setup_average_pooling2d_nhwc_f32(step->op, a, out);
     case NP_REDUCE:
       /* Workspace is for accumulators wider than the output; given one, fp32 jumps to NULL. */
       return xnn_setup_reduce_nd(step->op, NULL, a, out);
@@ -136,6 +133,10 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_scatter_rows(step->params, inputs, out, workers);
     case NP_GATE:
       return np_gate(step->params, inputs, out, workers);
+    case NP_POOL:
+      return np_pool(step->params, inputs, out, workers);
+    case NP_EXTREMES:
+      return np_extremes(step->params, inputs, out, workers);
     case NP_ROTARY:
       return np_rotary(step->params, inputs, out, workers);
     case NP_ATTENTION:
@@ -193,6 +194,9 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
         status = xnn_run_operator(step->op, step->alone ? NULL : np_workers_pool(workers));
       }
     }
+    if (status == 0 && (np_stopped() || (np_stop_due() && np_stop_ask()))) {
+      status = NP_STATUS_STOPPED;
+    }
     if (status != 0) {
       *failed = i;
       return status;
@@ -207,9 +211,13 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
 }
 
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
-           np_workers *workers, uint64_t *nanoseconds, size_t *failed) {
+           np_workers *workers, uint64_t *nanoseconds, size_t *failed, int (*ask)(void *context),
+           void *context) {
+  np_stop stop = {.ask = ask, .context = context};
+  np_stop *outer = np_stop_begin(&stop);
   np_workers_begin(workers);
   const int status = run_steps(steps, count, buffers, workspace, workers, nanoseconds, failed);
   np_workers_end(workers);
+  np_stop_end(outer);
   return status;
 }

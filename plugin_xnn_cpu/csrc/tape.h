@@ -18,8 +18,6 @@ enum np_call {
   NP_DECONVOLUTION = 3,
   NP_FULLY_CONNECTED = 4,
   NP_BATCH_MATMUL = 5,
-  NP_MAX_POOL = 6,
-  NP_AVERAGE_POOL = 7,
   NP_REDUCE = 8,
   NP_SOFTMAX = 9,
   NP_PAD = 10,
@@ -58,6 +56,8 @@ enum np_call {
   NP_SCATTER_ROWS = 48,
   NP_CACHED_ATTENTION = 49,
   NP_GATE = 55,
+  NP_POOL = 56,
+  NP_EXTREMES = 57,
 
   NP_OBSERVE = 60, /* writes nothing to its output */
 
@@ -80,6 +80,7 @@ enum np_call {
 /* Statuses of ours, beside those of XNNPACK. */
 #define NP_STATUS_INDEX 100
 #define NP_STATUS_CALL 101
+#define NP_STATUS_STOPPED 102
 
 typedef struct {
   int32_t call;       /* enum np_call */
@@ -94,8 +95,13 @@ typedef struct {
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'
  * reshape and the kernels' parameters asked for; `workers` may be NULL for none.
  * Where `nanoseconds` is not NULL, each step's time goes there. Gives 0, or the status of the step
- * whose index is then in `failed`. */
+ * whose index is then in `failed`.
+ *
+ * Where `ask` is not NULL it is asked some fifty times a second, by the thread that calls, between
+ * steps and between the parts of our kernels. Anything but 0 ends the run with NP_STATUS_STOPPED; what
+ * it would have computed is then undefined. An operator of XNNPACK is computed to its end. */
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
-           np_workers *workers, uint64_t *nanoseconds, size_t *failed);
+           np_workers *workers, uint64_t *nanoseconds, size_t *failed, int (*ask)(void *context),
+           void *context);
 
 #endif

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "spin.h"
+#include "stopping.h"
 
 /* The gate: members within are counted in its low bits, then a bit for an open job, then the job's
  * number. */
@@ -47,11 +48,29 @@ void np_team_begin(np_team *team, size_t size, np_share *shares) {
   team->shares = shares;
 }
 
+/* Leave nothing of a job for anybody to begin. */
+static void drop(np_team *team) {
+  for (size_t n = 0; n < team->size; n++) {
+    atomic_store_explicit(&team->shares[n].next, team->shares[n].end, memory_order_relaxed);
+  }
+}
+
+typedef __typeof__(disable_denormals(0)) np_modes;
+
+/* Whether the caller's run is stopped, asked with floating point as the caller had it. */
+static int stops(np_modes before, int disable) {
+  if (!np_stop_due()) return 0;
+  restore(before);
+  const int stopped = np_stop_ask();
+  disable_denormals(disable);
+  return stopped;
+}
+
 static void compute(np_team *team, size_t thread) {
   const int disable = team->disable_denormals;
   np_part *part = team->part;
   void *context = team->context;
-  const __typeof__(disable_denormals(0)) before = disable_denormals(disable);
+  const np_modes before = disable_denormals(disable);
   for (size_t n = 0; n < team->size; n++) {
     np_share *share = &team->shares[(thread + n) % team->size];
     /* Looked at first, so that a share that is used up stays where it is read. */
@@ -59,6 +78,7 @@ static void compute(np_team *team, size_t thread) {
       const size_t index = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
       if (index >= share->end) break;
       part(context, thread, index);
+      if (thread == 0 && stops(before, disable)) drop(team);
     }
   }
   restore(before);
@@ -113,7 +133,10 @@ void np_team_join(np_team *team, size_t thread, uint64_t *seen) {
 }
 
 void np_compute_alone(np_part *part, void *context, size_t count, int disable) {
-  const __typeof__(disable_denormals(0)) before = disable_denormals(disable);
-  for (size_t index = 0; index < count; index++) part(context, 0, index);
+  const np_modes before = disable_denormals(disable);
+  for (size_t index = 0; index < count; index++) {
+    part(context, 0, index);
+    if (stops(before, disable)) break;
+  }
   restore(before);
 }

@@ -34,7 +34,8 @@ void np_team_begin(np_team *team, size_t size, np_share *shares);
 /* Open a job of `count` parts; 0 where the team has one already. */
 int np_team_open(np_team *team, np_part *part, void *context, size_t count, int disable_denormals);
 
-/* Compute parts of the open job as its caller until all are done, and close it. */
+/* Compute parts of the open job as its caller until all are done, and close it. Where the caller's
+ * run is stopped meanwhile, those that nobody has begun are left out: see stopping.h. */
 void np_team_close(np_team *team);
 
 /* Whether there is a job that this member has not seen: `seen` is 0 at first. */
@@ -43,7 +44,7 @@ int np_team_calls(const np_team *team, uint64_t seen);
 /* Compute parts of the open job as member `thread`, if it is still open. */
 void np_team_join(np_team *team, size_t thread, uint64_t *seen);
 
-/* Compute all parts as thread 0. */
+/* Compute all parts as thread 0, or as many as there are before the run is stopped. */
 void np_compute_alone(np_part *part, void *context, size_t count, int disable_denormals);
 
 #endif

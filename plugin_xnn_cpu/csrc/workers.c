@@ -11,6 +11,7 @@
 
 #include "run.h"
 #include "spin.h"
+#include "stopping.h"
 #include "team.h"
 
 #define CACHE_LINES 128
@@ -193,6 +194,7 @@ static void wake(np_workers *workers, size_t wanted) {
 
 void np_divide(np_workers *workers, np_part *part, void *context, size_t count, int32_t flags) {
   const int disable = (flags & NP_DISABLE_DENORMALS) != 0;
+  if (np_stopped()) return; /* what an earlier job of the kernel has not computed */
   if (workers == NULL || count < 2 ||
       !np_team_open(&workers->team, part, context, count, disable)) {
     np_compute_alone(part, context, count, disable);

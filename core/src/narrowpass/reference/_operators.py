@@ -38,7 +38,9 @@ from narrowpass.reference._pools import (
     LpPool,
     MaxPool,
 )
+from narrowpass.reference._quantization import QuantizeLinear
 from narrowpass.reference._recurrent import RecurrentOperator
+from narrowpass.reference._resize import Resize
 from narrowpass.reference._sampling import GridSample, Upsample
 
 Array = np.ndarray[Any, Any]
@@ -234,7 +236,9 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "NonMaxSuppression": (NonMaxSuppression, 10, _NEWEST),
         "Optional": (Optional, 1, _NEWEST),
         "Pad": (Pad, 1, _NEWEST),
+        "QuantizeLinear": (QuantizeLinear, 10, _NEWEST),
         "RNN": (RecurrentOperator, 1, _NEWEST),
+        "Resize": (Resize, 11, _NEWEST),
         "Scan": (Scan, 1, _NEWEST),
         "Scatter": (Scatter, 1, _NEWEST),
         "ReduceLogSum": (ReduceLogSum, 1, _NEWEST),

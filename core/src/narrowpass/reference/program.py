@@ -55,10 +55,17 @@ class _Method:
         self, feeds: Mapping[str, Value], wanted: Sequence[str], seconds: list[float] | None = None
     ) -> dict[str, Value]:
         """Run the nodes on feeds that were checked."""
+        # numpy checks indices before it uses them: others may write to a feed in between.
+        own = {
+            name: value.copy()
+            if isinstance(value, np.ndarray) and value.dtype.kind in "iu"
+            else value
+            for name, value in feeds.items()
+        }
         # Division by zero, overflow and NaN give what IEEE 754 says: no reason to warn.
         with np.errstate(all="ignore"):
             return self.evaluator.evaluate(
-                {**self.constants, **feeds}, frozenset(wanted), seconds=seconds
+                {**self.constants, **own}, frozenset(wanted), seconds=seconds
             )
 
 

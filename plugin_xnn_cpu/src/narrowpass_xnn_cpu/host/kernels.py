@@ -154,6 +154,7 @@ def _gather(op: Op) -> Kernel:
     return run
 
 
+# numpy checks arrays of indices before it uses them: others may write to a feed in between.
 @_kernel("GatherElements", since=11, dtypes=_ALL | _WIDENED)
 def _gather_elements(op: Op) -> Kernel:
     axis = op.get("axis", 0)
@@ -163,7 +164,7 @@ def _gather_elements(op: Op) -> Kernel:
             slice(None) if i == axis % data.ndim else slice(0, size)
             for i, size in enumerate(indices.shape)
         )
-        return np.take_along_axis(data[part], indices, axis)
+        return np.take_along_axis(data[part], indices.copy(), axis)
 
     return run
 
@@ -173,6 +174,7 @@ def _gather_nd(op: Op) -> Kernel:
     batched = op.get("batch_dims", 0)
 
     def run(data: Array, indices: Array) -> Array:
+        indices = indices.copy()  # see GatherElements
         depth = indices.shape[-1]
         if data.shape[:batched] != indices.shape[:batched]:
             raise ValueError(

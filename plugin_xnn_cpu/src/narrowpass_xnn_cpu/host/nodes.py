@@ -54,7 +54,9 @@ class HostNode:
             known = facts.constants() if evaluator.defaults else {}
             fed = [name for name in evaluator.defaults if name not in known]
             self.inputs = (*evaluator.inputs, *fed)
-            self._run: Callable[[dict[str, Any]], dict[str, Any]] = evaluator.run
+            self._run: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: evaluator.run(
+                {n: _own(value) for n, value in values.items()}
+            )
             return
         self.kernel = f"numpy {op.kind}"
         self.inputs = tuple(dict.fromkeys(name for name in self.operands if name))
@@ -84,6 +86,14 @@ class HostNode:
         values = dict(zip(self.operands, given, strict=True))
         made = self._run({name: value for name, value in values.items() if name})
         return [np.asarray(made[name], order="C") for name in self.outputs]
+
+
+def _own(value: Any) -> Any:
+    """Give a copy of what may be indices: numpy checks them before it uses them.
+
+    They may be a feed, which others may write to in between.
+    """
+    return value.copy() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else value
 
 
 @dataclass

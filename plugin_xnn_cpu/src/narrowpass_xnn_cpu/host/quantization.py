@@ -1,7 +1,7 @@
 """QuantizeLinear and DequantizeLinear in numpy, per tensor and per channel.
 
 As the specification says: x / scale is rounded to nearest even, the zero point added, the sum
-saturated; and (x - zero point) · scale.
+saturated, where NaN becomes the least integer; and (x - zero point) · scale.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def quantized(x: Array, scale: Array, zero: Array | None, axis: int, dtype: np.d
     rounded = np.rint(x / _along(scale, x, axis))
     if zero is not None:
         rounded = rounded + _along(zero, x, axis).astype(np.float32)
-    return np.clip(rounded, limits.min, limits.max).astype(dtype)
+    kept = np.clip(rounded, limits.min, limits.max)
+    return np.where(np.isnan(kept), limits.min, kept).astype(dtype)
 
 
 def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: int = 0) -> Array:

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.steps import Converted, Observed, Permute
+from narrowpass_xnn_cpu.lower.steps import Converted, Observed, Permute, Reshaped
 from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -55,6 +55,7 @@ class Builder:
         self._fixed: dict[str, Slot] = {}
         self._constants: dict[tuple[str, Perm, int], Slot] = {}
         self._made: dict[Hashable, Slot] = {}
+        self._exact: dict[Slot, ir.DataType] = {}
         self._op: Op | None = None
         self.primary: dict[str, Perm] = {}
 
@@ -101,6 +102,7 @@ class Builder:
                 converted = Slot(name, computed)
                 self._items.append(Converted(slot, converted))
                 slot = converted
+                self.set_exact(slot, self.facts.dtype(value))
             self._place(value, slot, identity(self.rank(value)))
         known = self._slots[name]
         if perm is None:
@@ -112,6 +114,7 @@ class Builder:
             moves = tuple(source.index(axis) for axis in perm)
             step = Permute(known[source], slot, moves)
             self._items.append(step)
+            self.set_exact(slot, self._exact.get(known[source]))
             self._place(value, slot, perm)
         return known[perm]
 
@@ -166,9 +169,20 @@ class Builder:
             if self._op.unfit and self._op.unfit not in step.precision:
                 step.precision = f"{step.precision or 'float32'}: {self._op.unfit}"
         self._items.append(step)
+        if isinstance(step, Permute | Reshaped):
+            self.set_exact(step.output, self._exact.get(step.inputs[0]))
         if value is not None:
             self.alias(value, step.output, perm)
         return step.output
+
+    def set_exact(self, slot: Slot, dtype: ir.DataType | None) -> None:
+        """Say that all elements of a slot of float32 are such as a narrow type has."""
+        if dtype in NARROW:
+            self._exact[slot] = dtype
+
+    def is_exact(self, slot: Slot, dtype: ir.DataType) -> bool:
+        """Tell whether all elements of a slot of float32 surely are such as `dtype` has."""
+        return self._exact.get(slot) == dtype
 
     def derived(self, slot: Slot, what: Hashable, make: Callable[[Slot], Step]) -> Slot:
         """Give what a step makes of a slot; all that ask for the same share it.

@@ -12,7 +12,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Permute, Reshaped
+from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Permute, Reshaped, Rounded
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -307,10 +307,10 @@ def _pow(op: Op, builder: Builder) -> None:
         step = Pairwise(square, slot, builder.new(op.output), "multiply")
         builder.emit(step, op.output, perm)
         return
-    if exponent == 0.5:
-        function(op, builder, "sqrt")
+    if exponent == 2.0:
+        unary(op, builder, "square")
     else:
-        unary(op, builder, "square" if exponent == 2.0 else "reciprocal_square_root")
+        function(op, builder, "root" if exponent == 0.5 else "inverse root")
 
 
 @lowers("Reciprocal", check=_check_floats)
@@ -380,9 +380,25 @@ def _check_cast(op: Op, facts: Facts) -> str | None:
 
 @lowers("Cast", check=_check_cast)
 def _cast(op: Op, builder: Builder) -> None:
-    given = op.required(0)
-    if builder.facts.is_float(given):
+    """Round where the model does: a value of a narrow type is computed with in float32.
+
+    What other operators make of a narrow type stays as it is until it leaves the partition, or
+    until a Cast asks for its type.
+    """
+    given, facts = op.required(0), builder.facts
+    source, target = facts.dtype(given), facts.dtype(op.output)
+    if facts.is_float(given):
         perm = builder.layout(given)
-        builder.alias(op.output, builder.at(given, perm), perm)
-        return
-    builder.emit(ToFloat(builder.stored(given), builder.new(op.output)), op.output)
+        slot = builder.at(given, perm)
+    else:
+        perm = identity(builder.rank(given))
+        slot = builder.emit(ToFloat(builder.stored(given), builder.scratch(op.output)))
+    # What only leaves the partition is rounded there.
+    leaves = not op.output.uses()
+    for dtype in (source, None if leaves else target):
+        narrow = dtype in NARROW and source != target
+        if dtype is None or not narrow or builder.is_exact(slot, dtype):
+            continue
+        slot = builder.emit(Rounded(slot, builder.scratch(op.output), dtype.numpy()))
+        builder.set_exact(slot, dtype)
+    builder.alias(op.output, slot, perm)

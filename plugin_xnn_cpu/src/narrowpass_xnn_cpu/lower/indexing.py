@@ -112,7 +112,8 @@ def _gather(op: Op, builder: Builder) -> None:
         table = builder.constant_slot(given.name or "", narrow.array())
         taken = Slot(op.output.name or "", table.dtype)
         builder.emit(Gathered(table, builder.at(indices), taken, axis))
-        builder.emit(Converted(taken, builder.new(op.output)), op.output)
+        slot = builder.emit(Converted(taken, builder.new(op.output)), op.output)
+        builder.set_exact(slot, builder.facts.dtype(op.output))
         return
     step = Gathered(builder.at(given), builder.at(indices), builder.new(op.output), axis)
     builder.emit(step, op.output)

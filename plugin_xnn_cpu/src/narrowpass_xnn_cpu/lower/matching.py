@@ -70,10 +70,41 @@ def is_swap(transpose: ir.Node, facts: Facts) -> bool:
     return (list(range(rank))[::-1] if perm is None else list(perm.as_ints())) == axes
 
 
-def uncast(value: ir.Value | None, facts: Facts) -> ir.Value | None:
-    """Look behind casts between floats: what lies between is float32 here."""
+def widens(node: ir.Node, facts: Facts) -> bool:
+    """Tell whether a node is a Cast between floats that rounds nothing.
+
+    What an operator makes of a narrow type is computed in float32, and may be read so by what is
+    computed together with it.
+    """
+    if node.op_type != "Cast" or node.domain or not facts.is_float(node.inputs[0]):
+        return False
+    source, target = facts.dtype(node.inputs[0]), facts.dtype(node.outputs[0])
+    return source == target or (source in NARROW and target == ir.DataType.FLOAT)
+
+
+def narrows(node: ir.Node, facts: Facts) -> bool:
+    """Tell whether a node is a Cast of float32 to a narrow type."""
+    if node.op_type != "Cast" or node.domain:
+        return False
+    return (
+        facts.dtype(node.inputs[0]) == ir.DataType.FLOAT and facts.dtype(node.outputs[0]) in NARROW
+    )
+
+
+def uncast(value: ir.Value | None, facts: Facts, *, narrowed: bool = False) -> ir.Value | None:
+    """Look behind casts between floats that round nothing: what lies between is float32 here.
+
+    Args:
+        value: what is looked at.
+        facts: of the graph.
+        narrowed: whether `value` may have been rounded to a narrow type for the one operator that
+            reads it. Of such a type it is; what is then widened again is to be rounded.
+    """
     node = producer(value, "Cast")
-    while node is not None and facts.is_float(node.inputs[0]) and facts.is_float(node.outputs[0]):
+    if narrowed and node is not None and narrows(node, facts):
+        value = node.inputs[0]
+        node = producer(value, "Cast")
+    while node is not None and widens(node, facts):
         value = node.inputs[0]
         node = producer(value, "Cast")
     return value

@@ -11,41 +11,76 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduced
 from narrowpass_xnn_cpu.lower.shape import check_moved
-from narrowpass_xnn_cpu.native.operators import AveragePool, MaxPool, Pad
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators import MaxPoolS8, Pad
+from narrowpass_xnn_cpu.native.operators.base import check_window, checked_pixels, checked_shape
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 class Pooled(Step):
-    """A pooling over windows; the operator is made for the sizes, on which ceil_mode depends."""
+    """A pooling over windows; pads depend on the sizes, where these are rounded up."""
 
     def __init__(self, given: Slot, output: Slot, window: Window, *, maximum: bool, ceil: bool):
         super().__init__([given], output)
-        self.kernel = "xnn max pooling" if maximum else "xnn average pooling"
+        of_bytes = output.dtype.itemsize == 1
+        self.kernel = "average pooling" if not maximum else "max pooling"
+        if of_bytes:
+            self.kernel = f"xnn {self.kernel}"
+        self._of_bytes = of_bytes
         self._window = window
         self._maximum = maximum
         self._ceil = ceil
-        self._operators: dict[tuple[int, ...], MaxPool | AveragePool] = {}
+        self._operators: dict[tuple[int, ...], MaxPoolS8] = {}
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
         (shape,) = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
         self._window.check(image)
-        pads = self._pads(image)
-        operator = self._operators.get(pads)
-        if operator is None:
-            window = self._window
-            if self._maximum:
-                size = self.output.dtype.itemsize
-                operator = MaxPool(window.size, pads, window.strides, window.dilations, size)
-            else:
-                operator = AveragePool(window.size, pads, window.strides)
-            self._operators = {pads: operator}
         # An empty batch has an output too, of a size that only a full one tells.
-        height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+        full = (max(1, image[0]), *image[1:])
+        pads = self._pads(image)
+        if self._of_bytes:
+            height, width = self._of(pads).reshape(full, sizing.pool)
+        else:
+            height, width = self._counts(full, pads)
         line: Shape = (image[0], width, image[3])
         result: Shape = (image[0], height, width, image[3]) if len(shape) == 4 else line
-        return Run(result, operator.call if image[0] else "", operator)
+        if not image[0]:
+            return Run(result)
+        if self._of_bytes:
+            return Run(result, self._of(pads).call, self._of(pads))
+        window = self._window
+        moves = window.size, window.strides, window.dilations, pads[:2]
+        params = kernels.pool(image, (height, width), *moves, maximum=self._maximum)
+        return Run(result, "NP_POOL", params=params)
+
+    def _of(self, pads: tuple[int, ...]) -> MaxPoolS8:
+        """Give the operator for these pads."""
+        if pads not in self._operators:
+            window = self._window
+            operator = MaxPoolS8(window.size, pads, window.strides, window.dilations)
+            self._operators = {pads: operator}
+        return self._operators[pads]
+
+    def _counts(self, image: Shape, pads: tuple[int, ...]) -> tuple[int, int]:
+        """Give the height and width of the output."""
+        window = self._window
+        checked_shape(image, 4)
+        checked_pixels(pads, 0, "padding")
+        checked_pixels(
+            (*window.size, *window.strides, *window.dilations), 1, "window, stride or dilation"
+        )
+        check_window(image, window.size, pads, window.dilations)
+        reaches = [
+            (size - 1) * step + 1 for size, step in zip(window.size, window.dilations, strict=True)
+        ]
+        height, width = (
+            (image[1 + axis] + pads[axis] + pads[2 + axis] - reaches[axis]) // window.strides[axis]
+            + 1
+            for axis in (0, 1)
+        )
+        return height, width
 
     def _pads(self, image: Shape) -> tuple[int, ...]:
         """Give the pads, with what rounding up adds at the end."""
@@ -119,8 +154,6 @@ def _check_pool(op: Op, facts: Facts) -> str | None:
             return "windows may lie in the padding altogether"
     if maximum:
         return None
-    if window.size == (1, 1):
-        return "windows of one element have no kernel"
     if window.dilations != (1, 1):
         return "averages over dilated windows have no kernel"
     if op.get("count_include_pad", 0) and ceil:

@@ -13,6 +13,7 @@ from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Reshaped
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Reduce
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -34,10 +35,12 @@ class Reduced(Step):
         self, given: Slot, output: Slot, kind: str, axes: Callable[[Sizing], Sequence[int]]
     ) -> None:
         super().__init__([given], output)
-        self.kernel = f"xnn reduce {kind}"
+        # XNNPACK's greatest and least lose NaN.
+        ours = kind in ("max", "min")
+        self.kernel = f"reduce {kind}" if ours else f"xnn reduce {kind}"
         self._kind = kind
         self._axes = axes
-        self._operator = Reduce(kind)
+        self._operator = None if ours else Reduce(kind)
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -51,6 +54,9 @@ class Reduced(Step):
             return Run(result, constant=value)
         if all(shape[axis] == 1 for axis in axes) and self._kind != "sum_squared":
             return Run(result, view=0)
+        if self._operator is None:
+            params = kernels.extremes(shape, axes, least=self._kind == "min")
+            return Run(result, "NP_EXTREMES", params=params)
         self._operator.reshape(shape, axes, sizing.pool)
         return Run(result, self._operator.call, self._operator)
 

@@ -131,6 +131,8 @@ def _check_resize(op: Op, facts: Facts) -> str | None:
             return f"coordinates by {how} have no kernel"
         if how != "align_corners" and scales is not None and not _exact(op, facts, scales):
             return "scales that leave a fraction of a pixel have no kernel"
+        if how == "pytorch_half_pixel" and _leaves_one(op, facts, scales):
+            return "one pixel by pytorch_half_pixel, which is the first one, has no kernel"
         return None
     if mode == "nearest":
         return _check_nearest(op, facts, how, scales)
@@ -146,6 +148,20 @@ def _exact(op: Op, facts: Facts, scales: Sequence[float]) -> bool:
         if not isinstance(dim, int) or not float(dim * scale).is_integer():
             return False
     return True
+
+
+def _leaves_one(op: Op, facts: Facts, scales: Sequence[float] | None) -> bool:
+    """Tell whether the height or width may become 1 while it is another one."""
+    dims = (facts.dims(op.input(0)) or (None,) * 4)[2:]
+    if scales is None:
+        sizes = [int(size) for size in facts.array(op.input(3))[2:]]
+    else:
+        # With a factor of 1 and more only one pixel becomes one; with others sizes are known.
+        sizes = [
+            0 if scale >= 1 or not isinstance(dim, int) else int(dim * scale)
+            for dim, scale in zip(dims, scales[2:], strict=True)
+        ]
+    return any(size == 1 and dim != 1 for size, dim in zip(sizes, dims, strict=True))
 
 
 def _check_nearest(op: Op, facts: Facts, how: str, scales: Sequence[float] | None) -> str | None:

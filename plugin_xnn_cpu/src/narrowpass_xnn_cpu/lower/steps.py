@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
@@ -95,6 +98,24 @@ class Converted(Step):
             return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), TURNED))
         names = self.inputs[0].dtype.name, self.output.dtype.name
         return Run(shape, "NP_CONVERT", params=kernels.convert(elements(shape), *names))
+
+
+class Rounded(Step):
+    """float32 rounded to what a narrower float has of it: to nearest even, or to infinity."""
+
+    in_place: Sequence[int] = (0,)
+
+    def __init__(self, given: Slot, output: Slot, narrow: np.dtype[Any]) -> None:
+        super().__init__([given], output)
+        self.kernel = f"round to {narrow.name}"
+        self._narrow = narrow.name
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        return Run(shape, "NP_CONVERT", params=kernels.rounding(elements(shape), self._narrow))
 
 
 class Observed(Step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ _LINE = 16
 CAST_CODES = {"bool": 0, "int32": 1, "int64": 2, "uint8": 3}
 """Element types that can be converted to float32, as ``NP_CAST_*``."""
 
-FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log")
+FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log", "root", "inverse root")
 """Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""
 
 
@@ -156,6 +157,69 @@ def convert(count: int, source: str, target: str) -> Any:
     """Give the parameters of ``NP_CONVERT``."""
     fields = count, CONVERSIONS[source, target]
     return extension().ffi.new("struct np_convert_params *", fields)
+
+
+ROUNDINGS = {"float16": 4, "bfloat16": 5}
+"""Element types that float32 can be rounded to and stay float32, as ``NP_CONVERT_ROUND_*``."""
+
+
+def rounding(count: int, target: str) -> Any:
+    """Give the parameters of ``NP_CONVERT`` from float32 to what `target` has of it."""
+    return extension().ffi.new("struct np_convert_params *", (count, ROUNDINGS[target]))
+
+
+def pool(
+    shape: Sequence[int],
+    out: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    *,
+    maximum: bool,
+) -> Any:
+    """Give the parameters of ``NP_POOL``.
+
+    Args:
+        shape: of the input, [N, H, W, C].
+        out: height and width of the output.
+        window: its height and width.
+        strides: down, right.
+        dilations: down, right.
+        pads: above and to the left of the image.
+        maximum: whether maxima are wanted, else means of the elements in the image.
+    """
+    fields = *shape, *out, window, strides, dilations, pads, maximum
+    return extension().ffi.new("struct np_pool_params *", fields)
+
+
+_PART = 1 << 14
+"""Elements that a part of the reduction of rows should read."""
+
+
+def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
+    """Give the parameters of ``NP_EXTREMES``, over some axes of a dense array that is not empty."""
+    steps = dense_strides(shape)
+    places = [
+        (size, step, axis in axes)
+        for axis, (size, step) in enumerate(zip(shape, steps, strict=True))
+        if size != 1
+    ]
+    kept = [place[:2] for place in places if not place[2]]
+    reduced = [place[:2] for place in places if place[2]]
+    params = extension().ffi.new("struct np_extremes_params *")
+    inner = kept if places and not places[-1][2] else reduced
+    size = inner.pop()[0] if inner else 1
+    params.columns, params.row = (size, 0) if inner is kept else (0, size)
+    for target, found in ((params.kept, kept), (params.reduced, reduced)):
+        target.rank = len(found)
+        _dims(target.sizes, [size for size, _ in found])
+        _dims(target.strides, [step for _, step in found])
+    params.kept_count = math.prod(size for size, _ in kept)
+    params.reduced_count = math.prod(size for size, _ in reduced)
+    params.tile = 1 + _PART // (params.reduced_count * size)
+    params.least = least
+    return params
 
 
 def quantize(count: int, scale: float, zero_point: int, columns: int = 0) -> Any:

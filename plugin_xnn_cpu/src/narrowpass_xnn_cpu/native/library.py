@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import signals
 
 _IDENTIFIER = "78e8776e742aaec2e0f3c3ef26613bab845df743a5047533d6900dea608b1385"
 """Of the build that `xnnpack.h` declares, on x86-64; it is a digest of the kernels' sources."""
@@ -49,6 +50,7 @@ def _load() -> Any:
         raise LibraryUnavailableError(f"XNNPACK could not be initialized (status {status})")
     if other is not None:
         _try(extension, other)
+    signals.register(extension)
     return extension
 
 

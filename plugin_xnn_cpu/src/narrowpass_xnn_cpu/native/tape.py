@@ -16,6 +16,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import extension, meaning
 from narrowpass_xnn_cpu.native.operators import Operator
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.signals import Interruption
 
 ALIGNMENT = 64
 
@@ -62,6 +63,7 @@ class Tape:
         self._failed = ffi.new("size_t *")
         self._integer = ffi.typeof("uintptr_t")
         self._workspace = ffi.NULL
+        self._interruption = Interruption(extension())
         self._fresh = True
         for step, entry in zip(self._steps, self._entries, strict=False):
             step.call = getattr(lib, entry.call)
@@ -137,6 +139,8 @@ class Tape:
 
         Raises:
             BackendError: a step that failed; the message names its node.
+            BaseException: what a signal handler raised meanwhile, such as KeyboardInterrupt. The
+                tape can be run again; what this run would have written is undefined.
         """
         ffi = self._ffi
         count = len(self._entries)
@@ -150,9 +154,12 @@ class Tape:
             pool.workers,
             pointer,
             self._failed,
+            *self._interruption.arguments(),
         )
         if status:
             self._set_up_again()
+            if status == self._lib.NP_STATUS_STOPPED:
+                raise self._interruption.taken()
             name = self._entries[self._failed[0]].name
             raise BackendError(f"node {name!r} failed: {meaning(status)}")
         if self._fresh:

@@ -19,9 +19,7 @@ _SMALL = 1 << 16
 
 _BY_BYTES = frozenset(
     {
-        "NP_AVERAGE_POOL",
         "NP_BINARY",
-        "NP_MAX_POOL",
         "NP_MAX_POOL_S8",
         "NP_PAD",
         "NP_PAD_S8",

@@ -13,7 +13,14 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.matching import Group, is_swap, producer, with_constant
+from narrowpass_xnn_cpu.lower.matching import (
+    Group,
+    is_swap,
+    narrows,
+    producer,
+    widens,
+    with_constant,
+)
 
 
 @dataclass
@@ -55,7 +62,8 @@ def match(softmax: ir.Node, facts: Facts, version: int) -> Group | None:
     weights, after = _guarded(softmax.outputs[0], facts)
     safe = bool(after)
     last = facts.only_user(weights)
-    while last is not None and _is_float_cast(last, facts):
+    # Weights may be rounded for the product, which computes in their type: they are at most 1.
+    if last is not None and (narrows(last, facts) or widens(last, facts)):
         after.append(last)
         weights = last.outputs[0]
         last = facts.only_user(weights)
@@ -96,22 +104,15 @@ def _guarded(weights: ir.Value, facts: Facts) -> tuple[ir.Value, list[ir.Node]]:
     return chosen[0].outputs[0], [guards[0], chosen[0]]
 
 
-def _is_float_cast(node: ir.Node, facts: Facts) -> bool:
-    """Tell whether a node changes the type of a float: what lies between is float32 here."""
-    if node.op_type != "Cast" or node.domain:
-        return False
-    return facts.is_float(node.inputs[0]) and facts.is_float(node.outputs[0])
-
-
 def _alone(node: ir.Node, facts: Facts) -> bool:
     return facts.only_user(node.outputs[0]) is not None
 
 
 def _uncast(found: _Found, facts: Facts) -> _Found:
-    """Look behind casts between floats that are for nobody else."""
+    """Look behind casts between floats that round nothing and are for nobody else."""
     value, nodes = found.value, list(found.nodes)
     node = producer(value, "Cast")
-    while node is not None and _is_float_cast(node, facts) and _alone(node, facts):
+    while node is not None and widens(node, facts) and _alone(node, facts):
         nodes.append(node)
         value = node.inputs[0]
         node = producer(value, "Cast")

@@ -3,7 +3,8 @@
 All start with the root of a mean of squares: of rows themselves, or of what they differ from their
 mean by. It is divided by, or its reciprocal is multiplied with; the scale may come before that,
 and some shift by bias - mean · factor instead of taking the mean away.
-Casts between floats are looked through: what lies between is float32 here.
+Casts that round nothing are looked through: what lies between is float32 here. So are those to a
+narrow type in which the next operator computes, of what is no larger than the rows.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from narrowpass_xnn_cpu.lower.matching import (
     Group,
     are_for,
     is_number,
+    narrows,
     producer,
     uncast,
+    widens,
     with_constant,
 )
 
@@ -90,7 +93,11 @@ def _rows(root: ir.Node, facts: Facts) -> _Rows | None:
         return None
     nodes = [square, reduce, add]
     less = producer(uncast(operand, facts), "Sub")
-    mean = None if less is None else producer(uncast(less.inputs[1], facts), "ReduceMean")
+    mean = (
+        None
+        if less is None
+        else producer(uncast(less.inputs[1], facts, narrowed=True), "ReduceMean")
+    )
     if less is not None and mean is not None and _is_of_rows(mean, facts):
         x = uncast(mean.inputs[0], facts)
         if x is not None and uncast(less.inputs[0], facts) is x:
@@ -123,7 +130,7 @@ def _is_of(value: ir.Value | None, rows: _Rows, facts: Facts) -> bool:
     if behind in rows.centred:
         return True
     less = producer(behind, "Sub")  # some take the mean away twice
-    if less is None or uncast(less.inputs[1], facts) is not rows.mean:
+    if less is None or uncast(less.inputs[1], facts, narrowed=True) is not rows.mean:
         return False
     if uncast(less.inputs[0], facts) is not rows.x:
         return False
@@ -211,7 +218,9 @@ def _next(node: ir.Node, op_type: str, facts: Facts) -> tuple[ir.Node | None, li
     """Give the node of a type that alone reads what another makes, and the casts between."""
     casts: list[ir.Node] = []
     user = facts.only_user(node.outputs[0])
-    while user is not None and user.op_type == "Cast" and facts.is_float(user.outputs[0]):
+    while user is not None and (widens(user, facts) or (not casts and narrows(user, facts))):
+        if casts and narrows(casts[0], facts):
+            break  # rounded, and widened again
         casts.append(user)
         user = facts.only_user(user.outputs[0])
     found = user is not None and user.op_type == op_type and not user.domain

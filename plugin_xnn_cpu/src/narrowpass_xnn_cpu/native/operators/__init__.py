@@ -15,13 +15,12 @@ from narrowpass_xnn_cpu.native.operators.int8_tensors import BinaryS8, MeanS8
 from narrowpass_xnn_cpu.native.operators.int8_windows import ConvolutionS8, DeconvolutionS8
 from narrowpass_xnn_cpu.native.operators.linear import BatchMatMul, FullyConnected
 from narrowpass_xnn_cpu.native.operators.movement import Pad, ResizeBilinear, Transpose
-from narrowpass_xnn_cpu.native.operators.pooling import AveragePool, MaxPool
+from narrowpass_xnn_cpu.native.operators.pooling import MaxPoolS8
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8, UnfitError
 from narrowpass_xnn_cpu.native.operators.rows import Reduce, Softmax
 
 __all__ = [
     "UNBOUNDED",
-    "AveragePool",
     "BatchMatMul",
     "Binary",
     "BinaryS8",
@@ -33,7 +32,7 @@ __all__ = [
     "FullyConnectedInt8",
     "FullyConnectedS8",
     "FullyConnectedS8F32",
-    "MaxPool",
+    "MaxPoolS8",
     "MeanS8",
     "Movement",
     "Operator",

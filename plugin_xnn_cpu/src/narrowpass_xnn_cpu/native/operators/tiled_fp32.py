@@ -115,6 +115,9 @@ class _TiledFp32(Fp32):
             wanted = -(-pool.threads // (batch * parts))
             least = -(-_PIXELS // 2 // out_width)
             band, bands = tiled.even_bands(out_height, max(least, -(-out_height // wanted)))
+        # Between two parts a run can be stopped: none is to take long.
+        work = band * out_width * self.outputs * runs * run_length
+        parts = max(parts, min(self._panels, -(-work // _PART_WORK)))
         if rows:
             band, bands, parts = rows, 1, 1
         needed = (band - 1) * steps[0] + reach[0]
@@ -138,6 +141,10 @@ class _TiledFp32(Fp32):
             "target": tiled.target(),
         }
         self.params = self._ffi.new("struct np_fp32_convolution_params *", given)
+
+
+_PART_WORK = 1 << 29
+"""Multiplications of a part, at most, where a panel has no more: some hundredths of a second."""
 
 
 def _parts(panels: int, tasks: int, threads: int) -> int:

@@ -1,0 +1,237 @@
+/* Pooling over windows, and the greatest and least elements along axes.
+ *
+ * XNNPACK's kernels for these lose NaN: the greater of two numbers is the second one where either is
+ * NaN, and so is a bound that means are clamped to. Here NaN is what comes of it, as in a sum. */
+#include <math.h>
+
+#include "run.h"
+
+#define BLOCK 64    /* channels that are kept in registers */
+#define COLUMNS 256 /* results of a part, where they lie side by side */
+
+/* NaN once there is one. */
+NP_INLINE float greater(float best, float x) { return (x > best) | (x != x) ? x : best; }
+NP_INLINE float lesser(float best, float x) { return (x < best) | (x != x) ? x : best; }
+
+enum { GREATEST, LEAST, TOTAL };
+
+NP_INLINE float first_of(const int kind) {
+  return kind == TOTAL ? 0.0f : kind == LEAST ? INFINITY : -INFINITY;
+}
+
+NP_INLINE float joined(float best, float x, const int kind) {
+  return kind == TOTAL ? best + x : kind == LEAST ? lesser(best, x) : greater(best, x);
+}
+
+/* Elements of a plane by the strides of its rows and columns, each of which has channels. */
+typedef struct {
+  size_t rows;
+  size_t columns;
+  ptrdiff_t row_step;
+  ptrdiff_t column_step;
+} plane;
+
+NP_INLINE void block_of_plane(const float *in, plane p, float *best, const size_t count,
+                              const int kind) {
+  for (size_t row = 0; row < p.rows; row++) {
+    const float *x = in + (ptrdiff_t)row * p.row_step;
+    for (size_t column = 0; column < p.columns; column++, x += p.column_step) {
+      for (size_t c = 0; c < count; c++) best[c] = joined(best[c], x[c], kind);
+    }
+  }
+}
+
+/* What all elements of a plane give, for each of the channels. */
+NP_INLINE void over_plane(const float *in, plane p, size_t channels, float *out, const int kind) {
+  size_t start = 0;
+  for (; start + BLOCK <= channels; start += BLOCK) {
+    float best[BLOCK];
+    for (size_t c = 0; c < BLOCK; c++) best[c] = first_of(kind);
+    block_of_plane(in + start, p, best, BLOCK, kind);
+    for (size_t c = 0; c < BLOCK; c++) out[start + c] = best[c];
+  }
+  for (; start + 16 <= channels; start += 16) {
+    float best[16];
+    for (size_t c = 0; c < 16; c++) best[c] = first_of(kind);
+    block_of_plane(in + start, p, best, 16, kind);
+    for (size_t c = 0; c < 16; c++) out[start + c] = best[c];
+  }
+  if (start == channels) return;
+  const size_t left = channels - start;
+  float best[16];
+  for (size_t c = 0; c < 16; c++) best[c] = first_of(kind);
+  block_of_plane(in + start, p, best, left, kind);
+  for (size_t c = 0; c < left; c++) out[start + c] = best[c];
+}
+
+NP_FOR_EACH_CPU
+static void greatest_of_plane(const float *in, plane p, size_t channels, float *out) {
+  over_plane(in, p, channels, out, GREATEST);
+}
+
+NP_FOR_EACH_CPU
+static void least_of_plane(const float *in, plane p, size_t channels, float *out) {
+  over_plane(in, p, channels, out, LEAST);
+}
+
+NP_FOR_EACH_CPU
+static void mean_of_plane(const float *in, plane p, size_t channels, float *out) {
+  over_plane(in, p, channels, out, TOTAL);
+  const float count = (float)(p.rows * p.columns);
+  for (size_t c = 0; c < channels; c++) out[c] /= count;
+}
+
+typedef struct {
+  const struct np_pool_params *params;
+  const float *in;
+  float *out;
+} pool_job;
+
+/* The taps of a window that lie in the image: from which on, and how many. */
+static size_t inside(size_t at, size_t pad, size_t stride, size_t dilation, size_t taps, size_t size,
+                     size_t *first) {
+  const ptrdiff_t start = (ptrdiff_t)(at * stride) - (ptrdiff_t)pad;
+  const ptrdiff_t by = (ptrdiff_t)dilation;
+  const size_t skipped = start < 0 ? (size_t)((-start + by - 1) / by) : 0;
+  const ptrdiff_t from = start + (ptrdiff_t)skipped * by;
+  const size_t room = from < (ptrdiff_t)size ? (size - 1 - (size_t)from) / dilation + 1 : 0;
+  const size_t left = skipped < taps ? taps - skipped : 0;
+  *first = (size_t)from;
+  return left < room ? left : room;
+}
+
+/* A row of output pixels. */
+static void pool_row(void *context, size_t thread, size_t index) {
+  (void)thread;
+  const pool_job *task = context;
+  const struct np_pool_params *p = task->params;
+  const size_t image = index / p->out_height, y = index % p->out_height;
+  const ptrdiff_t width = (ptrdiff_t)(p->width * p->channels);
+  size_t top, left;
+  plane taps;
+  taps.rows = inside(y, p->pads[0], p->strides[0], p->dilations[0], p->window[0], p->height, &top);
+  taps.row_step = width * (ptrdiff_t)p->dilations[0];
+  taps.column_step = (ptrdiff_t)(p->channels * p->dilations[1]);
+  const float *line = task->in + (image * p->height + (taps.rows ? top : 0)) * (size_t)width;
+  float *out = task->out + index * p->out_width * p->channels;
+  for (size_t x = 0; x < p->out_width; x++, out += p->channels) {
+    taps.columns =
+        inside(x, p->pads[1], p->strides[1], p->dilations[1], p->window[1], p->width, &left);
+    const float *first = line + (taps.columns ? left : 0) * p->channels;
+    if (p->maximum) {
+      greatest_of_plane(first, taps, p->channels, out);
+    } else {
+      mean_of_plane(first, taps, p->channels, out);
+    }
+  }
+}
+
+int np_pool(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_pool_params *p = params;
+  pool_job task = {p, inputs[0], out};
+  const size_t rows = p->batch * p->out_height;
+  const size_t read = rows * p->out_width * p->channels * p->window[0] * p->window[1];
+  np_workers *const used = read * sizeof(float) < NP_SMALL ? NULL : workers;
+  np_divide(used, pool_row, &task, rows, 0);
+  return 0;
+}
+
+NP_FOR_EACH_CPU
+static float greatest_of_row(const float *in, size_t count, float best) {
+  float found[BLOCK];
+  size_t i = 0;
+  for (size_t c = 0; c < BLOCK; c++) found[c] = best;
+  for (; i + BLOCK <= count; i += BLOCK) {
+    for (size_t c = 0; c < BLOCK; c++) found[c] = greater(found[c], in[i + c]);
+  }
+  for (; i < count; i++) best = greater(best, in[i]);
+  for (size_t c = 0; c < BLOCK; c++) best = greater(best, found[c]);
+  return best;
+}
+
+NP_FOR_EACH_CPU
+static float least_of_row(const float *in, size_t count, float best) {
+  float found[BLOCK];
+  size_t i = 0;
+  for (size_t c = 0; c < BLOCK; c++) found[c] = best;
+  for (; i + BLOCK <= count; i += BLOCK) {
+    for (size_t c = 0; c < BLOCK; c++) found[c] = lesser(found[c], in[i + c]);
+  }
+  for (; i < count; i++) best = lesser(best, in[i]);
+  for (size_t c = 0; c < BLOCK; c++) best = lesser(best, found[c]);
+  return best;
+}
+
+typedef struct {
+  const struct np_extremes_params *params;
+  const float *in;
+  float *out;
+} extremes_job;
+
+/* Where element `index` of axes lies. */
+static ptrdiff_t place(const struct np_extremes_axes *axes, size_t index) {
+  ptrdiff_t at = 0;
+  for (size_t dim = axes->rank; dim-- > 0;) {
+    at += (ptrdiff_t)(index % axes->sizes[dim]) * axes->strides[dim];
+    index /= axes->sizes[dim];
+  }
+  return at;
+}
+
+NP_FOR_EACH_CPU
+static void greatest_into(float *best, const float *in, size_t count) {
+  for (size_t c = 0; c < count; c++) best[c] = greater(best[c], in[c]);
+}
+
+NP_FOR_EACH_CPU
+static void least_into(float *best, const float *in, size_t count) {
+  for (size_t c = 0; c < count; c++) best[c] = lesser(best[c], in[c]);
+}
+
+/* Results that lie side by side, as their operands do. */
+static void extremes_of_columns(const extremes_job *task, size_t index, size_t start, size_t end) {
+  const struct np_extremes_params *p = task->params;
+  const float *in = task->in + place(&p->kept, index);
+  float *out = task->out + index * p->columns;
+  for (size_t c = start; c < end; c++) out[c] = p->least ? INFINITY : -INFINITY;
+  for (size_t i = 0; i < p->reduced_count; i++) {
+    const float *row = in + place(&p->reduced, i);
+    (p->least ? least_into : greatest_into)(out + start, row + start, end - start);
+  }
+}
+
+static void extremes_part(void *context, size_t thread, size_t index) {
+  (void)thread;
+  const extremes_job *task = context;
+  const struct np_extremes_params *p = task->params;
+  if (p->columns > 0) {
+    const size_t parts = (p->columns + COLUMNS - 1) / COLUMNS;
+    const size_t start = index % parts * COLUMNS;
+    const size_t end = p->columns - start < COLUMNS ? p->columns : start + COLUMNS;
+    extremes_of_columns(task, index / parts, start, end);
+    return;
+  }
+  const size_t first = index * p->tile;
+  const size_t last = p->kept_count - first < p->tile ? p->kept_count : first + p->tile;
+  for (size_t at = first; at < last; at++) {
+    const float *in = task->in + place(&p->kept, at);
+    float best = p->least ? INFINITY : -INFINITY;
+    for (size_t i = 0; i < p->reduced_count; i++) {
+      const float *row = in + place(&p->reduced, i);
+      best = (p->least ? least_of_row : greatest_of_row)(row, p->row, best);
+    }
+    task->out[at] = best;
+  }
+}
+
+int np_extremes(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_extremes_params *p = params;
+  extremes_job task = {p, inputs[0], out};
+  const size_t results = p->kept_count * (p->columns > 0 ? p->columns : 1);
+  const size_t read = results * p->reduced_count * (p->columns > 0 ? 1 : p->row);
+  const size_t parts = p->columns > 0 ? p->kept_count * ((p->columns + COLUMNS - 1) / COLUMNS)
+                                      : (p->kept_count + p->tile - 1) / p->tile;
+  np_workers *const used = read * sizeof(float) < NP_SMALL ? NULL : workers;
+  np_divide(used, extremes_part, &task, parts, 0);
+  return 0;
+}
