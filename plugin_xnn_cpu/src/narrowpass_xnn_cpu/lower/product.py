@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.native.operators.few_rows import (
 from narrowpass_xnn_cpu.native.operators.fp32_choice import (
     AnyFullyConnected,
     fully_connected,
-    products_are_ours,
+    matmuls_are_ours,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
@@ -73,8 +73,8 @@ def is_ours(kernel: Weight, rows: int | None) -> bool:
     if _blocks(kernel) is not None:
         return False
     if kernel.dtype == BFLOAT16 and bf16_choice.is_fast():
-        return bf16_choice.product_is_ours(rows) or products_are_ours()
-    return kernel.dtype == _WIDE and kernel.quantized is None and products_are_ours()
+        return bf16_choice.product_is_ours(rows) or matmuls_are_ours()
+    return kernel.dtype == _WIDE and kernel.quantized is None and matmuls_are_ours()
 
 
 def _blocks(kernel: Weight) -> Blocks | None:
