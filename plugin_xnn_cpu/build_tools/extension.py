@@ -9,7 +9,7 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
-HEADERS = ("xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "fp32_kernels.h")
+HEADERS = ("isa.h", "xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "fp32_kernels.h")
 HEADERS += ("fp32_depthwise_kernels.h", "fp32_separable_kernels.h", "bf16_kernels.h")
 HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "widened_kernels.h")
 HEADERS += ("workers.h", "weights.h", "tape.h")
@@ -34,13 +34,11 @@ def declarations() -> str:
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra"]
 if "NARROWPASS_XNN_SANITIZE" in os.environ:
-    # For `tox -e sanitize`. One target: the loader picks among several before the sanitizer runs.
-    # Optimized further, checks make some files take minutes to compile. Reports need lines, not
-    # variables. Sizes of objects are left to AddressSanitizer: UBSan knows only those that are seen
-    # in the same function, and checks for them are a sixth of the time.
+    # For `tox -e sanitize`. Optimized further, checks make some files take minutes to compile.
+    # Reports need lines, not variables. Sizes of objects are left to AddressSanitizer: UBSan knows
+    # only those that are seen in the same function, and checks for them are a sixth of the time.
     FLAGS += [
         "-O1",
-        "-DNP_ONE_TARGET",
         "-g1",
         "-fno-omit-frame-pointer",
         "-fsanitize=address,undefined",

@@ -23,9 +23,9 @@ static code fitting(int32_t target) {
 #ifdef NP_CHOOSES_CPU
   const code wide = {np_attention_head_avx512, np_attention_cache_avx512};
   const code narrow = {np_attention_head_avx2, np_attention_cache_avx2};
-  const int plain = target == NP_TARGET_PLAIN;
-  if (!plain && target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) return wide;
-  if (!plain && __builtin_cpu_supports("x86-64-v3")) return narrow;
+  const int32_t isa = np_isa_for(target);
+  if (isa >= NP_TARGET_AVX512) return wide;
+  if (isa == NP_TARGET_AVX2) return narrow;
 #else
   (void)target;
 #endif

@@ -23,16 +23,13 @@ typedef struct {
  * executes it by other means. */
 int32_t np_bf16_code_target(int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target == NP_TARGET_PLAIN || target == NP_TARGET_AVX512_BF16) return target;
-  if (target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) {
-    const bool pairs = target == NP_TARGET_BEST && __builtin_cpu_supports("avx512bf16");
-    return pairs ? NP_TARGET_AVX512_BF16 : NP_TARGET_AVX512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return NP_TARGET_AVX2;
+  if (target == NP_TARGET_AVX512_BF16) return target;
+  const int32_t isa = np_isa_for(target);
+  return isa == NP_TARGET_AVX512_VNNI ? NP_TARGET_AVX512 : isa;
 #else
   (void)target;
-#endif
   return NP_TARGET_PLAIN;
+#endif
 }
 
 static const np_bf16_code *fitting(int32_t target) {

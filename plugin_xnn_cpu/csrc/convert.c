@@ -56,35 +56,35 @@ NP_INLINE uint16_t rounded(float value) {
   return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : result);
 }
 
-NP_FOR_EACH_CPU
-static void f16_to_f32(const uint16_t *in, float *out, size_t count) {
+NP_INLINE void f16_to_f32_body(const uint16_t *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = widened(in[i]);
 }
+NP_FOR_EACH_ISA(void, f16_to_f32, (const uint16_t *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void f32_to_f16(const float *in, uint16_t *out, size_t count) {
+NP_INLINE void f32_to_f16_body(const float *in, uint16_t *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = halved(in[i]);
 }
+NP_FOR_EACH_ISA(void, f32_to_f16, (const float *in, uint16_t *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void bf16_to_f32(const uint16_t *in, float *out, size_t count) {
+NP_INLINE void bf16_to_f32_body(const uint16_t *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = float_of((uint32_t)in[i] << 16);
 }
+NP_FOR_EACH_ISA(void, bf16_to_f32, (const uint16_t *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void f32_to_bf16(const float *in, uint16_t *out, size_t count) {
+NP_INLINE void f32_to_bf16_body(const float *in, uint16_t *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = rounded(in[i]);
 }
+NP_FOR_EACH_ISA(void, f32_to_bf16, (const float *in, uint16_t *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void round_to_f16(const float *in, float *out, size_t count) {
+NP_INLINE void round_to_f16_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = widened(halved(in[i]));
 }
+NP_FOR_EACH_ISA(void, round_to_f16, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void round_to_bf16(const float *in, float *out, size_t count) {
+NP_INLINE void round_to_bf16_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = float_of((uint32_t)rounded(in[i]) << 16);
 }
+NP_FOR_EACH_ISA(void, round_to_bf16, (const float *in, float *out, size_t count), (in, out, count))
 
 static void part(void *context, size_t start, size_t count) {
   const job *task = context;

@@ -10,15 +10,17 @@ typedef struct {
   float *out;
 } job;
 
-NP_FOR_EACH_CPU
-static void add_clamp(const float *a, const float *b, float *out, size_t count, float low,
-                      float high) {
+NP_INLINE void add_clamp_body(const float *a, const float *b, float *out, size_t count, float low,
+                              float high) {
   for (size_t i = 0; i < count; i++) {
     float sum = a[i] + b[i];
     sum = sum < low ? low : sum; /* NaN stays */
     out[i] = sum > high ? high : sum;
   }
 }
+NP_FOR_EACH_ISA(void, add_clamp,
+                (const float *a, const float *b, float *out, size_t count, float low, float high),
+                (a, b, out, count, low, high))
 
 static void add_clamp_part(void *context, size_t start, size_t count) {
   const job *task = context;

@@ -14,13 +14,12 @@ typedef struct {
 #ifdef NP_CHOOSES_CPU
 /* The best code that the processor and `target` allow, whatever it reads. */
 static np_few_rows_code *best(int32_t target, int32_t layout) {
-  if (target == NP_TARGET_PLAIN) return np_few_rows_plain;
-  const int wide = target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4");
+  const int32_t isa = np_isa_for(target);
   if (layout == NP_PANELS_INT8_BY_4) {
-    return wide && __builtin_cpu_supports("avx512vnni") ? np_few_rows_vnni : np_few_rows_plain;
+    return isa >= NP_TARGET_AVX512_VNNI ? np_few_rows_vnni : np_few_rows_plain;
   }
-  if (wide) return np_few_rows_avx512;
-  return __builtin_cpu_supports("x86-64-v3") ? np_few_rows_avx2 : np_few_rows_plain;
+  if (isa >= NP_TARGET_AVX512) return np_few_rows_avx512;
+  return isa == NP_TARGET_AVX2 ? np_few_rows_avx2 : np_few_rows_plain;
 }
 
 /* Whether it is written for panels of this width. */

@@ -20,19 +20,15 @@ typedef struct {
 } job;
 
 size_t np_fp32_lanes(void) {
-#ifdef NP_CHOOSES_CPU
-  if (__builtin_cpu_supports("x86-64-v4")) return 16;
-  if (__builtin_cpu_supports("x86-64-v3")) return 8;
-#endif
-  return 0;
+  if (np_isa() >= NP_TARGET_AVX512) return 16;
+  return np_isa() == NP_TARGET_AVX2 ? 8 : 0;
 }
 
 np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target != NP_TARGET_PLAIN && lanes <= np_fp32_lanes()) {
-    if (lanes == 8) return np_fp32_multiply_avx2;
-    if (lanes == 16 && target != NP_TARGET_AVX2) return np_fp32_multiply_avx512;
-  }
+  const int32_t isa = np_isa_for(target);
+  if (lanes == 8 && isa >= NP_TARGET_AVX2) return np_fp32_multiply_avx2;
+  if (lanes == 16 && isa >= NP_TARGET_AVX512) return np_fp32_multiply_avx512;
 #else
   (void)lanes;
   (void)target;

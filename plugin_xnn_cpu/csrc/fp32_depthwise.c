@@ -43,11 +43,9 @@ void np_fp32_depthwise_pack(size_t channels, size_t height, size_t width, const 
 
 np_fp32_depthwise_rows *np_fp32_depthwise_for(int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target == NP_TARGET_PLAIN) return np_fp32_depthwise_plain;
-  if (target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) {
-    return np_fp32_depthwise_avx512;
-  }
-  if (__builtin_cpu_supports("x86-64-v3")) return np_fp32_depthwise_avx2;
+  const int32_t isa = np_isa_for(target);
+  if (isa >= NP_TARGET_AVX512) return np_fp32_depthwise_avx512;
+  if (isa == NP_TARGET_AVX2) return np_fp32_depthwise_avx2;
 #else
   (void)target;
 #endif

@@ -17,9 +17,18 @@ VEC __m256i first(size_t count) {
 
 VEC vec zero(void) { return _mm256_setzero_ps(); }
 VEC vec load(const float *x) { return _mm256_loadu_ps(x); }
-VEC vec load_some(const float *x, size_t count) { return _mm256_maskload_ps(x, first(count)); }
+VEC vec load_some(const float *x, size_t count) {
+  return count >= LANES ? load(x) : _mm256_maskload_ps(x, first(count));
+}
 VEC void store(float *x, vec v) { _mm256_storeu_ps(x, v); }
-VEC void store_some(float *x, vec v, size_t count) { _mm256_maskstore_ps(x, first(count), v); }
+/* AMD's processors take some forty operations for a masked store: most columns need none. */
+VEC void store_some(float *x, vec v, size_t count) {
+  if (count >= LANES) {
+    store(x, v);
+  } else {
+    _mm256_maskstore_ps(x, first(count), v);
+  }
+}
 VEC vec splat(const float *x) { return _mm256_broadcast_ss(x); }
 VEC vec plus(vec a, vec b) { return _mm256_add_ps(a, b); }
 VEC vec multiply_add(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }

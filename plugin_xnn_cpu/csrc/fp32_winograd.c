@@ -45,10 +45,9 @@ typedef struct {
 
 static const np_winograd_code *code_for(size_t lanes, int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target != NP_TARGET_PLAIN && lanes <= np_fp32_lanes()) {
-    if (lanes == 16 && target != NP_TARGET_AVX2) return &np_winograd_avx512;
-    return &np_winograd_avx2;
-  }
+  const int32_t isa = np_isa_for(target);
+  if (lanes == 16 && isa >= NP_TARGET_AVX512) return &np_winograd_avx512;
+  if (isa >= NP_TARGET_AVX2) return &np_winograd_avx2;
 #else
   (void)lanes;
   (void)target;

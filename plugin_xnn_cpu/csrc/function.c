@@ -95,33 +95,33 @@ NP_INLINE float logarithm_of(float x) {
   return (given & 0x7fffffff) == 0 ? -INFINITY : result;
 }
 
-NP_FOR_EACH_CPU
-static void silu(const float *in, float *out, size_t count) {
+NP_INLINE void silu_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = in[i] * logistic(in[i]);
 }
+NP_FOR_EACH_ISA(void, silu, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void sigmoid(const float *in, float *out, size_t count) {
+NP_INLINE void sigmoid_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) {
     const float s = logistic(in[i]);
     out[i] = in[i] != in[i] ? in[i] : s;
   }
 }
+NP_FOR_EACH_ISA(void, sigmoid, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void exponential(const float *in, float *out, size_t count) {
+NP_INLINE void exponential_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = exponential_of(in[i]);
 }
+NP_FOR_EACH_ISA(void, exponential, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void logarithm(const float *in, float *out, size_t count) {
+NP_INLINE void logarithm_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = logarithm_of(in[i]);
 }
+NP_FOR_EACH_ISA(void, logarithm, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void square_root(const float *in, float *out, size_t count) {
+NP_INLINE void square_root_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = sqrtf(in[i]);
 }
+NP_FOR_EACH_ISA(void, square_root, (const float *in, float *out, size_t count), (in, out, count))
 
 /* As pow has it: the powers of -0 are those of 0, and those of -infinity those of infinity. */
 NP_INLINE float root_of(float x) {
@@ -129,15 +129,15 @@ NP_INLINE float root_of(float x) {
   return x == -INFINITY ? INFINITY : root;
 }
 
-NP_FOR_EACH_CPU
-static void roots(const float *in, float *out, size_t count) {
+NP_INLINE void roots_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = root_of(in[i]);
 }
+NP_FOR_EACH_ISA(void, roots, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_FOR_EACH_CPU
-static void inverse_roots(const float *in, float *out, size_t count) {
+NP_INLINE void inverse_roots_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = 1.0f / root_of(in[i]);
 }
+NP_FOR_EACH_ISA(void, inverse_roots, (const float *in, float *out, size_t count), (in, out, count))
 
 NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t count, float slope,
                        float cubic, const int multiplies, const int is_cubic) {
@@ -151,9 +151,8 @@ NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t 
 }
 
 /* x · logistic(slope · x + cubic · x³), times `factor` if that is not NULL. */
-NP_FOR_EACH_CPU
-static void gate(const float *in, const float *factor, float *out, size_t count, float slope,
-                 float cubic) {
+NP_INLINE void gate_body(const float *in, const float *factor, float *out, size_t count,
+                         float slope, float cubic) {
   if (factor == NULL) {
     if (cubic == 0.0f) {
       gate_of(in, factor, out, count, slope, cubic, 0, 0);
@@ -166,6 +165,10 @@ static void gate(const float *in, const float *factor, float *out, size_t count,
     gate_of(in, factor, out, count, slope, cubic, 1, 1);
   }
 }
+NP_FOR_EACH_ISA(void, gate,
+                (const float *in, const float *factor, float *out, size_t count, float slope,
+                 float cubic),
+                (in, factor, out, count, slope, cubic))
 
 typedef struct {
   const struct np_gate_params *params;
@@ -235,8 +238,7 @@ int np_function(const void *params, const void *const *inputs, void *out, np_wor
   return 0;
 }
 
-NP_FOR_EACH_CPU
-static void softmax_pairs(const float *in, float *out, size_t count) {
+NP_INLINE void softmax_pairs_body(const float *in, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) {
     const float d = in[2 * i] - in[2 * i + 1];
     const float most = d < 0.0f ? in[2 * i + 1] : in[2 * i];
@@ -247,6 +249,7 @@ static void softmax_pairs(const float *in, float *out, size_t count) {
     out[2 * i + 1] = d != d ? d : d < 0.0f ? large : small;
   }
 }
+NP_FOR_EACH_ISA(void, softmax_pairs, (const float *in, float *out, size_t count), (in, out, count))
 
 static void pairs_part(void *context, size_t start, size_t count) {
   const job *task = context;

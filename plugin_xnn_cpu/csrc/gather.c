@@ -54,10 +54,12 @@ typedef struct {
   atomic_int outside;
 } scaled_job;
 
-NP_FOR_EACH_CPU
-static void scaled_row(const int8_t *row, float scale, float *out, size_t count) {
+NP_INLINE void scaled_row_body(const int8_t *row, float scale, float *out, size_t count) {
   for (size_t i = 0; i < count; i++) out[i] = (float)row[i] * scale;
 }
+NP_FOR_EACH_ISA(void, scaled_row,
+                (const int8_t *row, float scale, float *out, size_t count),
+                (row, scale, out, count))
 
 static void scaled_rows(void *context, size_t start, size_t count) {
   scaled_job *task = context;

@@ -14,8 +14,7 @@ typedef struct {
   uint8_t *odd;
 } scan;
 
-NP_FOR_EACH_CPU
-static uint32_t largest_magnitude(const float *row, size_t count) {
+NP_INLINE uint32_t largest_magnitude_body(const float *row, size_t count) {
   uint32_t largest = 0;
   for (size_t i = 0; i < count; i++) {
     uint32_t bits;
@@ -25,6 +24,7 @@ static uint32_t largest_magnitude(const float *row, size_t count) {
   }
   return largest;
 }
+NP_FOR_EACH_ISA(uint32_t, largest_magnitude, (const float *row, size_t count), (row, count))
 
 static void scan_rows(void *context, size_t start, size_t count) {
   const scan *task = context;

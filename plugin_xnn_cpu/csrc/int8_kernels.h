@@ -218,8 +218,4 @@ void np_int8_quads_pack_depthwise(size_t channels, size_t height, size_t width,
                                   const void *weights, const void *bias, const void *scales,
                                   void *packed);
 
-/* Whether the fast code for pairs runs on this processor, and that for quads. */
-bool np_int8_is_fast(void);
-bool np_int8_multiplies_quads(void);
-
 #endif

@@ -172,11 +172,11 @@ const np_int8_code np_int8_plain = {
 
 const np_int8_code *np_int8_code_for(int32_t target, int32_t quads) {
 #ifdef NP_CHOOSES_CPU
+  const int32_t isa = np_isa_for(target);
   if (quads) {
-    const int fast = target == NP_TARGET_BEST && np_int8_multiplies_quads();
-    return fast ? &np_int8_quads_avx512 : &np_int8_quads_plain;
+    return isa >= NP_TARGET_AVX512_VNNI ? &np_int8_quads_avx512 : &np_int8_quads_plain;
   }
-  if (target != NP_TARGET_PLAIN && np_int8_is_fast()) return &np_int8_avx2;
+  if (isa >= NP_TARGET_AVX2) return &np_int8_avx2;
 #else
   (void)target;
   if (quads) return &np_int8_quads_plain;
@@ -184,18 +184,3 @@ const np_int8_code *np_int8_code_for(int32_t target, int32_t quads) {
   return &np_int8_plain;
 }
 
-bool np_int8_is_fast(void) {
-#ifdef NP_CHOOSES_CPU
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
-#endif
-}
-
-bool np_int8_multiplies_quads(void) {
-#ifdef NP_CHOOSES_CPU
-  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni");
-#else
-  return false;
-#endif
-}

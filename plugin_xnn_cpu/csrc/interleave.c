@@ -10,8 +10,8 @@ typedef struct {
 
 /* `count` pixels of planes that start at `in`, and lie `apart` elements one after the other. */
 #define NP_INTERLEAVE_OF(type, name)                                                               \
-  NP_FOR_EACH_CPU                                                                                  \
-  static void name(const type *in, size_t apart, size_t channels, type *out, size_t count) {       \
+  NP_INLINE void name##_body(const type *in, size_t apart, size_t channels, type *out,             \
+                              size_t count) {                                                      \
     const type *a = in, *b = in + apart;                                                           \
     const type *c = channels > 2 ? b + apart : b, *d = channels > 3 ? c + apart : c;               \
     if (channels == 2) {                                                                           \
@@ -33,7 +33,10 @@ typedef struct {
         out[4 * i + 3] = d[i];                                                                     \
       }                                                                                            \
     }                                                                                              \
-  }
+  }                                                                                                \
+  NP_FOR_EACH_ISA(void, name,                                                                      \
+                  (const type *in, size_t apart, size_t channels, type *out, size_t count),        \
+                  (in, apart, channels, out, count))
 
 NP_INTERLEAVE_OF(float, interleave_words)
 NP_INTERLEAVE_OF(int8_t, interleave_bytes)

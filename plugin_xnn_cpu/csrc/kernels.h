@@ -6,17 +6,11 @@
 #ifndef NARROWPASS_KERNELS_H
 #define NARROWPASS_KERNELS_H
 
+#include "isa.h"
 #include "xnnpack.h"
 
 #define NP_MAX_DIMS 8
 
-/* Which code runs: the best that the CPU has, or at most the one that is named. */
-#define NP_TARGET_BEST 0
-#define NP_TARGET_PLAIN 1
-#define NP_TARGET_AVX2 2
-#define NP_TARGET_AVX512 3
-#define NP_TARGET_AVX512_BF16 4
-struct np_few_rows_params;
 
 /* out[offset + i·out_strides] = in[offset + i·in_strides] over all indices i below `sizes`. */
 struct np_copy_params {

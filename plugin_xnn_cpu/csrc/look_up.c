@@ -47,11 +47,11 @@ __attribute__((target("avx512bw,avx512vbmi"))) static void look_up_vbmi(const ui
 void np_look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count) {
   size_t i = 0;
 #ifdef NP_CHOOSES_CPU
-  if (__builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw")) {
+  if (np_isa_has_vbmi()) {
     look_up_vbmi(table, in, out, count);
     return;
   }
-  if (__builtin_cpu_supports("avx2")) i = look_up_avx2(table, in, out, count);
+  if (np_isa() >= NP_TARGET_AVX2) i = look_up_avx2(table, in, out, count);
 #endif
   for (; i < count; i++) out[i] = table[in[i]];
 }

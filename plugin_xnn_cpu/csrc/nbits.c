@@ -50,11 +50,9 @@ void np_nbits_pack(size_t outputs, size_t inputs, size_t block, size_t bits, con
 
 static np_nbits_panel *fitting(int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target == NP_TARGET_PLAIN) return np_nbits_panel_plain;
-  if (target != NP_TARGET_AVX2 && __builtin_cpu_supports("x86-64-v4")) {
-    return np_nbits_panel_avx512;
-  }
-  if (__builtin_cpu_supports("x86-64-v3")) return np_nbits_panel_avx2;
+  const int32_t isa = np_isa_for(target);
+  if (isa >= NP_TARGET_AVX512) return np_nbits_panel_avx512;
+  if (isa == NP_TARGET_AVX2) return np_nbits_panel_avx2;
 #else
   (void)target;
 #endif

@@ -21,8 +21,7 @@ typedef struct {
 
 size_t np_meter_words(size_t bins) { return (HEAD + bins + ZEROS + 15) / 16 * 16; }
 
-NP_FOR_EACH_CPU
-static void extremes(const float *in, size_t count, int32_t *found) {
+NP_INLINE void extremes_body(const float *in, size_t count, int32_t *found) {
   int32_t low = found[0];
   int32_t high = found[1];
   for (size_t i = 0; i < count; i++) {
@@ -35,9 +34,9 @@ static void extremes(const float *in, size_t count, int32_t *found) {
   found[0] = low;
   found[1] = high;
 }
+NP_FOR_EACH_ISA(void, extremes, (const float *in, size_t count, int32_t *found), (in, count, found))
 
-NP_FOR_EACH_CPU
-static void place(const float *in, size_t count, const np_meter *meter, int32_t *out) {
+NP_INLINE void place_body(const float *in, size_t count, const np_meter *meter, int32_t *out) {
   const double scale = meter->scale;
   const double below = meter->below;
   const double last = (double)meter->bins - 1.0;
@@ -55,6 +54,9 @@ static void place(const float *in, size_t count, const np_meter *meter, int32_t 
     out[i] = x == 0.0f ? zeros + i % ZEROS : (int32_t)at;
   }
 }
+NP_FOR_EACH_ISA(void, place,
+                (const float *in, size_t count, const np_meter *meter, int32_t *out),
+                (in, count, meter, out))
 
 static void look(void *context, size_t thread, size_t index) {
   const job *task = context;

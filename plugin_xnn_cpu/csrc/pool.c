@@ -64,22 +64,28 @@ NP_INLINE void over_plane(const float *in, plane p, size_t channels, float *out,
   for (size_t c = 0; c < left; c++) out[start + c] = best[c];
 }
 
-NP_FOR_EACH_CPU
-static void greatest_of_plane(const float *in, plane p, size_t channels, float *out) {
+NP_INLINE void greatest_of_plane_body(const float *in, plane p, size_t channels, float *out) {
   over_plane(in, p, channels, out, GREATEST);
 }
+NP_FOR_EACH_ISA(void, greatest_of_plane,
+                (const float *in, plane p, size_t channels, float *out),
+                (in, p, channels, out))
 
-NP_FOR_EACH_CPU
-static void least_of_plane(const float *in, plane p, size_t channels, float *out) {
+NP_INLINE void least_of_plane_body(const float *in, plane p, size_t channels, float *out) {
   over_plane(in, p, channels, out, LEAST);
 }
+NP_FOR_EACH_ISA(void, least_of_plane,
+                (const float *in, plane p, size_t channels, float *out),
+                (in, p, channels, out))
 
-NP_FOR_EACH_CPU
-static void mean_of_plane(const float *in, plane p, size_t channels, float *out) {
+NP_INLINE void mean_of_plane_body(const float *in, plane p, size_t channels, float *out) {
   over_plane(in, p, channels, out, TOTAL);
   const float count = (float)(p.rows * p.columns);
   for (size_t c = 0; c < channels; c++) out[c] /= count;
 }
+NP_FOR_EACH_ISA(void, mean_of_plane,
+                (const float *in, plane p, size_t channels, float *out),
+                (in, p, channels, out))
 
 typedef struct {
   const struct np_pool_params *params;
@@ -136,8 +142,7 @@ int np_pool(const void *params, const void *const *inputs, void *out, np_workers
   return 0;
 }
 
-NP_FOR_EACH_CPU
-static float greatest_of_row(const float *in, size_t count, float best) {
+NP_INLINE float greatest_of_row_body(const float *in, size_t count, float best) {
   float found[BLOCK];
   size_t i = 0;
   for (size_t c = 0; c < BLOCK; c++) found[c] = best;
@@ -148,9 +153,11 @@ static float greatest_of_row(const float *in, size_t count, float best) {
   for (size_t c = 0; c < BLOCK; c++) best = greater(best, found[c]);
   return best;
 }
+NP_FOR_EACH_ISA(float, greatest_of_row,
+                (const float *in, size_t count, float best),
+                (in, count, best))
 
-NP_FOR_EACH_CPU
-static float least_of_row(const float *in, size_t count, float best) {
+NP_INLINE float least_of_row_body(const float *in, size_t count, float best) {
   float found[BLOCK];
   size_t i = 0;
   for (size_t c = 0; c < BLOCK; c++) found[c] = best;
@@ -161,6 +168,7 @@ static float least_of_row(const float *in, size_t count, float best) {
   for (size_t c = 0; c < BLOCK; c++) best = lesser(best, found[c]);
   return best;
 }
+NP_FOR_EACH_ISA(float, least_of_row, (const float *in, size_t count, float best), (in, count, best))
 
 typedef struct {
   const struct np_extremes_params *params;
@@ -178,15 +186,17 @@ static ptrdiff_t place(const struct np_extremes_axes *axes, size_t index) {
   return at;
 }
 
-NP_FOR_EACH_CPU
-static void greatest_into(float *best, const float *in, size_t count) {
+NP_INLINE void greatest_into_body(float *best, const float *in, size_t count) {
   for (size_t c = 0; c < count; c++) best[c] = greater(best[c], in[c]);
 }
+NP_FOR_EACH_ISA(void, greatest_into,
+                (float *best, const float *in, size_t count),
+                (best, in, count))
 
-NP_FOR_EACH_CPU
-static void least_into(float *best, const float *in, size_t count) {
+NP_INLINE void least_into_body(float *best, const float *in, size_t count) {
   for (size_t c = 0; c < count; c++) best[c] = lesser(best[c], in[c]);
 }
+NP_FOR_EACH_ISA(void, least_into, (float *best, const float *in, size_t count), (best, in, count))
 
 /* Results that lie side by side, as their operands do. */
 static void extremes_of_columns(const extremes_job *task, size_t index, size_t start, size_t end) {

@@ -20,19 +20,25 @@ NP_INLINE int8_t to_byte(const struct np_quantize_params *p, float value) {
   return (int8_t)((int32_t)x + p->zero_point);
 }
 
-NP_FOR_EACH_CPU
-static void quantize(const struct np_quantize_params *params, const float *in, int8_t *out,
-                     size_t count) {
+NP_INLINE void quantize_body(const struct np_quantize_params *params, const float *in, int8_t *out,
+                             size_t count) {
   const struct np_quantize_params p = *params; /* which bytes that are written cannot change */
   for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i]);
 }
+NP_FOR_EACH_ISA(void, quantize,
+                (const struct np_quantize_params *params, const float *in, int8_t *out,
+                 size_t count),
+                (params, in, out, count))
 
-NP_FOR_EACH_CPU
-static void quantize_multiplied(const struct np_quantize_params *params, const float *in,
-                                const float *factors, int8_t *out, size_t count) {
+NP_INLINE void quantize_multiplied_body(const struct np_quantize_params *params, const float *in,
+                                        const float *factors, int8_t *out, size_t count) {
   const struct np_quantize_params p = *params;
   for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i] * factors[i]);
 }
+NP_FOR_EACH_ISA(void, quantize_multiplied,
+                (const struct np_quantize_params *params, const float *in, const float *factors,
+                 int8_t *out, size_t count),
+                (params, in, factors, out, count))
 
 static void quantize_tile(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -52,13 +58,15 @@ static void quantize_tile(void *context, size_t start, size_t count) {
   }
 }
 
-NP_FOR_EACH_CPU
-static void dequantize(const struct np_dequantize_params *p, const int8_t *in, float *out,
-                       size_t count) {
+NP_INLINE void dequantize_body(const struct np_dequantize_params *p, const int8_t *in, float *out,
+                               size_t count) {
   const float scale = p->scale;
   const int32_t zero_point = p->zero_point;
   for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero_point) * scale;
 }
+NP_FOR_EACH_ISA(void, dequantize,
+                (const struct np_dequantize_params *p, const int8_t *in, float *out, size_t count),
+                (p, in, out, count))
 
 static void dequantize_tile(void *context, size_t start, size_t count) {
   const job *task = context;

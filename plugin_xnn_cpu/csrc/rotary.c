@@ -19,9 +19,8 @@ typedef struct {
 
 /* Pairs that lie a half apart. `apart` is how far the second one's cosine and sine lie from the
  * first one's: as far as the pair, or 0 where both have the same. */
-NP_FOR_EACH_CPU
-static void turn_halves(const float *x, const float *cosines, const float *sines, float *out,
-                        size_t half, size_t apart) {
+NP_INLINE void turn_halves_body(const float *x, const float *cosines, const float *sines,
+                                float *out, size_t half, size_t apart) {
   float first[PAIRS], second[PAIRS];
   for (size_t start = 0; start < half; start += PAIRS) {
     const size_t count = half - start < PAIRS ? half - start : PAIRS;
@@ -36,11 +35,14 @@ static void turn_halves(const float *x, const float *cosines, const float *sines
     for (size_t i = 0; i < count; i++) to[i] = second[i] * c[i] + first[i] * s[i];
   }
 }
+NP_FOR_EACH_ISA(void, turn_halves,
+                (const float *x, const float *cosines, const float *sines, float *out,
+                 size_t half, size_t apart),
+                (x, cosines, sines, out, half, apart))
 
 /* Pairs that lie side by side; so do their cosines and sines, if there are two of each. */
-NP_FOR_EACH_CPU
-static void turn_neighbours(const float *x, const float *cosines, const float *sines, float *out,
-                            size_t half, size_t step) {
+NP_INLINE void turn_neighbours_body(const float *x, const float *cosines, const float *sines,
+                                    float *out, size_t half, size_t step) {
   float read[2 * PAIRS];
   const size_t next = step - 1;
   for (size_t start = 0; start < half; start += PAIRS) {
@@ -55,6 +57,10 @@ static void turn_neighbours(const float *x, const float *cosines, const float *s
     }
   }
 }
+NP_FOR_EACH_ISA(void, turn_neighbours,
+                (const float *x, const float *cosines, const float *sines, float *out,
+                 size_t half, size_t step),
+                (x, cosines, sines, out, half, step))
 
 static void rows(void *context, size_t start, size_t count) {
   const job *task = context;

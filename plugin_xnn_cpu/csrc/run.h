@@ -2,6 +2,7 @@
 #ifndef NARROWPASS_RUN_H
 #define NARROWPASS_RUN_H
 
+#include "isa.h"
 #include "tape.h"
 #include "team.h"
 
@@ -12,17 +13,30 @@
 #define NP_CHOOSES_CPU
 #endif
 
-/* One function body, compiled for several instruction sets; the fitting one is chosen when the
- * library is loaded. */
-#if defined(NP_CHOOSES_CPU) && !defined(NP_ONE_TARGET)
-#define NP_FOR_EACH_CPU \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define NP_FOR_EACH_CPU
-#endif
-
 /* Into each clone of the caller. */
 #define NP_INLINE static inline __attribute__((always_inline))
+
+/* The function `name`, for the instruction sets in use: the NP_INLINE function `name`_body, compiled
+ * for several levels. `params` are its parameters in brackets, `args` their names. */
+#ifdef NP_CHOOSES_CPU
+#define NP_FOR_EACH_ISA(type, name, params, args)                                   \
+  __attribute__((target("arch=x86-64-v4"))) static type name##_avx512 params {      \
+    return name##_body args;                                                        \
+  }                                                                                 \
+  __attribute__((target("arch=x86-64-v3"))) static type name##_avx2 params {        \
+    return name##_body args;                                                        \
+  }                                                                                 \
+  __attribute__((noinline)) static type name##_plain params {                       \
+    return name##_body args;                                                        \
+  }                                                                                 \
+  static type name params {                                                         \
+    if (np_isa() >= NP_TARGET_AVX512) return name##_avx512 args;                    \
+    return np_isa() == NP_TARGET_AVX2 ? name##_avx2 args : name##_plain args;       \
+  }
+#else
+#define NP_FOR_EACH_ISA(type, name, params, args) \
+  static type name params { return name##_body args; }
+#endif
 
 /* Below this many bytes, waking the workers costs more than it saves. */
 #define NP_SMALL 65536

@@ -11,9 +11,8 @@ typedef struct {
   char *out;
 } job;
 
-NP_FOR_EACH_CPU
-static void row4(const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs,
-                 const uint32_t *y, ptrdiff_t ys, uint32_t *out, size_t count) {
+NP_INLINE void row4_body(const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs,
+                         const uint32_t *y, ptrdiff_t ys, uint32_t *out, size_t count) {
   if (cs == 1 && xs == 1 && ys == 0) {
     for (size_t i = 0; i < count; i++) out[i] = c[i] ? x[i] : y[0];
   } else if (cs == 1 && xs == 0 && ys == 1) {
@@ -25,6 +24,10 @@ static void row4(const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs
     }
   }
 }
+NP_FOR_EACH_ISA(void, row4,
+                (const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs,
+                 const uint32_t *y, ptrdiff_t ys, uint32_t *out, size_t count),
+                (c, cs, x, xs, y, ys, out, count))
 
 static void any_row(const uint8_t *c, ptrdiff_t cs, const char *x, ptrdiff_t xs, const char *y,
                     ptrdiff_t ys, char *out, size_t count, size_t size) {

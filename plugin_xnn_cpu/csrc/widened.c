@@ -22,15 +22,19 @@ typedef struct {
 } job;
 
 /* Weights of some inputs, `width` apart, times the scales of PIECE columns. */
-NP_FOR_EACH_CPU
-static void widen(const int8_t *restrict weights, size_t width, const float *restrict scales,
-                  size_t inputs, float *restrict out, size_t stride) {
+NP_INLINE void widen_body(const int8_t *restrict weights, size_t width,
+                          const float *restrict scales, size_t inputs, float *restrict out,
+                          size_t stride) {
   float factors[PIECE];
   for (size_t n = 0; n < PIECE; n++) factors[n] = scales[n];
   for (size_t k = 0; k < inputs; k++, weights += width, out += stride) {
     for (size_t n = 0; n < PIECE; n++) out[n] = (float)weights[n] * factors[n];
   }
 }
+NP_FOR_EACH_ISA(void, widen,
+                (const int8_t *restrict weights, size_t width, const float *restrict scales,
+                 size_t inputs, float *restrict out, size_t stride),
+                (weights, width, scales, inputs, out, stride))
 
 /* Widen `inputs` inputs of `stride` columns of the panels from `first` on. */
 static void widen_panels(const struct np_widened_params *p, size_t first, size_t start,

@@ -18,7 +18,7 @@ def fp32_code(request, monkeypatch):
 
     monkeypatch.setattr(kernels, "TARGET", request.param)
     monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: True)
-    monkeypatch.setattr(fp32_choice, "products_are_ours", lambda: True)
+    monkeypatch.setattr(fp32_choice, "matmuls_are_ours", lambda: True)
     return request.param
 
 

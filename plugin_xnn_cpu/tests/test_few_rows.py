@@ -14,9 +14,9 @@ from xnn_kit import compile_model
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.operators import few_rows, linear, panels
-from narrowpass_xnn_cpu.native.operators.fp32_choice import fully_connected
-from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
+from narrowpass_xnn_cpu.native.operators.linear import FullyConnected, has_half_matmul
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
+from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -42,9 +42,13 @@ def make(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, ep
     with WeightsCache().begin() as session:
         if kind == "float32":
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
-            made = fully_connected(Weight.of(matrix), Weight.of(bias), epilogue, session=session)
+            made = TiledFullyConnected(
+                Weight.of(matrix), Weight.of(bias), epilogue, session=session
+            )
             return made.for_few_rows(epilogue.params()), matrix, bias.astype(np.float64)
         if kind == "float16":
+            if not has_half_matmul():
+                return None, None, None
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
             made = FullyConnected(Weight.of(matrix), Weight.of(bias), session=session)
             bias = bias.astype(kind)  # as XNNPACK packs it

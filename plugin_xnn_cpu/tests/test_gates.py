@@ -57,7 +57,7 @@ def test_gated_units(gate, operands, last):
     model, feeds = model_of(f"{operands} {GATES[gate]} {last}"), feeds_of()
     found = kernels_of(check(model, feeds), feeds)
     products = [fully_connected()] * (2 if operands == APART else 1)
-    if operands == APART and gate != "quick" and fp32_choice.products_are_ours():
+    if operands == APART and gate != "quick" and fp32_choice.matmuls_are_ours():
         assert found == [*products, "xnn multiply"]  # the first product ends with the gate
     else:
         assert found == [*products, "gate"]

@@ -140,7 +140,7 @@ def test_layers(norm, attention, feedforward):
     # Three products after one another: their errors add up.
     program = check(model, feeds, native=None, tolerance=3e-5)
     kernels = [row.kernel for row in program.profile(feeds, runs=1)]
-    ours = fp32_choice.products_are_ours()
+    ours = fp32_choice.matmuls_are_ours()
     left = {"xnn multiply"} if ours and feedforward == "SwiGLU" else set() if ours else ENDINGS
     assert not set(kernels) - KNOWN - {"numpy Not"} - left
     assert kernels.count("attention") == 1

@@ -23,8 +23,8 @@ TOLERANCE = 1e-5
 
 
 def fully_connected() -> str:
-    """Give what explain calls a product with a constant matrix of float32 on this processor."""
-    ours = fp32_choice.products_are_ours()
+    """Give what explain calls a matmul with a constant matrix of float32 on this processor."""
+    ours = fp32_choice.matmuls_are_ours()
     return "fully connected" if ours else "xnn fully connected"
 
 

@@ -14,6 +14,7 @@ from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice
+from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul
 
 if TYPE_CHECKING:
     from narrowpass import Backend, OpDtypes
@@ -65,7 +66,8 @@ def _of_product(rows: int, size: int, dtypes: OpDtypes) -> float:
         wide, narrow = _seconds(rows, size, pairs=bf16_choice.multiplies_pairs())
         return wide - narrow
     sums = dtypes.accumulate != "float32" or cpu.sums_halves_in_float32()
-    if dtypes.output == "float16" and rows <= HALF_ROWS and size >= HALF_SIZE and sums:
+    few = rows <= HALF_ROWS and size >= HALF_SIZE
+    if dtypes.output == "float16" and few and sums and has_half_matmul():
         return size * 2 / _BYTES_PER_SECOND
     return 0.0
 

@@ -110,7 +110,7 @@ def _conv_ends(op: Op, facts: Facts) -> bool:
     if facts.stored(op.required(1)).dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
         return True
     movement = _movement(op, window)
-    return fp32_choice.is_ours(window.size, movement, sizes[0], depthwise=depthwise)
+    return fp32_choice.ends(movement, sizes[0], depthwise=depthwise)
 
 
 @lowers("Conv", check=_check_conv, clamps=True, ends=_conv_ends)

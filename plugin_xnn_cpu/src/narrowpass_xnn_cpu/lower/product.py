@@ -24,13 +24,13 @@ from narrowpass_xnn_cpu.native.operators.few_rows import (
 from narrowpass_xnn_cpu.native.operators.fp32_choice import (
     AnyFullyConnected,
     fully_connected,
-    products_are_ours,
+    matmuls_are_ours,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedInt8,
     fully_connected_int8_rows,
 )
-from narrowpass_xnn_cpu.native.operators.linear import reads_panels
+from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul, reads_panels
 from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
@@ -73,8 +73,8 @@ def is_ours(kernel: Weight, rows: int | None) -> bool:
     if _blocks(kernel) is not None:
         return False
     if kernel.dtype == BFLOAT16 and bf16_choice.is_fast():
-        return bf16_choice.product_is_ours(rows) or products_are_ours()
-    return kernel.dtype == _WIDE and kernel.quantized is None and products_are_ours()
+        return bf16_choice.product_is_ours(rows) or matmuls_are_ours()
+    return kernel.dtype == _WIDE and kernel.quantized is None and matmuls_are_ours()
 
 
 def _blocks(kernel: Weight) -> Blocks | None:
@@ -143,7 +143,8 @@ class Product:
         if few and bias is None and self._makes_half(kernel, session):
             return
         right_sums = accumulate != "float32" or cpu.sums_halves_in_float32()
-        self._half = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE and right_sums
+        large = kernel.dtype == np.float16 and kernel.size >= HALF_SIZE
+        self._half = large and right_sums and has_half_matmul()
         if kernel.dtype == BFLOAT16:
             self._make_bfloat16(source, rows, session)
         else:

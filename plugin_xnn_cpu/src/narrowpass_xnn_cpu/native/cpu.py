@@ -5,8 +5,12 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from narrowpass_xnn_cpu.native import isa
+
 _HALF_SUMS = {"avx512_fp16", "asimdhp", "fphp"}
 """Flags of processors that have float16 arithmetic, as Linux names them."""
+_CAPPED = {"avx512_fp16"}
+"""Those that are not used where `isa.cap` caps instruction sets."""
 
 
 @functools.cache
@@ -28,4 +32,4 @@ def sums_halves_in_float32() -> bool:
 
     It does where it widens operands; where there is float16 arithmetic it takes that for sums too.
     """
-    return flags().isdisjoint(_HALF_SUMS)
+    return flags().isdisjoint(_HALF_SUMS - _CAPPED if isa.cap() else _HALF_SUMS)

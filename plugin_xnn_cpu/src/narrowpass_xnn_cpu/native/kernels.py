@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 
 MAX_DIMS = 8
@@ -15,10 +16,10 @@ _TILE = 12
 """Rows of the largest tile in attention.c."""
 MOST_ROWS = 48
 """NP_ATTENTION_MOST_ROWS."""
-TARGETS = ("best", "plain", "avx2", "avx512", "avx512bf16")
+TARGETS = ("best", *isa.LEVELS)
 """Which code of ours there is, in the order of ``NP_TARGET_*``."""
 TARGET = "best"
-"""Which code of ours runs: the best that the CPU has, or at most what is named. ``avx512bf16`` runs
+"""Which code of ours runs: the best that is in use, or at most what is named. ``avx512bf16`` runs
 on any processor: only those that execute its instructions, or have them emulated, survive it."""
 _BLOCK_FLOATS = 1 << 15
 """Scores that lie in cache beside packed keys and values."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import signals
+from narrowpass_xnn_cpu.native import cpu, isa, signals
 
 _IDENTIFIER = "78e8776e742aaec2e0f3c3ef26613bab845df743a5047533d6900dea608b1385"
 """Of the build that `xnnpack.h` declares, on x86-64; it is a digest of the kernels' sources."""
@@ -33,8 +33,17 @@ def _load() -> Any:
             f"the native library is for Linux, not for {sys.platform}; use the backend 'reference'"
         )
     other = os.environ.get("NARROWPASS_XNNPACK")
+    try:
+        level = isa.cap()
+    except isa.CapError as error:
+        raise LibraryUnavailableError(str(error)) from None
+    if level and other is not None:
+        raise LibraryUnavailableError(
+            f"{isa.VARIABLE} caps the kernels of the bundled XNNPACK only; unset it, or "
+            "NARROWPASS_XNNPACK"
+        )
     with _LOADING:
-        extension = _import_bound_to_itself(other)
+        extension = _import_bound_to_itself(other, level)
     ffi, lib = extension.ffi, extension.lib
     size = lib.xnn_experimental_get_build_identifier_size()
     found = bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
@@ -43,6 +52,8 @@ def _load() -> Any:
             f"the XNNPACK that was loaded is build {found[:16]}, not {_IDENTIFIER[:16]}: another "
             "library stands where narrowpass-xnn-cpu has its own; reinstall narrowpass-xnn-cpu"
         )
+    if level:
+        lib.np_isa_cap(isa.LEVELS.index(level) + 1)
     status = lib.xnn_initialize(ffi.NULL)
     if status == lib.xnn_status_unsupported_hardware:
         raise LibraryUnavailableError(f"XNNPACK does not know this {platform.machine()} processor")
@@ -54,7 +65,7 @@ def _load() -> Any:
     return extension
 
 
-def _import_bound_to_itself(other: str | None) -> Any:
+def _import_bound_to_itself(other: str | None, level: str) -> Any:
     """Import the extension so that its symbols come from its own libraries.
 
     PyTorch exports functions of pthreadpool and cpuinfo too, of other versions.
@@ -62,6 +73,7 @@ def _import_bound_to_itself(other: str | None) -> Any:
     Args:
         other: path of another build of the library. It is loaded first; the dynamic linker then
             takes it for the bundled one, by its SONAME.
+        level: of instruction sets that XNNPACK may use; empty for all.
     """
     flags = sys.getdlopenflags()
     bound = os.RTLD_NOW | os.RTLD_LOCAL
@@ -72,7 +84,11 @@ def _import_bound_to_itself(other: str | None) -> Any:
     try:
         if other is not None:
             _preload(other, bound)
+        if level:
+            isa.cap_xnnpack(level, Path(__file__).parent / "lib", cpu.flags(), bound)
         _xnn = importlib.import_module("narrowpass_xnn_cpu.native._xnn")
+    except isa.CapError as error:
+        raise LibraryUnavailableError(str(error)) from error
     except ImportError as error:
         raise LibraryUnavailableError(
             f"the native library cannot be loaded: {error}; reinstall narrowpass-xnn-cpu"

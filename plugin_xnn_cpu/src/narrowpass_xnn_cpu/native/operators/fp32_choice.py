@@ -1,9 +1,8 @@
 """Which kernels compute products and convolutions of float32: XNNPACK's, or ours.
 
 On AVX2, XNNPACK computes all convolutions, windows of 1 x 1 too, with a tile of 5 x 16. In the
-build that is bundled, it keeps one of its ten sums in memory: each step waits for a store and a
-load. The tile of its products of matrices has all sums in registers, and so has ours, of
-6 x 16. Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
+build that is bundled, it keeps one of its ten accumulators in memory: each step waits for a store
+and a load. The tile of its matmuls has all of them in registers, and so has ours, of 6 x 16. Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
 
 ===========================================  =======  ====
 convolution                                  XNNPACK  here
@@ -39,9 +38,15 @@ product or convolution                       XNNPACK  here
 ===========================================  =======  ====
 
 Windows of 3 x 3 that move by 1 may be computed with fewer multiplications: see `winograd_choice`.
-Depthwise convolutions have other kernels. On AVX-512 ours are faster where windows move by 1, and
-about as fast where they move by 2 (`benchmarks/fp32_depthwise.py`); elsewhere, and with several
-outputs for each channel, XNNPACK's are taken. What runs on Neon is near the limit of the processor.
+The GEMM of matmuls is as fast as XNNPACK's on AVX2, 0.94 to 1.08 times from 128 rows on, and 1.15
+to 2.6 times as fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It ends with
+any epilogue, so that the result is not read and written once more, where XNNPACK's only clamps.
+
+Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`). On AVX-512 ours are faster
+with a stride of 1, and about as fast with a stride of 2; on AVX2 they take 0.6 to 1.08 times as long
+with a stride of 1, and 0.9 to 1.5 times with a stride of 2. With a stride of 2 on AVX2, unless it ends
+with more than a clamp, on processors without AVX2, and with several outputs for each channel,
+XNNPACK's are taken. What runs on Neon is near the limit of the processor.
 """
 
 from __future__ import annotations
@@ -76,9 +81,9 @@ def convolutions_are_ours() -> bool:
     return _lanes() > 0
 
 
-def products_are_ours() -> bool:
-    """Tell whether XNNPACK's products with a matrix are the slower ones on this processor."""
-    return _lanes() >= 16
+def matmuls_are_ours() -> bool:
+    """Return whether our GEMM computes matmuls with a constant matrix on this processor."""
+    return _lanes() > 0
 
 
 def is_product(window: tuple[int, int], movement: Movement) -> bool:
@@ -87,18 +92,19 @@ def is_product(window: tuple[int, int], movement: Movement) -> bool:
     return window == (1, 1) and movement.groups == 1 and not moved and convolutions_are_ours()
 
 
-def depthwise_is_ours(outputs: int, movement: Movement) -> bool:
-    """Tell whether a depthwise convolution runs by a kernel of ours: one output for each input."""
-    return products_are_ours() and outputs == movement.groups
+def depthwise_is_ours(outputs: int, movement: Movement, epilogue: Epilogue) -> bool:
+    """Return whether our depthwise kernel computes a convolution that ends so.
+
+    It has one output for each input. On AVX2 XNNPACK's is faster with a stride of 2.
+    """
+    if outputs != movement.groups or not convolutions_are_ours():
+        return False
+    return _lanes() >= 16 or max(movement.strides) == 1 or not epilogue.is_clamp
 
 
-def is_ours(window: tuple[int, int], movement: Movement, outputs: int, *, depthwise: bool) -> bool:
-    """Tell whether a convolution runs by a kernel of ours, which ends with any epilogue."""
-    if is_product(window, movement):
-        return products_are_ours()
-    if depthwise:
-        return depthwise_is_ours(outputs, movement)
-    return convolutions_are_ours()
+def ends(movement: Movement, outputs: int, *, depthwise: bool) -> bool:
+    """Return whether a convolution can end with any epilogue here: a kernel of ours computes it."""
+    return convolutions_are_ours() and (not depthwise or outputs == movement.groups)
 
 
 def convolution(
@@ -127,7 +133,7 @@ def convolution(
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
-    if depthwise and depthwise_is_ours(kernel.shape[-1], movement):
+    if depthwise and depthwise_is_ours(kernel.shape[-1], movement, epilogue):
         return TiledDepthwise(kernel, bias, movement, epilogue, session=session)
     if convolutions_are_ours() and not depthwise:
         tile = tile_for(kernel.shape, movement, image) if winograd else 0
@@ -154,7 +160,7 @@ def fully_connected(
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
-    if products_are_ours():
+    if matmuls_are_ours():
         return TiledFullyConnected(kernel, bias, epilogue, transposed=transposed, session=session)
     _check(epilogue)
     limits = epilogue.limits

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import functools
 
-from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Range
@@ -62,10 +62,7 @@ AnyFullyConnectedInt8 = FullyConnectedInt8 | TiledFullyConnectedInt8
 @functools.cache
 def ours() -> bool:
     """Tell whether our kernels of int8 are the faster ones on this processor."""
-    lib = extension().lib
-    if lib.np_int8_multiplies_quads():
-        return True
-    return bool(lib.np_int8_is_fast()) and "avx512bw" not in cpu.flags()
+    return isa.in_use(extension().lib) in {"avx2", "avx512vnni", "avx512bf16"}
 
 
 def convolution_s8(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
     Operator,
@@ -125,9 +127,23 @@ _KINDS = {
 """By the type of the matrix: the call of the tape, the type of the bias, and two functions."""
 
 
+@functools.cache
+def has_half_matmul() -> bool:
+    """Return whether XNNPACK has a GEMM of float16 here: on x86-64 it takes AVX2 and F16C."""
+    ffi, lib = extension().ffi, extension().lib
+    handle = ffi.new("xnn_operator_t *")
+    kernel, null = ffi.new("uint16_t[1]"), ffi.NULL
+    status = lib.xnn_create_fully_connected_nc_f16(
+        1, 1, 1, 1, kernel, null, -math.inf, math.inf, 0, null, handle
+    )
+    if not status:
+        lib.xnn_delete_operator(handle[0])
+    return bool(status != lib.xnn_status_unsupported_hardware)
+
+
 def reads_panels(dtype: str, outputs: int) -> bool:
     """Tell whether a packed matrix of this type can be multiplied with few rows of float32."""
-    return _layout(dtype, outputs) is not None
+    return (dtype != "float16" or has_half_matmul()) and _layout(dtype, outputs) is not None
 
 
 @functools.cache

@@ -71,8 +71,8 @@ def layout() -> Layout:
     """Give the layout of operators that are made now."""
     if LAYOUT is not None:
         return LAYOUT
-    fast = kernels.TARGET == "best" and extension().lib.np_int8_multiplies_quads()
-    return QUADS if fast else PAIRS
+    isa = extension().lib.np_isa_for(kernels.code())
+    return QUADS if isa >= kernels.TARGETS.index("avx512vnni") else PAIRS
 
 
 class Tiled(Operator):

@@ -1,0 +1,120 @@
+"""The instruction sets in use: those of the processor, or fewer where ``NARROWPASS_ISA`` says so.
+
+XNNPACK asks cpuinfo what the processor has, once, when its library is loaded. To cap its kernels
+too, cpuinfo is loaded before it, and what lies above the cap is taken out of cpuinfo's table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+LEVELS = ("plain", "avx2", "avx512", "avx512vnni", "avx512bf16")
+"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each has all that the ones before it
+have; ``plain`` is what every processor of the architecture has."""
+VARIABLE = "NARROWPASS_ISA"
+
+_CPUINFO = "libnarrowpass_xnn_threadpool.so"
+_ABOVE = "what no level has"
+_TABLE_SIZE = 85
+_FEATURES = {
+    "ssse3": (0x11, "avx2"),
+    "sse4_1": (0x12, "avx2"),
+    "sse4_2": (0x13, "avx2"),
+    "avx": (0x16, "avx2"),
+    "avx_vnni": (0x17, _ABOVE),
+    "fma": (0x18, "avx2"),
+    "fma4": (0x19, _ABOVE),
+    "xop": (0x1A, _ABOVE),
+    "f16c": (0x1B, "avx2"),
+    "avx2": (0x1C, "avx2"),
+    "avx512f": (0x1D, "avx512"),
+    "avx512cd": (0x20, "avx512"),
+    "avx512dq": (0x21, "avx512"),
+    "avx512bw": (0x22, "avx512"),
+    "avx512vl": (0x23, "avx512"),
+    "avx512ifma": (0x24, _ABOVE),
+    "avx512vbmi": (0x25, _ABOVE),
+    "avx512_vbmi2": (0x26, _ABOVE),
+    "avx512_bitalg": (0x27, _ABOVE),
+    "avx512_vpopcntdq": (0x28, _ABOVE),
+    "avx512_vnni": (0x29, "avx512vnni"),
+    "avx512_bf16": (0x2A, "avx512bf16"),
+    "avx512_fp16": (0x2B, _ABOVE),
+    "gfni": (0x4B, _ABOVE),
+}
+"""By Linux's names: the place in ``cpuinfo_isa``, an array of bool, and the first level that has it."""
+_UNCHECKED = range(0x2F, 0x38)
+"""Places of AVX10, AMX and newer VNNI, all of which lie above; Linux may hide these."""
+
+
+class CapError(ValueError):
+    """``NARROWPASS_ISA`` names no level, or cannot be followed; the message says what to do."""
+
+
+def cap() -> str:
+    """Give the level that ``NARROWPASS_ISA`` names; empty where it is not set.
+
+    Raises:
+        CapError: it is none of `LEVELS`.
+    """
+    name = os.environ.get(VARIABLE, "")
+    if name and name not in LEVELS:
+        raise CapError(
+            f"{VARIABLE}: {name!r} is none of {', '.join(LEVELS)}; name one of them, or unset it"
+        )
+    return name
+
+
+def cap_xnnpack(name: str, folder: Path, present: frozenset[str], flags: int) -> None:
+    """Cap the instruction sets of XNNPACK's kernels. To be called before it is loaded.
+
+    Args:
+        name: one of `LEVELS`.
+        folder: of the bundled libraries.
+        present: features of the processor, as Linux names them.
+        flags: with which libraries are loaded.
+
+    Raises:
+        CapError: cpuinfo's table is not as it is known here.
+    """
+    if platform.machine() != "x86_64":
+        return  # one level, and XNNPACK is not asked for less than the architecture has
+    try:
+        library = ctypes.CDLL(str(folder / _CPUINFO), flags)
+        library.cpuinfo_initialize.restype = ctypes.c_bool
+        ready = library.cpuinfo_initialize()
+        table = (ctypes.c_uint8 * _TABLE_SIZE).in_dll(library, "cpuinfo_isa")
+    except (OSError, AttributeError, ValueError) as error:
+        raise CapError(f"{VARIABLE}: XNNPACK's kernels cannot be capped: {error}") from error
+    above = {place for place, first in _FEATURES.values() if _is_above(first, name)}
+    # A second call finds cleared what the first one cleared.
+    wrong = [
+        feature
+        for feature, (place, _) in _FEATURES.items()
+        if table[place] != (feature in present) and not (place in above and table[place] == 0)
+    ]
+    if wrong or not ready:
+        raise CapError(
+            f"{VARIABLE}: XNNPACK's kernels cannot be capped: cpuinfo and Linux disagree about "
+            f"{', '.join(wrong) or 'this processor'}; unset the variable"
+        )
+    for place in (*above, *_UNCHECKED):
+        table[place] = 0
+
+
+def _is_above(first: str, name: str) -> bool:
+    return first == _ABOVE or LEVELS.index(first) > LEVELS.index(name)
+
+
+def in_use(lib: Any) -> str:
+    """Give the level that kernels use, one of `LEVELS`."""
+    return LEVELS[lib.np_isa() - 1]
+
+
+def detected(lib: Any) -> str:
+    """Give the level of the processor, one of `LEVELS`."""
+    return LEVELS[lib.np_isa_detected() - 1]
