@@ -20,6 +20,7 @@ class Entry:
         size: bytes.
         origin: ``packed``, ``shared`` with another session, ``mapped`` from a file; or why it is
             private.
+        mapped: whether it lies in a mapped file, whoever mapped it.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Entry:
     address: int
     size: int
     origin: str
+    mapped: bool = False
 
 
 @dataclass(frozen=True)
