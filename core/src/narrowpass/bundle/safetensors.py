@@ -19,6 +19,7 @@ from typing import Any
 import onnx_ir as ir
 
 from narrowpass.bundle._stream import CHUNK, Digest, default_threads, stream
+from narrowpass.documents import parse_json
 from narrowpass.errors import BundleError, ModelError
 
 ALIGNMENT = 64
@@ -151,9 +152,9 @@ def parse_header(header: bytes, size: int) -> dict[str, Entry]:
         BundleError: it is not what this module writes. The message does not name the file.
     """
     try:
-        described = json.loads(header[8:])
+        described = parse_json(header[8:])
         entries = {key: _entry(raw, len(header)) for key, raw in described.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"its header is damaged ({error})") from error
     position = len(header)
     for key, entry in entries.items():
@@ -168,7 +169,7 @@ def parse_header(header: bytes, size: int) -> dict[str, Entry]:
 def _entry(raw: dict[str, Any], start: int) -> Entry:
     first, stop = raw["data_offsets"]
     shape = tuple(raw["shape"])
-    if not all(isinstance(number, int) for number in (first, stop, *shape)):
+    if not all(type(number) is int for number in (first, stop, *shape)):
         raise ValueError("an offset or a dimension is not a whole number")
     return Entry(str(raw["dtype"]), shape, start + first, stop - first)
 

@@ -85,6 +85,14 @@ class MappedFile:
         """Close the descriptor. A second call does nothing."""
         self._close()
 
+    def status(self) -> os.stat_result:
+        """Give what the system says of the file now.
+
+        Raises:
+            ModelError: it was closed.
+        """
+        return os.fstat(self._descriptor())
+
     def check_size(self) -> None:
         """Raise unless the file is as long as it was when it was opened.
 
@@ -93,7 +101,7 @@ class MappedFile:
         Raises:
             ModelError: the file is shorter now.
         """
-        now = os.fstat(self._descriptor()).st_size
+        now = self.status().st_size
         if now < self.size:
             raise self._shrunk(now)
 

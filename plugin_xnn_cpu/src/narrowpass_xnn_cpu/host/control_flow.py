@@ -78,12 +78,13 @@ class Body:
 
 def _unread(weight: Weight, value: ir.Value) -> ir.TensorProtocol:
     """Give a constant from outside as a tensor, which is read where somebody asks."""
-    return ir.LazyTensor(
-        lambda: ir.Tensor(weight.view(), name=value.name),
-        dtype=value.const_value.dtype if value.const_value else ir.DataType.from_numpy(weight.dtype),
-        shape=ir.Shape(weight.shape),
-        name=value.name,
-    )
+    dtype = value.dtype or ir.DataType.from_numpy(weight.dtype)
+    shape = ir.Shape(weight.shape)
+
+    def read() -> ir.TensorProtocol:
+        return ir.Tensor(weight.view(), dtype=dtype, name=value.name)
+
+    return ir.LazyTensor(read, dtype=dtype, shape=shape, name=value.name)
 
 
 def _replace(graph: ir.Graph, outside: dict[ir.Value, ir.Value]) -> None:

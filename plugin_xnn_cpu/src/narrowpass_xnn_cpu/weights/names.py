@@ -30,8 +30,9 @@ def identities(bundle: Bundle) -> dict[int, str]:
     """Name the tensors of initializers by their content; see `Weight.identity`.
 
     In a bundle on disk, that is the hash in the manifest, and nothing is read: who packs something
-    under such a name compares (`MappedTensor.checked`). In a bundle that is only in memory tensors get names that no other bundle has; those that are the same data in several
-    methods have one name.
+    under such a name compares (`MappedTensor.checked`). In a bundle that is only in memory, tensors
+    get names that no other bundle has; those that are the same data in several methods have one
+    name.
 
     Returns:
         The names by ``id`` of the tensors, which clones of the models share. They hold as long as
