@@ -132,11 +132,11 @@ class PackedFile:
         self._file.close()
 
     def addressed(self) -> Iterator[Entry]:
-        """Give the blocks with their addresses; they lie there as long as this object lives."""
+        """Give the blocks with their addresses; each keeps this object, which has the mapping."""
         start = self._bytes.ctypes.data
         for item in self.entries:
             key = item.key
-            yield Entry(*key, start + item.offset, item.size, "mapped", mapped=True)
+            yield Entry(*key, start + item.offset, item.size, "mapped", mapped=True, owner=self)
 
     def damaged(self) -> list[Stored]:
         """Read all blocks and give those whose checksum is another one.
