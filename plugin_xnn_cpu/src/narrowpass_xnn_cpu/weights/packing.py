@@ -69,9 +69,9 @@ def _offering(file: PackedFile | None) -> Iterator[Session]:
 
 
 def _missing(session: Session, file: PackedFile | None) -> bool:
-    """Tell whether a file lacks blocks of a session."""
-    known = set() if file is None else {item.key for item in file.entries}
-    return any((e.name, e.seed, e.fingerprint) not in known for e in named(session))
+    """Tell whether a file lacks blocks of a session, or has them in a size that nobody needs."""
+    known = set() if file is None else {(*item.key, item.size) for item in file.entries}
+    return any((e.name, e.seed, e.fingerprint, e.size) not in known for e in named(session))
 
 
 def named(session: Session) -> list[Entry]:
