@@ -27,7 +27,7 @@ from test_weights_file_damage import resigned
 from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import BundleError, UsageError
-from narrowpass.io import MappedFile, MappedTensor
+from narrowpass.io import MappedTensor
 from narrowpass_xnn_cpu.weights import folder as folder_module
 from narrowpass_xnn_cpu.weights import writing
 from narrowpass_xnn_cpu.weights.cache import shared
@@ -128,23 +128,6 @@ def test_a_weights_file_that_is_cut_off_while_it_is_open(tmp_path, bundle):
     os.truncate(tmp_path / "b.narrow" / "weights.safetensors", 300)
     with pytest.raises(ModelError, match="was cut from"):
         compiled(other, tmp_path / "cache")
-
-
-def test_tensors_are_checked_where_they_were_read_to(tmp_path):
-    import hashlib
-
-    data = np.arange(6, dtype=np.float32)
-    (tmp_path / "f").write_bytes(data.tobytes())
-    file = MappedFile(tmp_path / "f")
-    digest = hashlib.sha256(data.tobytes()).hexdigest()
-    good = MappedTensor(file, 0, ir.DataType.FLOAT, [2, 3], "t", sha256=digest)
-    np.testing.assert_array_equal(good.checked(), data.reshape(2, 3))
-    assert not good.checked().flags.writeable
-    part = MappedTensor(file, 0, ir.DataType.FLOAT, [5], "t", sha256=digest)
-    with pytest.raises(BundleError, match="tensor 't' was changed"):
-        part.checked()
-    odd = MappedTensor(file, 4, ir.DataType.UINT4, [3], "n")
-    np.testing.assert_array_equal(odd.checked(), odd.numpy())
 
 
 # Cache files that lie
