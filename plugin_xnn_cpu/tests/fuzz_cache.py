@@ -90,7 +90,8 @@ def odd(value: Any, choice: random.Random) -> Any:
     if isinstance(value, str) and value and choice.random() < 0.6:
         at = choice.randrange(len(value))
         return value[:at] + choice.choice(["", "0", "f", "/", "\0"]) + value[at + 1 :]
-    return choice.choice([*ODD, choice.choice(NUMBERS)])
+    # A copy: what is put into a document may be changed there.
+    return copy.deepcopy(choice.choice([*ODD, choice.choice(NUMBERS)]))
 
 
 def dumped(value: Any, choice: random.Random) -> bytes:

@@ -271,3 +271,19 @@ def test_a_report_that_is_hard_to_read(damaged, text):
     edit(damaged, lambda raw: raw["reports"][0].update(info))
     with pytest.raises(BundleError, match=r"reports/"):
         Bundle.load(damaged)
+
+
+def test_a_damaged_bundle_does_not_become_a_whole_one(damaged, tmp_path):
+    """Hashes are taken anew when it is written: of what the manifest says, or not at all."""
+    bundle = Bundle.load(damaged)
+    info = bundle.manifest.tensors["w"]
+    file = damaged / "weights.safetensors"
+    data = bytearray(file.read_bytes())
+    data[info.offset + 1] ^= 1
+    file.unlink()
+    file.write_bytes(data)
+    with pytest.raises(BundleError, match=r"weights\.safetensors: tensor 'w' was changed"):
+        Bundle.load(damaged).save(tmp_path / "new.narrow")
+    assert not (tmp_path / "new.narrow").exists()
+    bundle.save(tmp_path / "new.narrow")  # it has the file that was there
+    assert verify(tmp_path / "new.narrow") == []

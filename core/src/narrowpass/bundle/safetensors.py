@@ -21,6 +21,7 @@ import onnx_ir as ir
 from narrowpass.bundle._stream import CHUNK, Digest, default_threads, stream
 from narrowpass.documents import parse_json
 from narrowpass.errors import BundleError, ModelError
+from narrowpass.io import MappedTensor
 
 ALIGNMENT = 64
 """Each tensor starts at a multiple of this many bytes in the file."""
@@ -257,6 +258,7 @@ def write(
 
     Raises:
         ModelError: a tensor cannot be read, or gives more or fewer bytes than it should.
+        BundleError: a tensor of a bundle is not the one that its manifest says.
         OSError: the file cannot be written.
     """
     total = sum(entry.nbytes for entry in layout.entries.values())
@@ -272,9 +274,12 @@ def write(
             progress(done, total)
 
     def put(key: str) -> str:
-        place = _Place(fd, key, layout.entries[key], stop, advance)
-        stream(tensors[key], place, materialize)
-        return place.finish()
+        tensor, place = tensors[key], _Place(fd, key, layout.entries[key], stop, advance)
+        stream(tensor, place, materialize)
+        sha256 = place.finish()
+        if isinstance(tensor, MappedTensor):
+            tensor.check(sha256)  # a damaged bundle must not become a new one that is whole
+        return sha256
 
     _put(fd, layout.header, 0)
     # The largest first, so that no thread is left alone with it at the end.

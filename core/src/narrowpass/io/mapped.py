@@ -330,13 +330,21 @@ class MappedTensor(ir.TensorProtocol):
             piece = view[start : start + CHUNK]
             self._file.read_into(self._offset + start, piece)
             digest.update(piece)
-        if self.sha256 is not None and digest.hexdigest() != self.sha256:
+        self.check(digest.hexdigest())
+        packed.flags.writeable = False
+        return self._elements(packed)
+
+    def check(self, sha256: str) -> None:
+        """Compare a hash of the bytes, which somebody has read, with what it must be.
+
+        Raises:
+            BundleError: it is another one than `self.sha256`.
+        """
+        if self.sha256 not in (None, sha256):
             raise BundleError(
                 f"{self._file.name}: tensor {self.name!r} was changed after the bundle was built "
                 "(its SHA-256 is not the manifest's); build the bundle again"
             )
-        packed.flags.writeable = False
-        return self._elements(packed)
 
     def _elements(self, packed: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Give the elements that serialized bytes stand for: a view, where they can be."""
