@@ -14,7 +14,6 @@
 typedef struct block {
   struct np_entry entry;
   size_t users;
-  int mapped; /* lies in memory of somebody else */
   struct block *next;
 } block;
 
@@ -43,6 +42,8 @@ struct np_session {
   const void *kernel, *bias;
   uint8_t name[32];
   int named, find;
+  size_t needed; /* bytes of the block that is looked up; 0 where that is not known */
+  size_t wanted; /* bytes that were to be packed where `find` */
   size_t last; /* the offset that was given last; SIZE_MAX for none */
 };
 
@@ -54,14 +55,16 @@ static size_t bucket_of(const uint8_t *name) {
   return digest % BUCKETS;
 }
 
+/* `needed` is the block's size, or 0 where that is not known. */
 static int same(const struct np_entry *entry, const uint8_t *name, uint32_t seed,
-                uint32_t fingerprint) {
+                uint32_t fingerprint, size_t needed) {
   return entry->seed == seed && entry->fingerprint == fingerprint &&
+         (needed == 0 || entry->size == needed) &&
          memcmp(entry->name, name, sizeof entry->name) == 0;
 }
 
 static void free_block(block *block) {
-  if (!block->mapped) free(block->entry.address);
+  if (!block->entry.mapped) free(block->entry.address);
   free(block);
 }
 
@@ -83,11 +86,9 @@ static size_t add_use(np_session *session, block *block, int how) {
   return (size_t)(uintptr_t)block->entry.address;
 }
 
-static block *new_block(const struct np_entry *entry, int mapped) {
+static block *new_block(const struct np_entry *entry) {
   block *made = calloc(1, sizeof *made);
-  if (made == NULL) return NULL;
-  made->entry = *entry;
-  made->mapped = mapped;
+  if (made != NULL) made->entry = *entry;
   return made;
 }
 
@@ -98,22 +99,22 @@ static int known(const np_session *session, const struct xnn_weights_cache_look_
   return session->named && key->kernel == session->kernel && key->bias == session->bias;
 }
 
-static block *held(np_session *session, uint32_t seed, uint32_t fingerprint) {
+static block *held(np_session *session, uint32_t seed, uint32_t fingerprint, size_t needed) {
   for (size_t i = 0; i < session->count; i++) {
     const use *used = &session->uses[i];
     if (used->how <= NP_ENTRY_MAPPED &&
-        same(&used->block->entry, session->name, seed, fingerprint)) {
+        same(&used->block->entry, session->name, seed, fingerprint, needed)) {
       return used->block;
     }
   }
   return NULL;
 }
 
-static size_t find(np_session *session, uint32_t seed, uint32_t fingerprint) {
-  block *found = held(session, seed, fingerprint);
+static size_t find(np_session *session, uint32_t seed, uint32_t fingerprint, size_t needed) {
+  block *found = held(session, seed, fingerprint, needed);
   if (found != NULL) return (size_t)(uintptr_t)found->entry.address;
   found = session->cache->buckets[bucket_of(session->name)];
-  while (found != NULL && !same(&found->entry, session->name, seed, fingerprint)) {
+  while (found != NULL && !same(&found->entry, session->name, seed, fingerprint, needed)) {
     found = found->next;
   }
   if (found != NULL) {
@@ -121,9 +122,10 @@ static size_t find(np_session *session, uint32_t seed, uint32_t fingerprint) {
     if (offset != SIZE_MAX) found->users++;
     return offset;
   }
-  for (size_t i = 0; i < session->offer_count; i++) {
-    if (!same(&session->offers[i], session->name, seed, fingerprint)) continue;
-    block *made = new_block(&session->offers[i], 1);
+  /* What this process packed has the size that was needed; what a file offers has any. */
+  for (size_t i = 0; needed != 0 && i < session->offer_count; i++) {
+    if (!same(&session->offers[i], session->name, seed, fingerprint, needed)) continue;
+    block *made = new_block(&session->offers[i]);
     if (made == NULL) return SIZE_MAX;
     const size_t offset = add_use(session, made, NP_ENTRY_MAPPED);
     if (offset == SIZE_MAX) free(made);
@@ -136,7 +138,7 @@ static size_t look_up(void *context, const struct xnn_weights_cache_look_up_key 
   np_session *session = context;
   if (!known(session, key)) return SIZE_MAX;
   pthread_mutex_lock(&session->cache->mutex);
-  const size_t offset = find(session, key->seed, key->fingerprint_id);
+  const size_t offset = find(session, key->seed, key->fingerprint_id, session->needed);
   session->last = offset;
   pthread_mutex_unlock(&session->cache->mutex);
   return offset;
@@ -144,6 +146,7 @@ static size_t look_up(void *context, const struct xnn_weights_cache_look_up_key 
 
 static void *reserve_space(void *context, size_t size) {
   np_session *session = context;
+  session->wanted = size;
   if (session->find || size > SIZE_MAX - 2 * BLOCK_ALIGNMENT) return NULL;
   /* Kernels may read some bytes past the end. */
   const size_t whole = (size + XNN_EXTRA_BYTES + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
@@ -168,10 +171,12 @@ static size_t look_up_or_insert(void *context, const struct xnn_weights_cache_lo
   pthread_mutex_lock(&session->cache->mutex);
   size_t offset = SIZE_MAX;
   const int is_known = known(session, key);
-  if (is_known) offset = find(session, key->seed, key->fingerprint_id);
+  /* After a hit the address may be NULL, and the size anything. */
+  const size_t needed = address == NULL ? 0 : size;
+  if (is_known) offset = find(session, key->seed, key->fingerprint_id, needed);
   if (offset == SIZE_MAX && address != NULL && address == session->reserved) {
     block *made = session->spare;
-    made->entry = (struct np_entry){{0}, key->seed, key->fingerprint_id, address, size};
+    made->entry = (struct np_entry){{0}, key->seed, key->fingerprint_id, address, size, false};
     if (is_known) memcpy(made->entry.name, session->name, sizeof made->entry.name);
     const int how = is_known         ? NP_ENTRY_PACKED
                     : session->named ? NP_ENTRY_UNKNOWN_POINTER
@@ -269,7 +274,8 @@ bool np_session_offer(np_session *session, const struct np_entry *entry) {
             sizeof *session->offers)) {
     return false;
   }
-  session->offers[session->offer_count++] = *entry;
+  session->offers[session->offer_count] = *entry;
+  session->offers[session->offer_count++].mapped = true;
   return true;
 }
 
@@ -293,9 +299,14 @@ void np_session_next(np_session *session, const void *kernel, const void *bias,
   session->bias = bias;
   session->named = name != NULL;
   session->find = find;
+  session->needed = session->wanted = 0;
   if (name != NULL) memcpy(session->name, name, sizeof session->name);
   session->last = SIZE_MAX;
 }
+
+size_t np_session_wanted(const np_session *session) { return session->wanted; }
+
+void np_session_expect(np_session *session, size_t size) { session->needed = size; }
 
 static struct xnn_weights_cache_look_up_key own_key(const np_session *session, uint32_t layout) {
   return (struct xnn_weights_cache_look_up_key){
@@ -306,7 +317,8 @@ static struct xnn_weights_cache_look_up_key own_key(const np_session *session, u
   };
 }
 
-const void *np_session_find_block(np_session *session, uint32_t layout) {
+const void *np_session_find_block(np_session *session, uint32_t layout, size_t size) {
+  session->needed = size;
   const struct xnn_weights_cache_look_up_key key = own_key(session, layout);
   const size_t offset = look_up(session, &key);
   return offset == SIZE_MAX ? NULL : (const void *)(uintptr_t)offset;

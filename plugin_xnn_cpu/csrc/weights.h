@@ -20,6 +20,7 @@ struct np_entry {
   uint32_t fingerprint; /* which algorithm packed them */
   void *address;        /* at a multiple of 64 */
   size_t size;          /* bytes */
+  bool mapped;          /* lies in a mapped file */
 };
 
 /* How a session came to a block. */
@@ -40,8 +41,9 @@ size_t np_cache_users(np_cache *cache, const uint8_t *name);
 /* NULL without memory, or while another session of the cache is open. */
 np_session *np_session_begin(np_cache *cache);
 
-/* Say where a block lies that may be asked for; it must stay there as long as the session.
- * False without memory. */
+/* Say where a block of a file lies that may be looked up; it must stay there as long as the
+ * session. It is found only by who needs exactly its size: the file says how large it is, and
+ * nobody may read past its end. False without memory. */
 bool np_session_offer(np_session *session, const struct np_entry *entry);
 bool np_session_offers(np_session *session, const uint8_t *name);
 
@@ -51,15 +53,21 @@ bool np_session_offers(np_session *session, const uint8_t *name);
 void np_session_next(np_session *session, const void *kernel, const void *bias,
                      const uint8_t *name, bool find);
 
+/* The bytes that a creation with `find` wanted to pack; 0 where it did not get so far. A second
+ * one after np_session_expect with these takes a block of a file, if it has as many. XNNPACK names
+ * a size only when it reserves memory, after it has looked the block up. */
+size_t np_session_wanted(const np_session *session);
+void np_session_expect(np_session *session, size_t size);
+
 /* What is passed to xnn_create_*; it lives as long as the session. */
 xnn_weights_cache_t np_session_provider(np_session *session);
 
 /* Fingerprint of blocks that kernels of ours read; their seed is the version of the layout. */
 #define NP_OWN_FINGERPRINT 0xffffffffu
 
-/* A block of our own, of the name that np_session_next was told: where it lies, or NULL where it
- * is not there. */
-const void *np_session_find_block(np_session *session, uint32_t layout);
+/* A block of our own of `size` bytes, of the name that np_session_next was given: where it lies,
+ * or NULL where it is not there. */
+const void *np_session_find_block(np_session *session, uint32_t layout, size_t size);
 
 /* Memory for a block of our own, which belongs to the session once it is kept; NULL without
  * memory. It is to be filled, and kept, before another one is asked for. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -193,3 +194,96 @@ def test_weights_of_another_bundle_are_refused(damaged, tmp_path):
     shutil.copy(tmp_path / "o/weights.safetensors", damaged / "weights.safetensors")
     with pytest.raises(BundleError, match=r"weights\.safetensors"):
         Bundle.load(damaged)
+
+
+HARD = {
+    "nested": b"[" * 100_000,
+    "nested a little less": b"[" * 900 + b"]" * 900,
+    "digits": b"9" * 10_000,
+    "not a number": b"NaN",
+    "half of a pair": b'"\\ud800"',
+    "true": b"true",
+    "a fraction": b"1.0",
+    "huge": b"9" * 4000,
+    "negative": b"-1",
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("field", ["bytes", "offset", "shape"])
+def test_a_manifest_that_is_hard_to_read(damaged, name, field):
+    manifest = json.loads((damaged / "manifest.json").read_text())
+    manifest["tensors"]["w"][field] = "@"
+    text = json.dumps(manifest).encode().replace(b'"@"', HARD[name])
+    (damaged / "manifest.json").write_bytes(text)
+    with pytest.raises(BundleError, match="manifest"):
+        Bundle.load(damaged)
+    assert verify(damaged)
+
+
+def test_a_manifest_that_says_something_twice(damaged):
+    text = (damaged / "manifest.json").read_text()
+    (damaged / "manifest.json").write_text(text.replace("{", '{"version": 1,', 1))
+    with pytest.raises(BundleError, match="'version' stands twice"):
+        Bundle.load(damaged)
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("field", ["data_offsets", "shape", "dtype"])
+def test_a_header_that_is_hard_to_read(damaged, name, field):
+    """With the checksum that fits: whoever writes a bundle can give it that."""
+    file = damaged / "weights.safetensors"
+    data = file.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header["w"][field] = ["@", "@"] if field == "data_offsets" else "@"
+    signed(damaged, json.dumps(header).encode().replace(b'"@"', HARD[name]), data[start:])
+    with pytest.raises(BundleError, match=r"weights\.safetensors"):
+        Bundle.load(damaged)
+    assert verify(damaged)
+
+
+@pytest.mark.parametrize("text", [b"[]", b"null", b'{"w": 1}', b'{"w": {}, "w": {}}', b"\xff"])
+def test_a_header_of_something_else(damaged, text):
+    signed(damaged, text, b"")
+    with pytest.raises(BundleError, match=r"weights\.safetensors: its header is damaged"):
+        Bundle.load(damaged)
+
+
+def signed(path, text, rest):
+    """Write a weights file with this header, and a manifest that says so."""
+    first = len(text).to_bytes(8, "little") + text
+    (path / "weights.safetensors").write_bytes(first + rest)
+
+    def change(raw):
+        digest = hashlib.sha256(first).hexdigest()
+        raw["weights"] |= {"bytes": len(first + rest), "header_bytes": len(first)}
+        raw["weights"]["header_sha256"] = digest
+
+    edit(path, change)
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"pass": "\\ud800", "methods": {}}', b"[]"])
+def test_a_report_that_is_hard_to_read(damaged, text):
+    raw = json.loads((damaged / "manifest.json").read_text())
+    (damaged / raw["reports"][0]["path"]).write_bytes(text)
+    info = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    edit(damaged, lambda raw: raw["reports"][0].update(info))
+    with pytest.raises(BundleError, match=r"reports/"):
+        Bundle.load(damaged)
+
+
+def test_a_damaged_bundle_does_not_become_a_whole_one(damaged, tmp_path):
+    """Hashes are taken anew when it is written: of what the manifest says, or not at all."""
+    bundle = Bundle.load(damaged)
+    info = bundle.manifest.tensors["w"]
+    file = damaged / "weights.safetensors"
+    data = bytearray(file.read_bytes())
+    data[info.offset + 1] ^= 1
+    file.unlink()
+    file.write_bytes(data)
+    with pytest.raises(BundleError, match=r"weights\.safetensors: tensor 'w' was changed"):
+        Bundle.load(damaged).save(tmp_path / "new.narrow")
+    assert not (tmp_path / "new.narrow").exists()
+    bundle.save(tmp_path / "new.narrow")  # it has the file that was there
+    assert verify(tmp_path / "new.narrow") == []

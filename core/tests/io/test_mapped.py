@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import io
+import math
 import os
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from narrowpass.errors import ModelError
-from narrowpass.io import MappedFile, MappedTensor
+from narrowpass.errors import BundleError, ModelError
+from narrowpass.io import MappedFile, MappedTensor, ViewedTensor
 from narrowpass.io.mapped import CHUNK, write_all
 
 DTYPES = [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
@@ -241,3 +242,63 @@ def test_not_a_regular_file(tmp_path: Path) -> None:
         MappedFile(fd)
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(fd)
+
+
+def test_tensors_are_checked_where_they_were_read_to(tmp_path):
+    data = np.arange(6, dtype=np.float32)
+    (tmp_path / "f").write_bytes(data.tobytes())
+    file = MappedFile(tmp_path / "f")
+    digest = hashlib.sha256(data.tobytes()).hexdigest()
+    good = MappedTensor(file, 0, ir.DataType.FLOAT, [2, 3], "t", sha256=digest)
+    np.testing.assert_array_equal(good.checked(), data.reshape(2, 3))
+    assert not good.checked().flags.writeable
+    part = MappedTensor(file, 0, ir.DataType.FLOAT, [5], "t", sha256=digest)
+    with pytest.raises(BundleError, match="tensor 't' was changed"):
+        part.checked()
+    odd = MappedTensor(file, 4, ir.DataType.UINT4, [3], "n")
+    np.testing.assert_array_equal(odd.checked(), odd.numpy())
+
+
+def test_a_file_that_shrank_is_no_tensor_to_check(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(64))
+    tensor = MappedTensor(MappedFile(tmp_path / "f"), 0, ir.DataType.FLOAT, [16], "t")
+    os.truncate(tmp_path / "f", 8)
+    with pytest.raises(ModelError, match="was cut from 64 to 8"):
+        tensor.checked()
+
+
+def test_reading_into_memory(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(range(64)))
+    file = MappedFile(tmp_path / "f")
+    target = bytearray(5)
+    file.read_into(7, memoryview(target))
+    assert bytes(target) == bytes(range(7, 12))
+    for offset in (-1, 60):
+        with pytest.raises(ValueError, match="not inside"):
+            file.read_into(offset, memoryview(target))
+    assert file.status().st_size == 64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("UINT4", (3, 8)), ("UINT8", (12,)), ("FLOAT", (3,)), ("INT2", (48,))]
+)
+def test_bytes_as_elements_of_another_type(dtype, shape):
+    raw = np.arange(12, dtype=np.uint8).reshape(3, 4) * 21
+    kind = ir.DataType[dtype]
+    viewed = ViewedTensor(ir.Tensor(raw), kind, shape, "v")
+    assert (viewed.name, viewed.dtype, viewed.nbytes, viewed.size) == (
+        "v",
+        kind,
+        12,
+        math.prod(shape),
+    )
+    assert tuple(viewed.shape.numpy()) == shape
+    assert viewed.tobytes() == raw.tobytes()
+    proto = onnx.helper.make_tensor("v", int(kind), shape, raw.tobytes(), raw=True)
+    np.testing.assert_array_equal(viewed.numpy(), onnx.numpy_helper.to_array(proto))
+    np.testing.assert_array_equal(np.asarray(viewed), viewed.numpy())
+    stream = io.BytesIO()
+    viewed.tofile(stream)
+    assert stream.getvalue() == raw.tobytes()
+    with pytest.raises(ValueError, match="12 bytes are not"):
+        ViewedTensor(ir.Tensor(raw), kind, (5, 5))

@@ -39,7 +39,7 @@ def cache() -> None:
 @_folder_option
 @_json_option
 def list_(cache_dir: Path | None, as_json: bool) -> None:
-    """List the files, those used last first.
+    """List the files, those used last first, and what killed writers left behind.
 
     The JSON document has the keys folder and files: path, bytes, used (seconds since 1970), blocks
     and problem (null, or why it is of no use on this machine) of each.
@@ -55,7 +55,8 @@ def verify(cache_dir: Path | None, as_json: bool) -> None:
 
     The JSON document is that of `list`.
     """
-    if any(item.problem for item in _show(cache_dir, as_json, verify=True)):
+    found = _show(cache_dir, as_json, verify=True)
+    if any(item.problem and not item.is_leftover for item in found):
         raise click.exceptions.Exit(1)
 
 
@@ -76,7 +77,7 @@ def prune(max_size: str, cache_dir: Path | None, as_json: bool) -> None:
     """
     from narrowpass_xnn_cpu.weights import folder
 
-    place = cache_dir or folder.default_folder()
+    place = folder.chosen_folder(cache_dir)
     deleted = folder.prune(place, _bytes(max_size))
     if as_json:
         _print_json(place, deleted)
@@ -88,7 +89,7 @@ def prune(max_size: str, cache_dir: Path | None, as_json: bool) -> None:
 def _show(cache_dir: Path | None, as_json: bool, *, verify: bool) -> list[Listed]:
     from narrowpass_xnn_cpu.weights import folder
 
-    place = cache_dir or folder.default_folder()
+    place = folder.chosen_folder(cache_dir)
     found = folder.listed(place, verify=verify)
     if as_json:
         _print_json(place, found)

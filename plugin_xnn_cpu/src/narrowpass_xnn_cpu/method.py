@@ -36,6 +36,7 @@ from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 if TYPE_CHECKING:
     from narrowpass.meters import Meter
@@ -50,13 +51,14 @@ class Premises:
     Attributes:
         workspace: the memory that it computes in.
         session: of the weights cache; None to pack for this method alone.
-        identities: names of the contents of tensors, by their ``id``; see `Weight.identity`.
+        identities: names of the contents of tensors, by their ``id``, or what is known of them
+            outside of a subgraph; see `Weight.identity`.
         winograd: see `CompileOptions.winograd`.
     """
 
     workspace: Workspace
     session: Session | None = None
-    identities: Mapping[int, str] = field(default_factory=dict)
+    identities: Mapping[int, str | Weight] = field(default_factory=dict)
     winograd: bool = True
 
 
@@ -105,7 +107,8 @@ class Method:
         observed = [v.name for v in known.values() if v.name in self.observable and _computed(v)]
         kept = [value for value in kept if value not in observed]
         self.types = {value: known[value].type for value in (*self.outputs, *kept)}
-        facts = Facts(graph, kept, overridden, premises.identities, observed)
+        identities = None if premises.session is None else premises.identities
+        facts = Facts(graph, kept, overridden, identities, observed)
         derive_constants(graph, facts)
         assigned = assign(operations(graph, facts, model, _version(model)), facts)
         units = schedule(assigned)
@@ -230,7 +233,7 @@ class _Constants(Mapping[str, Array]):
         self._weights = {name: facts.stored(known[name]) for name in names if name in known}
 
     def __getitem__(self, name: str) -> Array:
-        return self._weights[name].array()
+        return self._weights[name].view()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
@@ -304,7 +307,7 @@ def _host_node(
     if not can_run(op):
         return HostNode(op, facts, model)
 
-    def compile_(inner: ir.Model, identities: Mapping[int, str]) -> Method:
+    def compile_(inner: ir.Model, identities: Mapping[int, Weight]) -> Method:
         families.expand_checked(inner)
         known = {**premises.identities, **identities}
         within = dataclasses.replace(premises, identities=known)

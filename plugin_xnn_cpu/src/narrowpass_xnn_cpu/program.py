@@ -258,7 +258,7 @@ class XnnProgram(Program):
         entries = [] if session is None else list(session.entries())
         sizes = Counter[str]()
         for entry in entries:
-            sizes["mapped" if entry.origin == "mapped" else "heap"] += entry.size
+            sizes["mapped" if entry.mapped else "heap"] += entry.size
         raw = {name: method.raw for name, method in self._methods.items()}
         packed = {} if session is None else session.sizes()
         counts = Counts() if session is None else session.counts

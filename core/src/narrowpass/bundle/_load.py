@@ -201,7 +201,8 @@ def _load(folder: Folder) -> Loaded:
 
 
 def _tensor(key: str, info: TensorInfo, file: MappedFile) -> MappedTensor:
-    return MappedTensor(file, info.offset, _data_type(info.dtype), info.shape, key)
+    dtype = _data_type(info.dtype)
+    return MappedTensor(file, info.offset, dtype, info.shape, key, sha256=info.sha256)
 
 
 def read_reports(folder: Folder, manifest: Manifest) -> list[Report]:
@@ -272,6 +273,7 @@ def _stored(
                 f"{what}: initializer {value.name!r} is not the tensor that the manifest says; "
                 "build the bundle again"
             )
+        tensor.sha256 = info.sha256  # to be compared by whoever names something after it
         found.append((Stored(method.name, scope, value, tensor), key))
     if len(found) != len(method.initializers):
         raise BundleError(f"{what}: the manifest names initializers that it does not have")

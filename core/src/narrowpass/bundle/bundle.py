@@ -168,6 +168,7 @@ class Bundle(Uncopied):
             UsageError: something else is at `path`.
             OutputError: the folder cannot be written; what was there before is as it was.
             ModelError: a tensor cannot be read, or a model cannot be written as ONNX.
+            BundleError: a tensor of a bundle that was loaded is not the one that its manifest says.
             NarrowpassError: ``onnx.checker`` refuses what was written but not what it was made
                 from, which is a bug of ours.
         """

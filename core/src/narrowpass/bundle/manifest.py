@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from narrowpass.documents import parse_json
 from narrowpass.errors import BundleError
 
 FORMAT = "narrowpass bundle"
@@ -158,14 +159,17 @@ class Manifest:
             BundleError: not ours, of an unknown version, or damaged. The message names the
                 field, not the file.
         """
-        raw = _parse(data)
-        if raw is None:
+        try:
+            raw = parse_json(data)
+        except ValueError as error:
+            raise BundleError(f"it is not the manifest of a bundle: {error}") from None
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             raise BundleError("it is not the manifest of a bundle")
         version = raw.pop("version", None)
-        if version != VERSION:
+        if version != VERSION or type(version) is not int:
             raise BundleError(
-                f"it is of format version {version!r}, and this narrowpass reads only {VERSION}; "
-                "build the bundle again, or use the narrowpass that wrote it"
+                f"it is of format version {_shown(version)}, and this narrowpass reads only "
+                f"{VERSION}; build the bundle again, or use the narrowpass that wrote it"
             )
         del raw["format"]
         # Not compared: a manifest that somebody edited is for `verify` to find.
@@ -185,8 +189,8 @@ def _dump(fields: Mapping[str, Any]) -> str:
 
 def _parse(data: bytes) -> dict[str, Any] | None:
     try:
-        raw = json.loads(data)
-    except (ValueError, RecursionError):
+        raw = parse_json(data)
+    except ValueError:
         return None
     return raw if isinstance(raw, dict) and raw.get("format") == FORMAT else None
 

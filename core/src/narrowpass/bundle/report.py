@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from narrowpass.documents import parse_json
+
 
 @dataclass(frozen=True)
 class MethodReport:
@@ -53,13 +55,13 @@ class Report:
             ValueError: it is not one.
         """
         try:
-            raw = json.loads(data)
+            raw = parse_json(data, infinite=True)
             methods = {
                 name: MethodReport(tuple(part["decisions"]), dict(part["counters"]))
                 for name, part in raw["methods"].items()
             }
             return cls(str(raw["pass"]), methods)
-        except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not a report: {error}") from error
 
 

@@ -19,7 +19,9 @@ from typing import Any
 import onnx_ir as ir
 
 from narrowpass.bundle._stream import CHUNK, Digest, default_threads, stream
+from narrowpass.documents import parse_json
 from narrowpass.errors import BundleError, ModelError
+from narrowpass.io import MappedTensor
 
 ALIGNMENT = 64
 """Each tensor starts at a multiple of this many bytes in the file."""
@@ -151,9 +153,9 @@ def parse_header(header: bytes, size: int) -> dict[str, Entry]:
         BundleError: it is not what this module writes. The message does not name the file.
     """
     try:
-        described = json.loads(header[8:])
+        described = parse_json(header[8:])
         entries = {key: _entry(raw, len(header)) for key, raw in described.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"its header is damaged ({error})") from error
     position = len(header)
     for key, entry in entries.items():
@@ -168,7 +170,7 @@ def parse_header(header: bytes, size: int) -> dict[str, Entry]:
 def _entry(raw: dict[str, Any], start: int) -> Entry:
     first, stop = raw["data_offsets"]
     shape = tuple(raw["shape"])
-    if not all(isinstance(number, int) for number in (first, stop, *shape)):
+    if not all(type(number) is int for number in (first, stop, *shape)):
         raise ValueError("an offset or a dimension is not a whole number")
     return Entry(str(raw["dtype"]), shape, start + first, stop - first)
 
@@ -256,6 +258,7 @@ def write(
 
     Raises:
         ModelError: a tensor cannot be read, or gives more or fewer bytes than it should.
+        BundleError: a tensor of a bundle is not the one that its manifest says.
         OSError: the file cannot be written.
     """
     total = sum(entry.nbytes for entry in layout.entries.values())
@@ -271,9 +274,12 @@ def write(
             progress(done, total)
 
     def put(key: str) -> str:
-        place = _Place(fd, key, layout.entries[key], stop, advance)
-        stream(tensors[key], place, materialize)
-        return place.finish()
+        tensor, place = tensors[key], _Place(fd, key, layout.entries[key], stop, advance)
+        stream(tensor, place, materialize)
+        sha256 = place.finish()
+        if isinstance(tensor, MappedTensor):
+            tensor.check(sha256)  # a damaged bundle must not become a new one that is whole
+        return sha256
 
     _put(fd, layout.header, 0)
     # The largest first, so that no thread is left alone with it at the end.

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.expansion.emitter import Emitter, Unsupported
+from narrowpass.io import ViewedTensor
 
 _KINDS = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
 
@@ -74,15 +75,7 @@ def _bits(e: Emitter, index: int, name: str, bits: int, shape: tuple[int, int]) 
     if tensor.dtype != ir.DataType.UINT8 or tensor.nbytes != shape[0] * shape[1] * bits // 8:
         raise Unsupported(f"its {name} is {list(tensor.shape.numpy())}, and not of {shape}")
 
-    def read() -> ir.TensorProtocol:
-        raw = np.ascontiguousarray(tensor.numpy()).reshape(-1)
-        if bits == 8:
-            return ir.Tensor(raw.reshape(shape), dtype=kind)
-        return ir.PackedTensor(raw, dtype=kind, shape=ir.Shape(shape))
-
-    kind = _KINDS[bits]
-    lazy = ir.LazyTensor(read, dtype=kind, shape=ir.Shape(shape))
-    return e.weight(name, lazy)
+    return e.weight(name, ViewedTensor(tensor, _KINDS[bits], shape))
 
 
 def _numbers(packed: np.ndarray, bits: int) -> np.ndarray:

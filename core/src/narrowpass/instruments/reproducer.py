@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from narrowpass.documents import parse_json
 from narrowpass.errors import UsageError
 from narrowpass.instruments import Instrument
 
@@ -49,7 +50,7 @@ class Reproduction:
             UsageError: it is not such a folder.
         """
         try:
-            content: dict[str, Any] = json.loads((folder / DESCRIPTION_FILE).read_text("utf-8"))
+            content: dict[str, Any] = parse_json((folder / DESCRIPTION_FILE).read_bytes())
             if content["format"] != FORMAT:
                 raise UsageError(f"{folder} was written by another version of narrowpass")
             fields = (str(content[key]) for key in ("pipeline", "target", "calibration", "error"))

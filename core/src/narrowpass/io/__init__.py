@@ -15,12 +15,14 @@ from narrowpass.io.converted import (
 from narrowpass.io.load import load_model, load_proto
 from narrowpass.io.mapped import MappedFile, MappedTensor
 from narrowpass.io.save import save_model
+from narrowpass.io.viewed import ViewedTensor
 
 __all__ = [
     "ConvertedTensor",
     "MappedFile",
     "MappedTensor",
     "Rounding",
+    "ViewedTensor",
     "check_file",
     "elements",
     "external_reference",

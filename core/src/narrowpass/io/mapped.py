@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import mmap
 import os
 import stat
@@ -15,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.arguments import Uncopied
-from narrowpass.errors import ModelError
+from narrowpass.errors import BundleError, ModelError
 
 CHUNK = 1 << 20
 """Bytes that a stream copy holds in memory at a time."""
@@ -88,6 +89,14 @@ class MappedFile(Uncopied):
         """Close the descriptor. A second call does nothing."""
         self._close()
 
+    def status(self) -> os.stat_result:
+        """Give what the system says of the file now.
+
+        Raises:
+            ModelError: it was closed.
+        """
+        return os.fstat(self._descriptor())
+
     def check_size(self) -> None:
         """Raise unless the file is as long as it was when it was opened.
 
@@ -96,7 +105,7 @@ class MappedFile(Uncopied):
         Raises:
             ModelError: the file is shorter now.
         """
-        now = os.fstat(self._descriptor()).st_size
+        now = self.status().st_size
         if now < self.size:
             raise self._shrunk(now)
 
@@ -121,6 +130,20 @@ class MappedFile(Uncopied):
             offset += len(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` with the bytes from `offset` on. Raises as `read` does."""
+        if offset < 0 or offset + len(target) > self.size:
+            raise ValueError(f"{self.name}: {len(target)} bytes at {offset} are not inside")
+        while target:
+            try:
+                count = os.preadv(self._descriptor(), [target[: 1 << 30]], offset)
+            except OSError as error:
+                raise ModelError(f"{self.name}: cannot be read: {error.strerror}") from error
+            if not count:
+                raise self._shrunk(os.fstat(self._descriptor()).st_size)
+            offset += count
+            target = target[count:]
 
     @property
     def mapping(self) -> mmap.mmap:
@@ -193,6 +216,10 @@ class MappedTensor(ir.TensorProtocol):
         name: the tensor's name.
         doc_string: as in the model.
         metadata_props: as in the model; copied.
+        sha256: what the SHA-256 of the bytes must be, where somebody says.
+
+    Attributes:
+        sha256: what the SHA-256 of the bytes must be; None where nobody says. `checked` compares.
 
     Raises:
         ModelError: the bytes are not all inside the file, or the type cannot be stored so.
@@ -208,9 +235,11 @@ class MappedTensor(ir.TensorProtocol):
         *,
         doc_string: str | None = None,
         metadata_props: Mapping[str, str] | None = None,
+        sha256: str | None = None,
     ) -> None:
         dims = tuple(shape.numpy()) if isinstance(shape, ir.Shape) else tuple(shape)
         self.name = name
+        self.sha256 = sha256
         self.doc_string = doc_string
         self.meta: dict[str, Any] = {}
         self._metadata_props = dict(metadata_props or {})
@@ -297,16 +326,53 @@ class MappedTensor(ir.TensorProtocol):
             ModelError: the file is shorter than when it was opened, or the bits that pad a
                 packed type are not zero.
         """
+        if self._nbytes == 0:
+            return self._elements(np.empty(0, np.uint8))
+        self._file.check_size()
+        mapping = self._file.mapping
+        return self._elements(np.frombuffer(mapping, np.uint8, self._nbytes, self._offset))
+
+    def checked(self) -> np.ndarray[Any, Any]:
+        """Give the elements in memory of their own, whose bytes have the hash `sha256`.
+
+        They are read once, and hashed where they were read to: what happens to the file meanwhile
+        or afterwards cannot get into them unseen.
+
+        Raises:
+            BundleError: the bytes are others than `sha256` says.
+            ModelError: as `numpy`.
+        """
+        packed = np.empty(self._nbytes, np.uint8)
+        digest, view = hashlib.sha256(), packed.data
+        for start in range(0, self._nbytes, CHUNK):
+            piece = view[start : start + CHUNK]
+            self._file.read_into(self._offset + start, piece)
+            digest.update(piece)
+        self.check(digest.hexdigest())
+        packed.flags.writeable = False
+        return self._elements(packed)
+
+    def check(self, sha256: str) -> None:
+        """Compare a hash of the bytes, which somebody has read, with what it must be.
+
+        Raises:
+            BundleError: it is another one than `self.sha256`.
+        """
+        if self.sha256 not in (None, sha256):
+            raise BundleError(
+                f"{self._file.name}: tensor {self.name!r} was changed after the bundle was built "
+                "(its SHA-256 is not the manifest's); build the bundle again"
+            )
+
+    def _elements(self, packed: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Give the elements that serialized bytes stand for: a view, where they can be."""
         dims = self._shape.numpy()
         dtype = self._dtype.numpy()
         if self._nbytes == 0:
             array = np.empty(dims, dtype)
             array.flags.writeable = False
             return array
-        self._file.check_size()
-        mapping = self._file.mapping
         if self._dtype.bitwidth < 8:
-            packed = np.frombuffer(mapping, np.uint8, self._nbytes, self._offset)
             try:
                 array = ir.PackedTensor(packed, self._dtype, shape=self._shape).numpy()
             except ValueError as error:
@@ -317,7 +383,7 @@ class MappedTensor(ir.TensorProtocol):
             return array
         if sys.byteorder == "big":
             dtype = dtype.newbyteorder("<")
-        return np.frombuffer(mapping, dtype, self.size, self._offset).reshape(dims)
+        return packed.view(dtype).reshape(dims)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -60,61 +59,6 @@ class MaxPool(OpRun):
         return (best, np.where(found < 0, -1, found + image * math.prod(sizes)))
 
 
-class AveragePool(OpRun):
-    """The mean of the elements of a window, NaN where one is; onnx's leaves NaN out."""
-
-    def _run(
-        self,
-        x: Array,
-        auto_pad: str | None = None,
-        ceil_mode: int | None = None,
-        count_include_pad: int | None = None,
-        dilations: Sequence[int] | None = None,
-        kernel_shape: Sequence[int] = (),
-        pads: Sequence[int] | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[Any, ...]:
-        sizes = x.shape[2:]
-        rank = len(sizes)
-        window = Window.of(
-            sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil=bool(ceil_mode)
-        )
-        wide = np.float64 if x.dtype == np.float64 else np.float32
-        total = np.zeros((*x.shape[:2], *window.counts), wide)
-        number = np.zeros((1, 1, *window.counts), wide)
-        counted = np.ones((1, 1, *sizes), wide)
-        if count_include_pad:
-            # What rounding up adds behind the padding is none of it.
-            after = _pads_after(window, sizes, pads, auto_pad)
-            around = [(0, 0), (0, 0), *zip(window.before, after, strict=True)]
-            counted = np.pad(counted, around, constant_values=1)
-            window_of_ones = dataclasses.replace(window, before=(0,) * rank)
-        else:
-            window_of_ones = window
-        padded, ones = window.padded(x, 0), window_of_ones.padded(counted, 0)
-        for tap in window.taps():
-            total += window.view(padded, tap)
-            number += window.view(ones, tap)
-        return ((total / number).astype(x.dtype),)
-
-
-def _pads_after(
-    window: Window, sizes: Sequence[int], pads: Sequence[int] | None, auto_pad: str | None
-) -> list[int]:
-    """Give the padding behind each axis."""
-    rank = len(sizes)
-    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-        return [0] * rank if auto_pad == "VALID" else list((pads or (0,) * 2 * rank)[rank:])
-    reaches = [
-        (count - 1) * stride + (taps - 1) * dilation + 1
-        for count, stride, taps, dilation in zip(
-            window.counts, window.strides, window.kernel, window.dilations, strict=True
-        )
-    ]
-    rows = zip(reaches, sizes, window.before, strict=True)
-    return [max(0, reach - size - before) for reach, size, before in rows]
-
-
 class GlobalMaxPool(OpRun):
     """Keeps batch and channels at any rank; onnx's does for images of two axes only."""
 
@@ -156,7 +100,7 @@ class LpPool(OpRun):
 
 
 class AveragePool(OpRun):
-    """Takes `auto_pad` with `ceil_mode`, and small kernels; onnx's is slow besides.
+    """Keeps NaN, takes `auto_pad` with `ceil_mode`, and small kernels; onnx's is slow besides.
 
     Places that a window has beyond the padding at the end, where `ceil_mode` lets it, do not count.
     """

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from narrowpass import Histogram
+from narrowpass.documents import parse_json
 from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass.files import make_folder, replacing_file
 from narrowpass_int8_sym.calibration.histogram import Array
@@ -193,7 +194,7 @@ class Entry:
         if damaged is not None:
             raise ValueError(f"{damaged} is damaged")
         loaded = np.load(io.BytesIO(data), allow_pickle=False)
-        header = json.loads(loaded["header"].tobytes())
+        header = parse_json(loaded["header"].tobytes(), infinite=True)
         if header["format"] != FORMAT or header["key"] != self._key:
             raise ValueError("it is of another version, or another model")
         ranges = {_text(name): _range(told) for name, told in header["ranges"].items()}

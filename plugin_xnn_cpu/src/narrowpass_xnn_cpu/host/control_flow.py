@@ -14,6 +14,7 @@ from narrowpass_xnn_cpu.lower.assign import captured
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 class Compiled(Protocol):
@@ -26,8 +27,8 @@ class Compiled(Protocol):
         """Run it."""
 
 
-Compile = Callable[[ir.Model, Mapping[int, str]], Compiled]
-"""Compiles a model; contents of tensors have further names, by their ``id``."""
+Compile = Callable[[ir.Model, Mapping[int, Weight]], Compiled]
+"""Compiles a model, of some tensors of which it is known what they are, by their ``id``."""
 
 
 class Body:
@@ -49,14 +50,14 @@ class Body:
         self.formals = tuple(value.name or "" for value in graph.inputs)
         clone = graph.clone(allow_outer_scope_values=True)
         outside: dict[ir.Value, ir.Value] = {}
-        identities: dict[int, str] = {}
+        known: dict[int, Weight] = {}
         for value in captured(clone):
             made = ir.Value(name=value.name, type=value.type, shape=value.shape)
             outside[value] = made
             if facts.is_constant(value):
                 weight = facts.stored(value)
-                made.const_value = ir.Tensor(weight.array(), name=value.name)
-                identities[id(made.const_value)] = weight.identity
+                made.const_value = _unread(weight, value)
+                known[id(made.const_value)] = weight
                 clone.initializers[value.name or ""] = made
             else:
                 clone.inputs.append(made)
@@ -64,7 +65,7 @@ class Body:
         self.reads = tuple(value.name or "" for value in outside if not facts.is_constant(value))
         inner = ir.Model(clone, ir_version=model.ir_version)
         inner.opset_imports.update(model.opset_imports)
-        self._method = compile_(inner, identities)
+        self._method = compile_(inner, known)
         self.plans = self._method.plans
 
     def run(self, given: Sequence[Any], values: dict[str, Any], pool: ThreadPool) -> list[Any]:
@@ -73,6 +74,17 @@ class Body:
         feeds.update(zip(self.formals, given, strict=True))
         results = self._method.run(feeds, self._method.outputs, pool, {})
         return [results[name] for name in self._method.outputs]
+
+
+def _unread(weight: Weight, value: ir.Value) -> ir.TensorProtocol:
+    """Give a constant from outside as a tensor, which is read where somebody asks."""
+    dtype = value.dtype or ir.DataType.from_numpy(weight.dtype)
+    shape = ir.Shape(weight.shape)
+
+    def read() -> ir.TensorProtocol:
+        return ir.Tensor(weight.view(), dtype=dtype, name=value.name)
+
+    return ir.LazyTensor(read, dtype=dtype, shape=shape, name=value.name)
 
 
 def _replace(graph: ir.Graph, outside: dict[ir.Value, ir.Value]) -> None:

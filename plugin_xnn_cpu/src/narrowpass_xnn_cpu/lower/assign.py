@@ -17,6 +17,7 @@ from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
+from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight, digest
@@ -128,6 +129,8 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
                 facts.derive(node.outputs[0], _inline(tensor))
             continue
         given = node.inputs[0] if node.inputs else None
+        if node.op_type == "Reshape" and not node.domain and derive_blocks(node, facts):
+            continue
         if node.domain or given is None or not facts.is_constant(given):
             continue
         value = node.outputs[0]
@@ -209,7 +212,7 @@ def _blocks_of(
     x: Weight, scale: Weight, zero: Weight | None, axis: int, block: int
 ) -> Blocks | None:
     """Give a matrix with blocks along its rows, if a kernel may take it so."""
-    bits = {"uint4": 4, "uint8": 8}.get(x.dtype.name)
+    bits = BITS.get(x.dtype.name)
     if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 8:
         return None
     if x.shape[1] % block or scale.shape != (x.shape[0], x.shape[1] // block):

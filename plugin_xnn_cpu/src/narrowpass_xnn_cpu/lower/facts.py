@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.io import MappedTensor, ViewedTensor
+from narrowpass_xnn_cpu.weights.names import identity_of
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +33,8 @@ class Facts:
         graph: with types and shapes as far as they could be inferred.
         kept: names of values that must be readable beside the outputs.
         overridden: names of initializers that are fed in each run: no constants.
-        identities: names of the contents of tensors, by their ``id``; see `Weight.identity`.
+        identities: names of the contents of tensors, by their ``id``, or what the graph around
+            this one knows of them; see `Weight.identity`. None: nothing has a name.
         observed: names of values that are looked at where they lie.
 
     Attributes:
@@ -48,7 +50,7 @@ class Facts:
         graph: ir.Graph,
         kept: Iterable[str] = (),
         overridden: Iterable[str] = (),
-        identities: Mapping[int, str] = MappingProxyType({}),
+        identities: Mapping[int, str | Weight] | None = None,
         observed: Iterable[str] = (),
     ) -> None:
         self.graph = graph
@@ -72,6 +74,7 @@ class Facts:
         self._shapes: dict[str, Dims] = {}
         self._derived: dict[str, Weight] = {}
         self._identities = identities
+        self._hashes: dict[int, str] = {}
 
     def derive(self, value: ir.Value, weight: Weight) -> None:
         """Say that a value is a constant, made when somebody asks."""
@@ -86,7 +89,7 @@ class Facts:
         if value is None or value.name is None or not self.is_constant(value):
             return None
         if value.name in self._derived:
-            return self._derived[value.name].array()
+            return self._derived[value.name].view()
         array = self._arrays.get(value.name)
         if array is None:
             array = self._constants[value.name].numpy()
@@ -111,13 +114,32 @@ class Facts:
         name = value.name or ""
         if name in self._derived:
             return self._derived[name]
-        tensor = self._constants[name]
+        return self._of(self._constants[name])
+
+    def _of(self, tensor: ir.TensorProtocol) -> Weight:
+        known = "" if self._identities is None else self._identities.get(id(tensor), "")
+        if isinstance(known, Weight):
+            return known
+        if isinstance(tensor, ViewedTensor):
+            view, shape = tensor.of, tuple(tensor.shape.numpy())
+            recipe = f"view {tensor.dtype} {shape}"
+            return self._of(tensor.source).then(recipe, view, shape, tensor.dtype.numpy())
+        if not known and self._identities is not None and isinstance(tensor, ir.Tensor):
+            # What an operator was expanded to is small, and in memory: it is named by its bytes.
+            if id(tensor) not in self._hashes:
+                self._hashes[id(tensor)] = identity_of(tensor)
+            known = self._hashes[id(tensor)]
+        make = tensor.numpy
+        if known and isinstance(tensor, MappedTensor) and tensor.sha256 is not None:
+            make = tensor.checked
+        # A recipe refers to its tensor, and not to `self`, which has all the others too.
         return Weight(
             tuple(tensor.shape.numpy()),
             tensor.dtype.numpy(),
-            self._identities.get(id(tensor), ""),
-            tensor.numpy,  # and not `self`, which has all the others too
+            known,
+            make,
             getattr(tensor, "drop", _nothing),
+            lying=tensor.numpy,
         )
 
     def weight(self, value: ir.Value) -> Weight:

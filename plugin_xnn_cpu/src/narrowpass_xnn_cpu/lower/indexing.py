@@ -101,15 +101,15 @@ def _gather(op: Op, builder: Builder) -> None:
     stored = _rows_of_bytes(given, builder.facts) if axis == 0 else None
     if stored is not None:
         # Only the rows that are taken become floats.
-        table = builder.constant_slot(given.name or "", stored.integers.array())
-        scales = builder.constant_slot(f"{given.name} (scales)", stored.scale.array().reshape(-1))
+        table = builder.constant_slot(given.name or "", stored.integers.view())
+        scales = builder.constant_slot(f"{given.name} (scales)", stored.scale.view().reshape(-1))
         at = builder.at(indices)
         builder.emit(GatheredBytes(table, at, scales, builder.new(op.output)), op.output)
         return
     narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
     if narrow is not None:
         # A table that is stored narrow stays so: only the rows that are taken are widened.
-        table = builder.constant_slot(given.name or "", narrow.array())
+        table = builder.constant_slot(given.name or "", narrow.view())
         taken = Slot(op.output.name or "", table.dtype)
         builder.emit(Gathered(table, builder.at(indices), taken, axis))
         slot = builder.emit(Converted(taken, builder.new(op.output)), op.output)

@@ -206,7 +206,7 @@ class Product:
         Only the kernel for few rows multiplies it with rows of float32, in float32.
         """
         narrow = kernel.narrow
-        if narrow is None or narrow.dtype != np.float16 or session is None:
+        if narrow is None or narrow.dtype != np.float16:
             return False
         if not reads_panels("float16", self.outputs):
             return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LEVELS = ("plain", "avx2", "avx512", "avx512vnni", "avx512bf16")
-"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each has all that the ones before it
+"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each has all that those before it
 have; ``plain`` is what every processor of the architecture has."""
 VARIABLE = "NARROWPASS_ISA"
 
@@ -46,7 +46,7 @@ _FEATURES = {
     "avx512_fp16": (0x2B, _ABOVE),
     "gfni": (0x4B, _ABOVE),
 }
-"""By Linux's names: the place in ``cpuinfo_isa``, an array of bool, and the first level that has it."""
+"""By Linux's names: the place in ``cpuinfo_isa``, an array of bool, and the first level with it."""
 _UNCHECKED = range(0x2F, 0x38)
 """Places of AVX10, AMX and newer VNNI, all of which lie above; Linux may hide these."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -20,6 +20,8 @@ class Entry:
         size: bytes.
         origin: ``packed``, ``shared`` with another session, ``mapped`` from a file; or why it is
             private.
+        mapped: whether it lies in a mapped file, whoever mapped it.
+        owner: what keeps it there, where the session does not.
     """
 
     name: str
@@ -28,6 +30,8 @@ class Entry:
     address: int
     size: int
     origin: str
+    mapped: bool = False
+    owner: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Numbers are little endian. A header of 128 bytes::
 
     0   8 bytes   ``NPWCACHE``
-    8   uint32    version of the format: 1
+    8   uint32    version of the format: 2
     12  uint32    size of the header: 128
     16  uint64    where the index starts
     24  uint64    bytes of the index, to the end of the file
@@ -17,6 +17,10 @@ then blocks, each at a multiple of 128 bytes, then the index, a JSON document::
      "fingerprints": [[id, value], ...],
      "entries": [[name, seed, fingerprint id, offset, size, sha256], ...]}
 
+Blocks do not overlap. The SHA-256 of a block is that of a line of its name, seed, fingerprint id
+and size, with a space between and a newline behind, and of its bytes: under another name it is
+wrong.
+
 A fingerprint is what XNNPACK makes of a fixed input with an algorithm that packs weights: another
 processor, for which it packs otherwise, has another one. Blocks of the kernels of this package
 have the fingerprint 2³² - 1, of value 0, and the version of their layout as the seed.
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -38,19 +43,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from narrowpass.documents import parse_json
 from narrowpass.errors import InputError, ModelError
 from narrowpass.io import MappedFile
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import default_threads
 from narrowpass_xnn_cpu.weights.entry import Entry
+from narrowpass_xnn_cpu.weights.trust import distrust_file
 
 MAGIC = b"NPWCACHE"
-VERSION = 1
+VERSION = 2
 HEADER = 128
 ALIGNMENT = 128
 _FORMAT = struct.Struct("<8sIIQQ32s32x")
 _DIGITS = frozenset("0123456789abcdef")
 _LARGEST_INDEX = 1 << 30
+_PIECE = 1 << 20
 
 
 class UnusableError(InputError):
@@ -74,8 +82,14 @@ class Stored:
         return self.name, self.seed, self.fingerprint
 
 
+class UntrustedError(UnusableError):
+    """A file that others can write to: what is in it may be anybody's."""
+
+
 class PackedFile:
     """A file of packed weights, mapped. Header and index are checked when it is opened.
+
+    What others can write to is not even read.
 
     Attributes:
         path: where it was opened.
@@ -84,6 +98,7 @@ class PackedFile:
         status: what changes when the file is another one, or was written to.
 
     Raises:
+        UntrustedError: it belongs to another user, or others may write to it.
         UnusableError: not such a file, of another version, machine or build of the library,
             packed for another processor, cut off, or damaged.
         OSError: it cannot be opened.
@@ -92,52 +107,73 @@ class PackedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         # Without O_NONBLOCK a FIFO would hang here, before it can be refused.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        descriptor = os.open(path, flags)
         status = os.fstat(descriptor)
-        self.status = [
-            *(status.st_dev, status.st_ino, status.st_size),
-            *(status.st_mtime_ns, status.st_ctime_ns),
-        ]
+        reason = distrust_file(path, status)
+        if reason:
+            os.close(descriptor)
+            raise UntrustedError(reason)
+        self.status = _status(status)
         try:
-            file = MappedFile(descriptor, str(path))
-            index = _read_index(file)
-            self.entries = tuple(_entries(index, file.size))
+            self._file = MappedFile(descriptor, str(path))
+            index, end = _read_index(self._file)
+            self.entries = tuple(_entries(index, end))
             _check_machine(index)
-            self.size = file.size
-            self._bytes = np.frombuffer(file.mapping, np.uint8)
+            self.size = self._file.size
+            self._bytes = np.frombuffer(self._file.mapping, np.uint8)
         except ModelError as error:
             raise UnusableError(str(error)) from error
         except UnusableError as error:
             raise UnusableError(f"{path}: {error}") from error
-        file.close()  # the mapping stays
+
+    def close(self) -> None:
+        """Close the file; the mapping stays."""
+        self._file.close()
 
     def addressed(self) -> Iterator[Entry]:
-        """Give the blocks with their addresses; they lie there as long as this object lives."""
+        """Give the blocks with their addresses; each keeps this object, which has the mapping."""
         start = self._bytes.ctypes.data
         for item in self.entries:
-            yield Entry(
-                item.name, item.seed, item.fingerprint, start + item.offset, item.size, "mapped"
-            )
+            key = item.key
+            yield Entry(*key, start + item.offset, item.size, "mapped", mapped=True, owner=self)
 
     def damaged(self) -> list[Stored]:
-        """Read all blocks and give those whose checksum is another one."""
+        """Read all blocks and give those whose checksum is another one.
+
+        Raises:
+            UnusableError: the file was changed meanwhile, or cannot be read.
+        """
 
         def is_wrong(item: Stored) -> bool:
-            return _digest(memoryview(self.block(item).data)) != item.sha256
+            # Not by the mapping: where a file is cut off meanwhile, reading that is a crash.
+            digest = _key_digest(item.key, item.size)
+            for start in range(0, item.size, _PIECE):
+                piece = self._file.read(item.offset + start, min(_PIECE, item.size - start))
+                digest.update(piece)
+            return digest.hexdigest() != item.sha256
 
-        with ThreadPoolExecutor(default_threads()) as pool:
-            return [
-                item
-                for item, wrong in zip(self.entries, pool.map(is_wrong, self.entries), strict=True)
-                if wrong
-            ]
+        try:
+            with ThreadPoolExecutor(default_threads()) as pool:
+                wrong = list(pool.map(is_wrong, self.entries))
+        except ModelError as error:
+            raise UnusableError(str(error)) from error
+        if _status(self._file.status()) != self.status:
+            raise UnusableError(f"{self.path}: it was changed while it was read")
+        return [item for item, is_it in zip(self.entries, wrong, strict=True) if is_it]
 
     def block(self, item: Stored) -> np.ndarray[Any, Any]:
         """Give the bytes of a block."""
         return self._bytes[item.offset : item.offset + item.size]
 
 
-def _read_index(file: MappedFile) -> dict[str, Any]:
+def _status(status: os.stat_result) -> list[int]:
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return [status.st_dev, status.st_ino, status.st_size, *times]
+
+
+def _read_index(file: MappedFile) -> tuple[dict[str, Any], int]:
+    """Give the index, and where it starts."""
     if file.size < HEADER:
         raise UnusableError("it is too short to be a file of packed weights")
     header = file.read(0, HEADER)
@@ -154,28 +190,42 @@ def _read_index(file: MappedFile) -> dict[str, Any]:
     if hashlib.sha256(text).digest() != digest:
         raise UnusableError("its index is damaged")
     try:
-        index = json.loads(text)
+        index = parse_json(text)
     except ValueError as error:
-        raise UnusableError(f"its index is not JSON: {error}") from error
+        raise UnusableError(f"its index is not JSON as it should be: {error}") from error
     if not isinstance(index, dict):
         raise UnusableError("its index is not an object")
-    return index
+    return index, start
 
 
-def _entries(index: dict[str, Any], size: int) -> Iterator[Stored]:
+def _entries(index: dict[str, Any], end: int) -> list[Stored]:
+    """Give the blocks, which lie before `end`, in their order in the file."""
+    found: list[Stored] = []
     rows = index.get("entries")
     if not isinstance(rows, list):
         raise UnusableError("the index has no entries")
     for row in rows:
         if not isinstance(row, list) or list(map(type, row)) != [str, int, int, int, int, str]:
-            raise UnusableError(f"the index has an entry that is none: {row!r}")
+            raise UnusableError(f"the index has an entry that is none: {_shown(row)}")
         item = Stored(*row)
         named = all(len(text) == 64 and _DIGITS.issuperset(text) for text in (row[0], row[5]))
         numbers = all(0 <= number < 1 << 32 for number in (item.seed, item.fingerprint))
-        inside = HEADER <= item.offset <= size - item.size and item.size > 0
+        inside = HEADER <= item.offset <= end - item.size and item.size > 0
         if not (named and numbers and inside) or item.offset % ALIGNMENT:
-            raise UnusableError(f"the index has an entry that cannot be: {row!r}")
-        yield item
+            raise UnusableError(f"the index has an entry that cannot be: {_shown(row)}")
+        found.append(item)
+    found.sort(key=lambda item: item.offset)
+    for one, other in itertools.pairwise(found):
+        if one.offset + one.size > other.offset:
+            raise UnusableError(f"blocks overlap at {other.offset}")
+    if len({item.key for item in found}) < len(found):
+        raise UnusableError("the index has two entries of one name")
+    return found
+
+
+def _shown(row: object) -> str:
+    text = repr(row)
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def _check_machine(index: dict[str, Any]) -> None:
@@ -217,19 +267,27 @@ def write(file: BinaryIO, entries: Sequence[Entry], kept: PackedFile | None) -> 
     Raises:
         OSError: the file system refuses.
     """
-    blocks: dict[tuple[str, int, int], Any] = {}
+    blocks: dict[tuple[str, int, int], tuple[Any, str]] = {}
     for entry in entries:
+        if not entry.mapped:
+            block = (ctypes.c_ubyte * entry.size).from_address(entry.address)
+            blocks[entry.name, entry.seed, entry.fingerprint] = block, ""
+    if kept is not None:
+        for item in kept.entries:
+            # With the checksum that it had: what was damaged meanwhile must not get a right one.
+            blocks.setdefault(item.key, (kept.block(item), item.sha256))
+    for entry in entries:
+        # What lies in a file that is not kept, such as one that another program had mapped.
         block = (ctypes.c_ubyte * entry.size).from_address(entry.address)
-        blocks[entry.name, entry.seed, entry.fingerprint] = block
-    for item in kept.entries if kept is not None else ():
-        blocks.setdefault(item.key, kept.block(item) if kept is not None else None)
+        blocks.setdefault((entry.name, entry.seed, entry.fingerprint), (block, ""))
     rows: list[list[object]] = []
     offset = HEADER
-    for (name, seed, fingerprint), block in blocks.items():
+    for key, (block, known) in blocks.items():
         view = memoryview(block).cast("B")
+        digest = known or _digest(key, view)
         file.seek(offset)
         file.write(view)
-        rows.append([name, seed, fingerprint, offset, view.nbytes, _digest(view)])
+        rows.append([*key, offset, view.nbytes, digest])
         offset = -(-(offset + view.nbytes) // ALIGNMENT) * ALIGNMENT
     index = {
         "architecture": platform.machine(),
@@ -245,8 +303,16 @@ def write(file: BinaryIO, entries: Sequence[Entry], kept: PackedFile | None) -> 
     file.write(header + hashlib.sha256(header).digest())
 
 
-def _digest(view: memoryview) -> str:
-    return hashlib.sha256(view).hexdigest()
+def _digest(key: tuple[str, int, int], view: memoryview) -> str:
+    digest = _key_digest(key, view.nbytes)
+    digest.update(view)
+    return digest.hexdigest()
+
+
+def _key_digest(key: tuple[str, int, int], size: int) -> hashlib._Hash:
+    """Begin the checksum of a block: with what it is, so that another one cannot stand for it."""
+    name, seed, fingerprint = key
+    return hashlib.sha256(f"{name} {seed} {fingerprint} {size}\n".encode())
 
 
 def _fingerprints(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -6,26 +6,47 @@ import contextlib
 import json
 import logging
 import os
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from narrowpass.errors import NarrowpassError, UsageError
-from narrowpass.files import replacing_file
+from narrowpass.documents import parse_json
+from narrowpass.errors import NarrowpassError, OutputError, UsageError
 from narrowpass_xnn_cpu.weights.entry import Entry
-from narrowpass_xnn_cpu.weights.file import PackedFile, UnusableError, write
+from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UntrustedError, UnusableError, write
+from narrowpass_xnn_cpu.weights.trust import distrust_file, distrust_folder
+from narrowpass_xnn_cpu.weights.writing import delete_leftovers, leftovers, replacing
 
 SUFFIX = ".weights"
 PATIENCE = 60.0
 """Seconds to wait for another process that packs the same weights."""
 
-_LEFT_BEHIND = 3600.0
-"""Seconds after which a file that is still being written is taken for one of a dead process."""
+_LARGEST_NOTE = 1 << 12
 
 _log = logging.getLogger("narrowpass.xnn-cpu")
+
+
+def chosen_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """Give the folder of files: `given`, or ``NARROWPASS_CACHE_DIR``, or the user's.
+
+    Raises:
+        UsageError: it cannot be the path of a folder.
+    """
+    if given is None:
+        return default_folder()
+    try:
+        path = os.fsdecode(given)
+    except TypeError:
+        raise UsageError(f"cache_dir must be the path of a folder, not {given!r}") from None
+    if not path or "\0" in path:
+        raise UsageError(f"cache_dir must be the path of a folder, which {path!r} cannot be")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"cache_dir cannot be {path!r}: it is not Unicode") from None
+    return Path(path)
 
 
 def default_folder() -> Path:
@@ -48,20 +69,32 @@ class CacheFile:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path = folder / f"{key}{SUFFIX}"
+        self._distrusted = False
 
     def open(self) -> PackedFile | None:
-        """Give the file, if it is there, whole and for this machine.
+        """Give the file, if it is there, whole, for this machine, and nobody else may write to it.
+
+        What others may write to is left as it is, and a warning names it.
 
         Its blocks are read and compared with their checksums, unless the file is the one, byte for
         byte and by its times, for which that was done before.
         """
         try:
+            if self._distrusts_folder():
+                return None
+            delete_leftovers(self.path.parent)
             file = PackedFile(self.path)
             if not _was_checked(file):
                 check(file)
-        except (FileNotFoundError, UnusableError) as error:
-            if self.path.exists():
-                _log.info("packed weights are made again: %s", str(error))
+            file.close()
+        except FileNotFoundError:
+            return None
+        except UntrustedError as error:
+            self._distrusted = True
+            _warn(self.path, error)
+            return None
+        except UnusableError as error:
+            _log.info("packed weights are made again: %s", str(error))
             return None
         except OSError as error:
             _log.info("packed weights cannot be read: %s", str(error))
@@ -70,16 +103,26 @@ class CacheFile:
             os.utime(_note(self.path))  # when it was used last
         return file
 
+    def _distrusts_folder(self) -> bool:
+        reason = distrust_folder(self.path.parent)
+        if reason:
+            self._distrusted = True
+            _warn(self.path.parent, reason)
+        return bool(reason)
+
     @contextlib.contextmanager
     def writing(self, patience: float = PATIENCE) -> Iterator[bool]:
         """Wait for one's turn to write; give whether it is.
 
-        It is not where the folder cannot be written to, or where another process has been writing
-        for `patience` seconds. Then packed weights stay in memory.
+        It is not where the folder cannot be written to or others may write there, or where another
+        process has been writing for `patience` seconds. Then packed weights stay in memory.
         """
         lock = None
+        if self._distrusted:
+            yield False
+            return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(0o755, parents=True, exist_ok=True)
             lock = FileLock(f"{self.path}.lock", timeout=patience)
             lock.acquire()
         except Timeout:
@@ -87,10 +130,10 @@ class CacheFile:
             lock = None
         except (FileExistsError, NotADirectoryError):
             lock = None
-            _warn(self.path, f"{self.path.parent} is no folder")
+            _warn(self.path.parent, f"{self.path.parent} is no folder")
         except OSError as error:
             lock = None
-            _warn(self.path, error)
+            _warn(self.path.parent, error)
         try:
             yield lock is not None
         finally:
@@ -100,18 +143,19 @@ class CacheFile:
     def write(self, entries: Iterable[Entry], kept: PackedFile | None) -> None:
         """Write the file anew, in one step; where that fails, say so once."""
         try:
-            with replacing_file(self.path) as file:
+            with replacing(self.path) as file:
                 write(file, list(entries), kept)
         except (NarrowpassError, OSError) as error:
-            _warn(self.path, error)
+            _warn(self.path.parent, error)
 
 
 _warned: set[Path] = set()
 
 
 def _warn(path: Path, error: Exception | str) -> None:
-    if path.parent not in _warned:
-        _warned.add(path.parent)
+    """Say once for each path that weights stay in memory, and why."""
+    if path not in _warned:
+        _warned.add(path)
         _log.warning(
             "packed weights are kept in memory only, and packed again by the next process: %s; "
             "give another place with cache_dir or NARROWPASS_CACHE_DIR, or cache='memory'",
@@ -126,9 +170,15 @@ def _note(path: Path) -> Path:
 
 def _was_checked(file: PackedFile) -> bool:
     try:
-        return bool(json.loads(_note(file.path).read_bytes()) == file.status)
+        with open(_note(file.path), "rb", opener=_unfollowed) as note:
+            trusted = not distrust_file(_note(file.path), os.fstat(note.fileno()))
+            return trusted and bool(parse_json(note.read(_LARGEST_NOTE)) == file.status)
     except (OSError, ValueError):
         return False
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def check(file: PackedFile) -> None:
@@ -143,7 +193,7 @@ def check(file: PackedFile) -> None:
         raise UnusableError(
             f"{file.path}: {len(damaged)} of {len(file.entries)} blocks are damaged"
         )
-    with contextlib.suppress(NarrowpassError, OSError), replacing_file(_note(file.path)) as note:
+    with contextlib.suppress(OSError), replacing(_note(file.path)) as note:
         note.write(json.dumps(status).encode())
 
 
@@ -157,6 +207,7 @@ class Listed:
         used: when it was used last, in seconds since 1970.
         problem: why it is of no use here; empty where it is.
         blocks: how many it has.
+        is_leftover: whether it is what a process left behind that was killed while it wrote.
     """
 
     path: Path
@@ -164,16 +215,18 @@ class Listed:
     used: float
     problem: str
     blocks: int
+    is_leftover: bool = False
 
 
 def listed(folder: Path, *, verify: bool = False) -> list[Listed]:
-    """Give the files of a folder, those used last first.
+    """Give the files of a folder, those used last first, and what killed writers left there.
 
     Args:
         folder: where they are.
         verify: whether to read them all; `problem` then tells of damage too.
     """
-    found = []
+    found = [] if not folder.is_dir() else _leftovers(folder)
+    distrusted = distrust_folder(folder)
     for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
         problem, blocks = "", 0
         try:
@@ -184,12 +237,26 @@ def listed(folder: Path, *, verify: bool = False) -> list[Listed]:
             blocks = len(file.entries)
             if verify:
                 check(file)
+            problem = distrusted
         except FileNotFoundError:
             continue  # somebody has just deleted it
         except (UnusableError, OSError) as error:
             problem = str(error)
         found.append(Listed(path, size, used, problem, blocks))
     return sorted(found, key=lambda item: -item.used)
+
+
+def _leftovers(folder: Path) -> list[Listed]:
+    """Give the files that killed writers left, if they are large enough to matter."""
+    found = []
+    for path in leftovers(folder):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if status.st_size >= HEADER:
+                problem = "left by a process that was killed; the next load, or prune, deletes it"
+                item = Listed(path, status.st_size, status.st_mtime, problem, 0, is_leftover=True)
+                found.append(item)
+    return found
 
 
 def prune(folder: Path, max_size: int) -> list[Listed]:
@@ -202,12 +269,24 @@ def prune(folder: Path, max_size: int) -> list[Listed]:
 
     Raises:
         UsageError: `max_size` is negative.
-        OSError: a file cannot be deleted.
+        OutputError: a file cannot be deleted.
     """
     if max_size < 0:
         raise UsageError(f"a size must not be negative: {max_size}")
+    try:
+        return _prune(folder, max_size)
+    except OSError as error:
+        raise OutputError(
+            f"{error.filename or folder}: cannot be deleted: {error.strerror}; "
+            "who it belongs to can do that"
+        ) from error
+
+
+def _prune(folder: Path, max_size: int) -> list[Listed]:
     deleted, total = [], 0
     for item in listed(folder):
+        if item.is_leftover:
+            continue
         if not item.problem and total + item.size <= max_size:
             total += item.size
             continue
@@ -219,11 +298,8 @@ def prune(folder: Path, max_size: int) -> list[Listed]:
                 deleted.append(item)
             else:
                 total += item.size  # somebody is just writing it
-    for path in folder.glob(".narrowpass-*.tmp"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > _LEFT_BEHIND:
-                path.unlink()
-    return deleted
+    left = {item.path: item for item in _leftovers(folder)}
+    return deleted + [left[path] for path in delete_leftovers(folder) if path in left]
 
 
 @contextlib.contextmanager

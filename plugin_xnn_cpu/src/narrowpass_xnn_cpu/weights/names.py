@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from narrowpass.io import MappedTensor
 from narrowpass.subgraphs import nested_graphs
 from narrowpass_xnn_cpu.weights.weight import digest
 
@@ -28,9 +29,10 @@ def key_of(bundle: Bundle) -> str | None:
 def identities(bundle: Bundle) -> dict[int, str]:
     """Name the tensors of initializers by their content; see `Weight.identity`.
 
-    In a bundle on disk, that is the hash in the manifest, and nothing is read. In one that is only
-    in memory tensors get names that no other bundle has; those that are the same data in several
-    methods have one name.
+    In a bundle on disk, that is the hash in the manifest, and nothing is read: who packs something
+    under such a name compares (`MappedTensor.checked`). In a bundle that is only in memory, tensors
+    get names that no other bundle has; those that are the same data in several methods have one
+    name.
 
     Returns:
         The names by ``id`` of the tensors, which clones of the models share. They hold as long as
@@ -45,9 +47,17 @@ def identities(bundle: Bundle) -> dict[int, str]:
                 if tensor is None or tensor.dtype in _UNNAMED or id(tensor) in found:
                     continue
                 content = _content(bundle, method, value, tensor, f"{here}/{len(found)}")
-                shape = list(tensor.shape.numpy())
-                found[id(tensor)] = digest("tensor", content, tensor.dtype, shape)
+                found[id(tensor)] = _identity(content, tensor)
     return found
+
+
+def identity_of(tensor: ir.TensorProtocol) -> str:
+    """Name a tensor by its bytes, which are read; see `Weight.identity`."""
+    return _identity(hashlib.sha256(tensor.tobytes()).hexdigest(), tensor)
+
+
+def _identity(content: str, tensor: ir.TensorProtocol) -> str:
+    return digest("tensor", content, tensor.dtype, list(tensor.shape.numpy()))
 
 
 _UNNAMED = (ir.DataType.STRING, ir.DataType.UNDEFINED)
@@ -57,11 +67,14 @@ def _content(
     bundle: Bundle, method: str, value: ir.Value, tensor: ir.TensorProtocol, alone: str
 ) -> str:
     """Name the bytes of an initializer; `alone` is a name for one that nobody else has."""
+    if isinstance(tensor, MappedTensor) and tensor.sha256 is not None:
+        return tensor.sha256  # the tensor's own, which is compared: a model may have been changed
     if bundle.manifest is None and len(bundle.methods) == 1:
         return alone  # without looking for equal ones: that reads them
     try:
         key = bundle.key(method, value)
     except KeyError:  # a small one, which stays in the model's file
         return hashlib.sha256(tensor.tobytes()).hexdigest()
-    known = bundle.data[key].sha256
-    return f"{alone.partition('/')[0]}/{key}" if known is None else known
+    if bundle.manifest is not None:
+        return alone  # the model was changed after it was loaded: the key is of another tensor
+    return f"{alone.partition('/')[0]}/{key}"

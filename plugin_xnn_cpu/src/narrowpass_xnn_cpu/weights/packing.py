@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrowpass.backend import CompileOptions
@@ -12,7 +11,7 @@ from narrowpass.errors import UsageError
 from narrowpass_xnn_cpu.weights import names
 from narrowpass_xnn_cpu.weights.cache import shared
 from narrowpass_xnn_cpu.weights.entry import Entry
-from narrowpass_xnn_cpu.weights.folder import CacheFile, default_folder
+from narrowpass_xnn_cpu.weights.folder import CacheFile, chosen_folder
 from narrowpass_xnn_cpu.weights.session import Session
 
 if TYPE_CHECKING:
@@ -28,19 +27,19 @@ def packing(bundle: Bundle, options: CompileOptions) -> Iterator[Session | None]
     weights. One process at a time packs what is not there, and writes it.
 
     Raises:
-        UsageError: `CompileOptions.cache` is none of its values.
+        UsageError: `CompileOptions.cache` is none of its values, or `cache_dir` no path.
     """
     if options.cache not in (True, False, "memory"):
         raise UsageError(f"cache must be True, False or 'memory', not {options.cache!r}")
     if options.cache is False:
         yield None
         return
+    folder = chosen_folder(options.cache_dir)
     key = names.key_of(bundle) if options.cache is True else None
     if key is None:
         with shared().begin() as session:
             yield session
         return
-    folder = default_folder() if options.cache_dir is None else Path(options.cache_dir)
     file = CacheFile(folder, key)
     found = file.open()
     if found is not None:
@@ -70,9 +69,9 @@ def _offering(file: PackedFile | None) -> Iterator[Session]:
 
 
 def _missing(session: Session, file: PackedFile | None) -> bool:
-    """Tell whether a file lacks blocks of a session."""
-    known = set() if file is None else {item.key for item in file.entries}
-    return any((e.name, e.seed, e.fingerprint) not in known for e in named(session))
+    """Tell whether a file lacks blocks of a session, or has them in a size that nobody needs."""
+    known = set() if file is None else {(*item.key, item.size) for item in file.entries}
+    return any((e.name, e.seed, e.fingerprint, e.size) not in known for e in named(session))
 
 
 def named(session: Session) -> list[Entry]:

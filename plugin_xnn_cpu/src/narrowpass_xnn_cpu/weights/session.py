@@ -15,6 +15,7 @@ import numpy as np
 
 from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError, UsageError
+from narrowpass.io import MappedTensor
 from narrowpass.options import suggest
 from narrowpass_xnn_cpu.native.library import check, extension
 from narrowpass_xnn_cpu.weights.entry import ORIGINS, PRIVATE, Block, Entry
@@ -142,8 +143,15 @@ class Session(Uncopied):
             nowhere = ffi.new("char[32]")
             first = ffi.cast("void *", nowhere)
             second = ffi.NULL if bias is None else ffi.cast("void *", nowhere + 16)
+            rest = [second or first for _ in others]
             lib.np_session_next(self._handle, first, second, key, True)
-            if create(first, second, provider, handle, *[second or first for _ in others]) == 0:
+            status = create(first, second, provider, handle, *rest)
+            wanted = lib.np_session_wanted(self._handle)
+            if status and wanted:
+                # Not packed in this process. Now that its size is known: is it in the file?
+                lib.np_session_expect(self._handle, wanted)
+                status = create(first, second, provider, handle, *rest)
+            if status == 0:
                 self.counts.hits += 1
                 return handle[0]
         start = name or str(id(kernel))
@@ -200,7 +208,7 @@ class Session(Uncopied):
             self._labels.setdefault(self.label, set()).add(name)
         key = bytes.fromhex(name) if name else ffi.NULL
         lib.np_session_next(self._handle, self._handle, ffi.NULL, key, False)
-        block = lib.np_session_find_block(self._handle, layout)
+        block = lib.np_session_find_block(self._handle, layout, size)
         if block != ffi.NULL:
             self.counts.hits += 1
             return block
@@ -256,7 +264,8 @@ class Session(Uncopied):
             raise UsageError(f"no data {name!r}{suggest(name, self._data)}")
         item = self._data[name]
         drop = getattr(item.tensor, "drop", None)
-        made = Weight(item.shape, item.dtype.numpy(), item.sha256 or "", item.tensor.numpy)
+        make = item.tensor.checked if isinstance(item.tensor, MappedTensor) else item.tensor.numpy
+        made = Weight(item.shape, item.dtype.numpy(), item.sha256 or "", make)
         return made if drop is None else dataclasses.replace(made, drop=drop)
 
     @property
@@ -283,6 +292,7 @@ class Session(Uncopied):
                 int(ffi.cast("uintptr_t", item.address)),
                 item.size,
                 ORIGINS[how],
+                bool(item.mapped),
             )
 
     def sizes(self) -> dict[str, int]:

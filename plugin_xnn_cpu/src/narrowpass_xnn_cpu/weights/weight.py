@@ -87,13 +87,15 @@ class Weight:
         dtype: of the elements.
         identity: names the content: equal identities mean equal elements, shapes and types.
             Empty where nobody can tell without reading it.
-        make: gives the elements.
+        make: gives the elements. Where they have a name, they are compared with it.
         drop: takes what they were made from out of memory, as far as it can be read again.
         narrow: where this is another weight in a wider type: that weight.
         moved: where this is another weight with its axes in another order: that weight and the
             order.
         quantized: where it is made of integers and scales: these.
         blocks: where it is made of integers with scales for blocks of each row: these.
+        lying: gives the elements where they lie in a file, not compared with any name; None where
+            they do not lie there as they are.
     """
 
     shape: tuple[int, ...]
@@ -105,6 +107,7 @@ class Weight:
     moved: tuple[Weight, tuple[int, ...]] | None = None
     quantized: Quantized | None = None
     blocks: Blocks | None = None
+    lying: Callable[[], Array] | None = None
 
     @classmethod
     def of(cls, array: Array, identity: str = "") -> Weight:
@@ -117,7 +120,17 @@ class Weight:
         Raises:
             BackendError: they are of another shape or type than was said.
         """
-        array = np.ascontiguousarray(self.make()).reshape(self.shape)
+        return self._dense(self.make())
+
+    def view(self) -> Array:
+        """Give the elements where they lie, dense, for who computes with them as they are.
+
+        What is packed under a name takes `array` instead. Raises as that does.
+        """
+        return self._dense((self.lying or self.make)())
+
+    def _dense(self, elements: Array) -> Array:
+        array = np.ascontiguousarray(elements).reshape(self.shape)
         if array.dtype != self.dtype:
             raise BackendError(f"a weight of {array.dtype} was to be one of {self.dtype}")
         return array
@@ -170,7 +183,7 @@ class Weight:
             return self
         made = self.then(f"reshape {shape}", lambda array: array.reshape(shape), shape)
         known = None if self.quantized is None else self.quantized.reshape(shape)
-        return dataclasses.replace(made, quantized=known)
+        return dataclasses.replace(made, quantized=known, lying=self.lying)
 
     def transpose(self, *axes: int) -> Weight:
         """Give the elements with axis ``axes[i]`` in place i."""

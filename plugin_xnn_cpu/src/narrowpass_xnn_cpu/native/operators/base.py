@@ -14,8 +14,9 @@ from typing import Any
 from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import check, extension
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Create, Session, pointer
+from narrowpass_xnn_cpu.weights.session import Create, Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 Shape = tuple[int, ...]
@@ -49,6 +50,7 @@ class Operator(Uncopied):
         self.params: Any = None
         self.handle: Any = None
         self.block: Block | None = None
+        self._session: Session | None = None
         self._ffi = extension().ffi
         self._lib = extension().lib
         # Workers come back at once: the next kernel may be one of ours.
@@ -70,26 +72,18 @@ class Operator(Uncopied):
         create: Create,
         others: Sequence[Weight] = (),
     ) -> None:
-        """Create the operator with weights: in a session of the weights cache, if there is one."""
-        self._session = session  # what it packed must live as long as the operator
-        if session is not None:
-            handle = session.pack(self._kind(), parameters, kernel, bias, create, others)
-            self._own(handle)
-            self.block = session.last_block()
+        """Create the operator with weights: in a session of the weights cache, if there is one.
+
+        Without one, a cache of its own holds them: kernels that read packed weights where they lie,
+        such as those for few rows, run in either case, and results are the same.
+        """
+        if session is None:
+            with WeightsCache().begin() as own:
+                self._packed(own, parameters, kernel, bias, create, others)
             return
-        made = self._ffi.new("xnn_operator_t *")
-        elements, added = kernel.array(), None if bias is None else bias.array()
-        rest = [weight.array() for weight in others]
-        null = self._ffi.NULL
-        status = create(
-            pointer(self._ffi, elements),
-            null if added is None else pointer(self._ffi, added),
-            null,
-            made,
-            *(pointer(self._ffi, array) for array in rest),
-        )
-        kernel.drop()
-        self._created(status, made)
+        self._session = session  # what it packed must live as long as the operator
+        self._own(session.pack(self._kind(), parameters, kernel, bias, create, others))
+        self.block = session.last_block()
 
     def _own(self, handle: Any) -> None:
         self.handle = handle

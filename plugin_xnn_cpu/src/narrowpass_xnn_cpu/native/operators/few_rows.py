@@ -119,7 +119,7 @@ class TableRows(FewRows):
     """
 
     def __init__(self, table: Weight, epilogue: Fields) -> None:
-        array = table.array()
+        array = table.view()
         outputs, channels = checked_shape(array.shape, 2)
         layout = Layout("NP_TABLE_F32", 1, 4, 0)
         block = Block(extension().ffi.from_buffer(array), array.nbytes)

@@ -2,7 +2,8 @@
 
 On AVX2, XNNPACK computes all convolutions, windows of 1 x 1 too, with a tile of 5 x 16. In the
 build that is bundled, it keeps one of its ten accumulators in memory: each step waits for a store
-and a load. The tile of its matmuls has all of them in registers, and so has ours, of 6 x 16. Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
+and a load. The tile of its matmuls has all of them in registers, and so has ours, of 6 x 16.
+Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
 
 ===========================================  =======  ====
 convolution                                  XNNPACK  here
@@ -39,14 +40,14 @@ product or convolution                       XNNPACK  here
 
 Windows of 3 x 3 that move by 1 may be computed with fewer multiplications: see `winograd_choice`.
 The GEMM of matmuls is as fast as XNNPACK's on AVX2, 0.94 to 1.08 times from 128 rows on, and 1.15
-to 2.6 times as fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It ends with
-any epilogue, so that the result is not read and written once more, where XNNPACK's only clamps.
+to 2.6 times as fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It ends
+with any epilogue: the result is not read and written once more, where XNNPACK only clamps.
 
-Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`). On AVX-512 ours are faster
-with a stride of 1, and about as fast with a stride of 2; on AVX2 they take 0.6 to 1.08 times as long
-with a stride of 1, and 0.9 to 1.5 times with a stride of 2. With a stride of 2 on AVX2, unless it ends
-with more than a clamp, on processors without AVX2, and with several outputs for each channel,
-XNNPACK's are taken. What runs on Neon is near the limit of the processor.
+Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`). On AVX-512 ours are
+faster with a stride of 1, and about as fast with a stride of 2. On AVX2 they take 0.6 to 1.08 times
+as long with a stride of 1, and 0.9 to 1.5 times with a stride of 2. XNNPACK's are taken with a
+stride of 2 on AVX2, unless they end with more than a clamp; on processors without AVX2; and with
+several outputs for each channel. What runs on Neon is near the limit of the processor.
 """
 
 from __future__ import annotations

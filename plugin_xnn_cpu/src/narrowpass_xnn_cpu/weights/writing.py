@@ -1,0 +1,145 @@
+"""Writing files of a cache folder in one step, and finding what killed writers left there.
+
+A file has no name while it is written, where the file system can do that (``O_TMPFILE``): a process
+that is killed leaves nothing. Elsewhere, and for the moment between a name and its last one, it is
+called ``.packed-….tmp``, and its writer holds a lock of it: a file of that name without a lock is
+nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from narrowpass.files import sync, sync_folder
+
+_PATTERN = ".packed-*.tmp"
+_MODE = 0o644  # less the umask: others never write
+
+_OLD_PATTERN = ".narrowpass-*.tmp"
+"""Files that are being written by other commands, and by versions that had no locks of them."""
+_LEFT_BEHIND = 3600.0
+"""Seconds after which such a file is taken for one of a dead process."""
+
+_UNNAMED = getattr(os, "O_TMPFILE", 0)
+_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL}
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write; it takes the place of `path` where the block ends without an error.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor, name = _create(folder)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                sync(file)
+                if not name:
+                    name = _new_name()
+                    os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder)
+                os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                name = ""
+        finally:
+            if name:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
+    sync_folder(path.parent)
+
+
+def _create(folder: int) -> tuple[int, str]:
+    """Open a new file, locked; give it and its name, which is empty where it has none."""
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    if _UNNAMED and os.path.exists("/proc/self/fd"):  # noqa: PTH110  # its name comes from there
+        try:
+            descriptor = os.open(".", flags | _UNNAMED, _MODE, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        else:
+            _lock(descriptor)
+            return descriptor, ""
+    while True:
+        name = _new_name()
+        descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, _MODE, dir_fd=folder)
+        if _lock(descriptor) and _is_at(descriptor, folder, name):
+            return descriptor, name
+        os.close(descriptor)  # somebody has just taken it for one of a dead process
+
+
+def _new_name() -> str:
+    return _PATTERN.replace("*", secrets.token_hex(8))
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, folder: int, name: str) -> bool:
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Give the files that killed writers left in a folder."""
+    old = [path for path in folder.glob(_OLD_PATTERN) if _is_old(path)]
+    return sorted([path for path in folder.glob(_PATTERN) if _with_lock(path, _nothing)] + old)
+
+
+def delete_leftovers(folder: Path) -> list[Path]:
+    """Delete the files that killed writers left in a folder, as far as that can be; give them."""
+    deleted = [path for path in folder.glob(_PATTERN) if _with_lock(path, Path.unlink)]
+    for path in folder.glob(_OLD_PATTERN):
+        with contextlib.suppress(OSError):
+            if _is_old(path):
+                path.unlink()
+                deleted.append(path)
+    return deleted
+
+
+def _nothing(path: Path) -> None:
+    pass
+
+
+def _with_lock(path: Path, action: Callable[[Path], None]) -> bool:
+    """Do something with a file that no writer has a lock of; give whether it was done."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        if not _lock(descriptor):
+            return False
+        action(path)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > _LEFT_BEHIND
+    except OSError:
+        return False
