@@ -108,7 +108,7 @@ def code(target: str, ours: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(kernels, "TARGET", target))
         if ours:
-            for name in ("convolutions_are_ours", "products_are_ours"):
+            for name in ("convolutions_are_ours", "matmuls_are_ours"):
                 stack.enter_context(patch.object(fp32_choice, name, lambda: True))
         yield
 

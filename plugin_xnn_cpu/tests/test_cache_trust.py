@@ -161,9 +161,9 @@ def test_blocks_of_another_size_than_is_needed(tmp_path, size, ours, monkeypatch
     from narrowpass_xnn_cpu.lower import product
     from narrowpass_xnn_cpu.native.operators import fp32_choice
 
-    monkeypatch.setattr(fp32_choice, "products_are_ours", lambda: ours)
+    monkeypatch.setattr(fp32_choice, "matmuls_are_ours", lambda: ours)
     monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: ours)
-    monkeypatch.setattr(product, "products_are_ours", lambda: ours)
+    monkeypatch.setattr(product, "matmuls_are_ours", lambda: ours)
     bundle = saved(tmp_path / "b.narrow", main=network())
     compiled(bundle, tmp_path / "cache")
     cache = path_of(bundle, tmp_path / "cache")

@@ -182,9 +182,9 @@ def test_the_same_bits_with_and_without_a_cache(tmp_path, name, threads, kernels
         from narrowpass_xnn_cpu.lower import product
         from narrowpass_xnn_cpu.native.operators import fp32_choice
 
-        for function in ("products_are_ours", "convolutions_are_ours"):
+        for function in ("matmuls_are_ours", "convolutions_are_ours"):
             monkeypatch.setattr(fp32_choice, function, lambda: False)
-        monkeypatch.setattr(product, "products_are_ours", lambda: False)
+        monkeypatch.setattr(product, "matmuls_are_ours", lambda: False)
     for seed in (0, 1):
         rng = np.random.default_rng([seed, len(name)])
         model = MODELS[name](rng)

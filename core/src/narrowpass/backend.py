@@ -283,6 +283,13 @@ class Backend(abc.ABC):
         """Give None where the backend can run here, else the reason why it cannot."""
         return None
 
+    def details(self) -> Mapping[str, str]:
+        """Give what the backend runs on here, by name, such as the instruction sets in use.
+
+        It is shown by ``narrowpass backends``, and asked only where the backend is available.
+        """
+        return {}
+
     def default_pipeline(self, passes: Collection[str]) -> str:
         """Give the pipeline text that a build for this target uses when the caller names none.
 

@@ -40,10 +40,17 @@ def _is_seconds(value: Any) -> bool:
     return real and not math.isnan(value)
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(text, str) for item in value.items() for text in item
+    )
+
+
 COMMON: Mapping[str, Answer] = MappingProxyType(
     {
         "default_pipeline": of_type("pipeline text", str),
         "quantization_constraints": of_type("a mapping of limits by name", Mapping),
+        "details": Answer("a mapping of text by name", _is_texts),
         "gain": Answer("a number of seconds", _is_seconds),
     }
 )

@@ -109,7 +109,9 @@ def run_checked(pass_: Pass, model: ir.Model, ctx: Context) -> PassResult:
         raise PassError(f"it gave {result!r} and not a PassResult")
     if not isinstance(result.model, ir.Model):
         raise PassError(f"it gave a PassResult of {result.model!r}, which is no onnx_ir.Model")
-    result = PassResult(result.model, bool(result.modified))
+    if not isinstance(result.summary, str):
+        raise PassError(f"it gave a summary of {result.summary!r}, which is no text")
+    result = PassResult(result.model, bool(result.modified), result.summary)
     if ctx.strict and not result.modified and fingerprint(result.model) != before:
         raise PassError("it changed the model and said that it did not")
     return result

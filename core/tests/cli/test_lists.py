@@ -85,6 +85,33 @@ def test_backends(call):
     assert "reference (default)" in call("backends").out
 
 
+def test_details_of_a_backend(call, install):
+    from narrowpass.reference import ReferenceBackend
+
+    class Detailed(ReferenceBackend):
+        name = "detailed"
+
+        def details(self):
+            return {"isa": "avx2", "processor": "avx512"}
+
+    class Wrong(ReferenceBackend):
+        name = "wrong"
+
+        def details(self):
+            return {"isa": 2}
+
+    install(narrowpass_backends=[Detailed(), Wrong()])
+    rows = {row["name"]: row["details"] for row in call("backends", "--json").json["backends"]}
+    assert rows == {
+        "detailed": {"isa": "avx2", "processor": "avx512"},
+        "reference": {},
+        "wrong": {},
+    }
+    shown = call("backends")
+    assert "isa avx2, processor avx512" in shown.out
+    assert "backend 'wrong' gave {'isa': 2} in details" in shown.err
+
+
 def test_unavailable_backend(call, install):
     from narrowpass.reference import ReferenceBackend
 
@@ -99,7 +126,11 @@ def test_unavailable_backend(call, install):
     first, second = call("backends", "--json").json["backends"]
     assert (first["name"], first["available"], first["default"]) == ("away", False, False)
     assert second["default"]
-    assert "no: there is no such processor" in call("backends").out
+    shown = call("backends")
+    assert "no: there is no such processor" in shown.out
+    assert "backend 'away' is not available here: there is no such processor; 'reference'" in (
+        shown.err
+    )
 
 
 def test_inspect_onnx(call, model):

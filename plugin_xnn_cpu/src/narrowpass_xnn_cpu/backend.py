@@ -30,6 +30,15 @@ class XnnCpuBackend(Backend):
 
         return unavailable()
 
+    def details(self) -> Mapping[str, str]:
+        """Give the instruction sets in use, and those of the processor where they are capped."""
+        from narrowpass_xnn_cpu.native import isa
+        from narrowpass_xnn_cpu.native.library import extension
+
+        lib = extension().lib
+        used, detected = isa.in_use(lib), isa.detected(lib)
+        return {"isa": used} if used == detected else {"isa": used, "processor": detected}
+
     def default_pipeline(self, passes: Collection[str]) -> str:
         """Give ``fold`` where it is installed."""
         return "fold" if "fold" in passes else ""

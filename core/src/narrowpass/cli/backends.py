@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,7 +25,8 @@ def backends(state: State, as_json: bool) -> None:
     """List the backends and whether each can run here.
 
     The JSON document has the key backends: name, owner, priority, default, available, reason
-    (why not, else null) and default_pipeline of each, the highest priority first.
+    (why not, else null), default_pipeline and details (what it runs on here) of each, the highest
+    priority first.
     """
     registry = state.registry
     try:
@@ -33,7 +34,7 @@ def backends(state: State, as_json: bool) -> None:
     except PluginError:  # none can run here: the list says why
         default = ""
     passes = {*registry.passes, *registry.pipelines}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for backend in sorted(registry.backends.values(), key=lambda b: (-b.priority, b.name)):
         reason = backend.available()
         rows.append(
@@ -45,13 +46,14 @@ def backends(state: State, as_json: bool) -> None:
                 "available": reason is None,
                 "reason": reason,
                 "default_pipeline": _default_pipeline(backend, passes),
+                "details": _details(backend) if reason is None else {},
             }
         )
     if as_json:
         print_json({"backends": rows})
         return
     print_table(
-        ("backend", "owner", "priority", "available", "default pipeline"),
+        ("backend", "owner", "priority", "available", "default pipeline", "details"),
         [
             (
                 f"{row['name']}{' (default)' if row['default'] else ''}",
@@ -59,6 +61,7 @@ def backends(state: State, as_json: bool) -> None:
                 str(row["priority"]),
                 "yes" if row["reason"] is None else f"no: {row['reason']}",
                 str(row["default_pipeline"]),
+                ", ".join(f"{name} {text}" for name, text in row["details"].items()),
             )
             for row in rows
         ],
@@ -73,3 +76,12 @@ def _default_pipeline(backend: Backend, passes: Collection[str]) -> str:
     except NarrowpassError as error:
         logging.getLogger("narrowpass").warning("%s", error)
         return ""
+
+
+def _details(backend: Backend) -> dict[str, str]:
+    """Give what a backend runs on; a backend that has a defect does not hide the others."""
+    try:
+        return dict(backend.details())
+    except NarrowpassError as error:
+        logging.getLogger("narrowpass").warning("%s", error)
+        return {}

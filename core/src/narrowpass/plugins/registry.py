@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from narrowpass.plugins.loading import PluginInfo
 
 T = TypeVar("T")
+
+_log = logging.getLogger("narrowpass")
 
 
 @dataclass(frozen=True)
@@ -104,16 +107,26 @@ class Registry:
                 f"{', '.join(sorted(self.backends))}"
             )
         if name is None:
-            usable = [b for b in self.backends.values() if b.available() is None]
-            if not usable:
-                raise PluginError("no backend is available; `narrowpass backends` says why")
-            return max(usable, key=lambda b: (b.priority, b.name))
+            return self._best_backend()
         if name not in self.backends:
             raise PluginError(self.unknown("backend", name, self.backends))
         reason = self.backends[name].available()
         if reason is not None:
             raise PluginError(f"backend {name!r} is not available here: {reason}")
         return self.backends[name]
+
+    def _best_backend(self) -> Backend:
+        """Give the available backend of highest priority; warn of those that would come first."""
+        missing = []
+        for backend in sorted(self.backends.values(), key=lambda b: (-b.priority, b.name)):
+            reason = backend.available()
+            if reason is not None:
+                missing.append(f"backend {backend.name!r} is not available here: {reason}")
+                continue
+            for message in missing:
+                _log.warning("%s; %r is used in its place", message, backend.name)
+            return backend
+        raise PluginError("no backend is available; `narrowpass backends` says why")
 
     def with_pipelines(self, texts: Mapping[str, str], owner: str) -> Registry:
         """Give a registry with more named pipelines, such as those of a configuration file.
