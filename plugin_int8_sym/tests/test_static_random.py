@@ -35,8 +35,9 @@ def test_random_models_stay_valid(model, seed, symmetric):
     try:
         made = run_pass(Int8Sym(green=("*",), activations=kind), model, ctx=ctx).model
     except DataError as error:
-        # Some constants are NaN or infinite, and sums of large numbers overflow.
-        assert "NaN" in str(error) or "infinite" in str(error)  # noqa: PT017
+        # Some constants are NaN or infinite, sums of large numbers overflow, inputs may be empty.
+        reasons = "NaN", "infinite", "has no elements"
+        assert any(reason in str(error) for reason in reasons)  # noqa: PT017
         return
     onnx.checker.check_model(ir.to_proto(made), full_check=True)
     with np.errstate(all="ignore"):

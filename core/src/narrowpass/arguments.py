@@ -46,21 +46,24 @@ def flag_of(value: object, what: str) -> bool:
     raise UsageError(f"{what} must be True or False, not {value!r}")
 
 
-def count_of(value: object, what: str, *, most: int | None = None) -> int:
-    """Give a whole number from 1 on as Python's; numpy's are taken, too.
+def count_of(value: object, what: str, *, least: int = 1, most: int | None = None) -> int:
+    """Give a whole number from `least` on as Python's; numpy's are taken, too.
 
     Args:
         value: the number.
         what: the argument, as the start of a sentence.
+        least: the smallest that makes sense.
         most: the largest that makes sense.
 
     Raises:
         UsageError: anything else.
     """
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if whole and int(value) >= 1 and (most is None or int(value) <= most):  # type: ignore[call-overload]
+    if whole and int(value) >= least and (most is None or int(value) <= most):  # type: ignore[call-overload]
         return int(value)  # type: ignore[call-overload,no-any-return]
-    span = "at least 1 (a whole number)" if most is None else f"a whole number from 1 to {most}"
+    span = f"a whole number, at least {least}"
+    if most is not None:
+        span = f"a whole number from {least} to {most}"
     raise UsageError(f"{what} must be {span}, not {value!r}")
 
 

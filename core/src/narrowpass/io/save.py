@@ -57,7 +57,7 @@ def save_model(
     """
     target = Path(path_of(path, "the path of the model"))
     instance_of(model, ir.Model, "the model", "an onnx_ir.Model")
-    inline_limit = count_of(inline_limit, "`inline_limit`")
+    inline_limit = count_of(inline_limit, "`inline_limit`", least=0)
     with _as_output_error(target), without_collection():
         _refuse_target(target)
         _save(model, target, inline_limit)
