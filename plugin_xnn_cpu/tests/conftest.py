@@ -17,8 +17,7 @@ def fp32_code(request, monkeypatch):
     from narrowpass_xnn_cpu.native.operators import fp32_choice
 
     monkeypatch.setattr(kernels, "TARGET", request.param)
-    monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: True)
-    monkeypatch.setattr(fp32_choice, "matmuls_are_ours", lambda: True)
+    monkeypatch.setattr(fp32_choice, "_lanes", lambda: 16)
     return request.param
 
 

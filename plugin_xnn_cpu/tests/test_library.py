@@ -109,7 +109,7 @@ def loads(environment: dict[str, str]) -> str:
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, "NARROWPASS_ISA": "", **environment},
     )
     return done.stdout
 
