@@ -13,15 +13,7 @@
 NP_INLINE float greater(float best, float x) { return (x > best) | (x != x) ? x : best; }
 NP_INLINE float lesser(float best, float x) { return (x < best) | (x != x) ? x : best; }
 
-enum { GREATEST, LEAST, TOTAL };
-
-NP_INLINE float first_of(const int kind) {
-  return kind == TOTAL ? 0.0f : kind == LEAST ? INFINITY : -INFINITY;
-}
-
-NP_INLINE float joined(float best, float x, const int kind) {
-  return kind == TOTAL ? best + x : kind == LEAST ? lesser(best, x) : greater(best, x);
-}
+enum { GREATEST, TOTAL };
 
 /* Elements of a plane by the strides of its rows and columns, each of which has channels. */
 typedef struct {
@@ -31,61 +23,46 @@ typedef struct {
   ptrdiff_t column_step;
 } plane;
 
-NP_INLINE void block_of_plane(const float *in, plane p, float *best, const size_t count,
-                              const int kind) {
+/* What all elements of a plane give, for `count` channels, which stay in registers. NaN is kept apart,
+ * so that a maximum is one instruction. */
+NP_INLINE void channels_of_plane(const float *in, plane p, float *out, const size_t count,
+                                 const int kind) {
+  float best[BLOCK], nan[BLOCK];
+  for (size_t c = 0; c < count; c++) best[c] = kind == TOTAL ? 0.0f : -INFINITY;
+  for (size_t c = 0; c < count; c++) nan[c] = 0.0f;
   for (size_t row = 0; row < p.rows; row++) {
     const float *x = in + (ptrdiff_t)row * p.row_step;
     for (size_t column = 0; column < p.columns; column++, x += p.column_step) {
-      for (size_t c = 0; c < count; c++) best[c] = joined(best[c], x[c], kind);
+      for (size_t c = 0; c < count; c++) {
+        if (kind == TOTAL) {
+          best[c] += x[c];
+        } else {
+          best[c] = x[c] > best[c] ? x[c] : best[c];
+          nan[c] = x[c] != x[c] ? x[c] : nan[c];
+        }
+      }
     }
   }
+  for (size_t c = 0; c < count; c++) out[c] = nan[c] != nan[c] ? nan[c] : best[c];
 }
 
 /* What all elements of a plane give, for each of the channels. */
 NP_INLINE void over_plane(const float *in, plane p, size_t channels, float *out, const int kind) {
   size_t start = 0;
   for (; start + BLOCK <= channels; start += BLOCK) {
-    float best[BLOCK];
-    for (size_t c = 0; c < BLOCK; c++) best[c] = first_of(kind);
-    block_of_plane(in + start, p, best, BLOCK, kind);
-    for (size_t c = 0; c < BLOCK; c++) out[start + c] = best[c];
+    channels_of_plane(in + start, p, out + start, BLOCK, kind);
   }
-  for (; start + 16 <= channels; start += 16) {
-    float best[16];
-    for (size_t c = 0; c < 16; c++) best[c] = first_of(kind);
-    block_of_plane(in + start, p, best, 16, kind);
-    for (size_t c = 0; c < 16; c++) out[start + c] = best[c];
+  for (; start + 16 <= channels; start += 16) channels_of_plane(in + start, p, out + start, 16, kind);
+  if (start + 8 <= channels) {
+    channels_of_plane(in + start, p, out + start, 8, kind);
+    start += 8;
   }
-  if (start == channels) return;
-  const size_t left = channels - start;
-  float best[16];
-  for (size_t c = 0; c < 16; c++) best[c] = first_of(kind);
-  block_of_plane(in + start, p, best, left, kind);
-  for (size_t c = 0; c < left; c++) out[start + c] = best[c];
+  if (start + 4 <= channels) {
+    channels_of_plane(in + start, p, out + start, 4, kind);
+    start += 4;
+  }
+  for (; start < channels; start++) channels_of_plane(in + start, p, out + start, 1, kind);
 }
-
-NP_INLINE void greatest_of_plane_body(const float *in, plane p, size_t channels, float *out) {
-  over_plane(in, p, channels, out, GREATEST);
-}
-NP_FOR_EACH_ISA(void, greatest_of_plane,
-                (const float *in, plane p, size_t channels, float *out),
-                (in, p, channels, out))
-
-NP_INLINE void least_of_plane_body(const float *in, plane p, size_t channels, float *out) {
-  over_plane(in, p, channels, out, LEAST);
-}
-NP_FOR_EACH_ISA(void, least_of_plane,
-                (const float *in, plane p, size_t channels, float *out),
-                (in, p, channels, out))
-
-NP_INLINE void mean_of_plane_body(const float *in, plane p, size_t channels, float *out) {
-  over_plane(in, p, channels, out, TOTAL);
-  const float count = (float)(p.rows * p.columns);
-  for (size_t c = 0; c < channels; c++) out[c] /= count;
-}
-NP_FOR_EACH_ISA(void, mean_of_plane,
-                (const float *in, plane p, size_t channels, float *out),
-                (in, p, channels, out))
 
 typedef struct {
   const struct np_pool_params *params;
@@ -94,10 +71,14 @@ typedef struct {
 } pool_job;
 
 /* The taps of a window that lie in the image: from which on, and how many. */
-static size_t inside(size_t at, size_t pad, size_t stride, size_t dilation, size_t taps, size_t size,
-                     size_t *first) {
+NP_INLINE size_t inside(size_t at, size_t pad, size_t stride, size_t dilation, size_t taps,
+                        size_t size, size_t *first) {
   const ptrdiff_t start = (ptrdiff_t)(at * stride) - (ptrdiff_t)pad;
   const ptrdiff_t by = (ptrdiff_t)dilation;
+  if (start >= 0 && start + (ptrdiff_t)(taps - 1) * by < (ptrdiff_t)size) {
+    *first = (size_t)start;
+    return taps;
+  }
   const size_t skipped = start < 0 ? (size_t)((-start + by - 1) / by) : 0;
   const ptrdiff_t from = start + (ptrdiff_t)skipped * by;
   const size_t room = from < (ptrdiff_t)size ? (size - 1 - (size_t)from) / dilation + 1 : 0;
@@ -107,29 +88,43 @@ static size_t inside(size_t at, size_t pad, size_t stride, size_t dilation, size
 }
 
 /* A row of output pixels. */
-static void pool_row(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const pool_job *task = context;
+NP_INLINE void row_of_pixels(const pool_job *task, size_t index, const int kind) {
   const struct np_pool_params *p = task->params;
   const size_t image = index / p->out_height, y = index % p->out_height;
-  const ptrdiff_t width = (ptrdiff_t)(p->width * p->channels);
+  const size_t channels = p->channels;
+  const ptrdiff_t width = (ptrdiff_t)(p->width * channels);
   size_t top, left;
   plane taps;
   taps.rows = inside(y, p->pads[0], p->strides[0], p->dilations[0], p->window[0], p->height, &top);
   taps.row_step = width * (ptrdiff_t)p->dilations[0];
-  taps.column_step = (ptrdiff_t)(p->channels * p->dilations[1]);
+  taps.column_step = (ptrdiff_t)(channels * p->dilations[1]);
   const float *line = task->in + (image * p->height + (taps.rows ? top : 0)) * (size_t)width;
-  float *out = task->out + index * p->out_width * p->channels;
-  for (size_t x = 0; x < p->out_width; x++, out += p->channels) {
+  float *out = task->out + index * p->out_width * channels;
+  for (size_t x = 0; x < p->out_width; x++, out += channels) {
     taps.columns =
         inside(x, p->pads[1], p->strides[1], p->dilations[1], p->window[1], p->width, &left);
-    const float *first = line + (taps.columns ? left : 0) * p->channels;
-    if (p->maximum) {
-      greatest_of_plane(first, taps, p->channels, out);
-    } else {
-      mean_of_plane(first, taps, p->channels, out);
+    over_plane(line + (taps.columns ? left : 0) * channels, taps, channels, out, kind);
+    if (kind == TOTAL) {
+      const float count = (float)(taps.rows * taps.columns);
+      for (size_t c = 0; c < channels; c++) out[c] /= count;
     }
   }
+}
+
+NP_INLINE void greatest_pixels_body(const pool_job *task, size_t index) {
+  row_of_pixels(task, index, GREATEST);
+}
+NP_FOR_EACH_ISA(void, greatest_pixels, (const pool_job *task, size_t index), (task, index))
+
+NP_INLINE void mean_pixels_body(const pool_job *task, size_t index) {
+  row_of_pixels(task, index, TOTAL);
+}
+NP_FOR_EACH_ISA(void, mean_pixels, (const pool_job *task, size_t index), (task, index))
+
+static void pool_row(void *context, size_t thread, size_t index) {
+  (void)thread;
+  const pool_job *task = context;
+  (task->params->maximum ? greatest_pixels : mean_pixels)(task, index);
 }
 
 int np_pool(const void *params, const void *const *inputs, void *out, np_workers *workers) {
@@ -142,33 +137,48 @@ int np_pool(const void *params, const void *const *inputs, void *out, np_workers
   return 0;
 }
 
-NP_INLINE float greatest_of_row_body(const float *in, size_t count, float best) {
-  float found[BLOCK];
+/* The extreme of a row and of `best`; see channels_of_plane. The last step halves the lanes. */
+NP_INLINE float extreme_of_row(const float *in, size_t count, float best, const int least) {
+  float found[BLOCK], nan = best != best ? best : 0.0f, nans[BLOCK];
   size_t i = 0;
-  for (size_t c = 0; c < BLOCK; c++) found[c] = best;
-  for (; i + BLOCK <= count; i += BLOCK) {
-    for (size_t c = 0; c < BLOCK; c++) found[c] = greater(found[c], in[i + c]);
+  if (count >= BLOCK) {
+    for (size_t c = 0; c < BLOCK; c++) found[c] = best;
+    for (size_t c = 0; c < BLOCK; c++) nans[c] = 0.0f;
+    for (; i + BLOCK <= count; i += BLOCK) {
+      for (size_t c = 0; c < BLOCK; c++) {
+        const float x = in[i + c];
+        found[c] = (least ? x < found[c] : x > found[c]) ? x : found[c];
+        nans[c] = x != x ? x : nans[c];
+      }
+    }
+    for (size_t half = BLOCK / 2; half > 0; half /= 2) {
+      for (size_t c = 0; c < half; c++) {
+        const float x = found[c + half], y = nans[c + half];
+        found[c] = (least ? x < found[c] : x > found[c]) ? x : found[c];
+        nans[c] = y != y ? y : nans[c];
+      }
+    }
+    best = found[0];
+    nan = nans[0] != nans[0] ? nans[0] : nan;
   }
-  for (; i < count; i++) best = greater(best, in[i]);
-  for (size_t c = 0; c < BLOCK; c++) best = greater(best, found[c]);
-  return best;
+  for (; i < count; i++) {
+    best = (least ? in[i] < best : in[i] > best) ? in[i] : best;
+    nan = in[i] != in[i] ? in[i] : nan;
+  }
+  return nan != nan ? nan : best;
 }
-NP_FOR_EACH_ISA(float, greatest_of_row,
-                (const float *in, size_t count, float best),
+
+NP_INLINE float greatest_of_row_body(const float *in, size_t count, float best) {
+  return extreme_of_row(in, count, best, 0);
+}
+NP_FOR_EACH_ISA(float, greatest_of_row, (const float *in, size_t count, float best),
                 (in, count, best))
 
 NP_INLINE float least_of_row_body(const float *in, size_t count, float best) {
-  float found[BLOCK];
-  size_t i = 0;
-  for (size_t c = 0; c < BLOCK; c++) found[c] = best;
-  for (; i + BLOCK <= count; i += BLOCK) {
-    for (size_t c = 0; c < BLOCK; c++) found[c] = lesser(found[c], in[i + c]);
-  }
-  for (; i < count; i++) best = lesser(best, in[i]);
-  for (size_t c = 0; c < BLOCK; c++) best = lesser(best, found[c]);
-  return best;
+  return extreme_of_row(in, count, best, 1);
 }
-NP_FOR_EACH_ISA(float, least_of_row, (const float *in, size_t count, float best), (in, count, best))
+NP_FOR_EACH_ISA(float, least_of_row, (const float *in, size_t count, float best),
+                (in, count, best))
 
 typedef struct {
   const struct np_extremes_params *params;
