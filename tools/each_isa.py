@@ -1,8 +1,9 @@
 """Run the tests of narrowpass-xnn-cpu with each level of instruction sets that the processor has.
 
-``each_isa.py [PYTEST ARGUMENT ...]`` runs them once for each level below the highest one, capped by
-``NARROWPASS_ISA``; the highest one is what the tests run with by themselves. Where that variable is
-set already, levels go up to what it names. The levels that were run are printed at the end.
+``each_isa.py RECORD [PYTEST ARGUMENT ...]`` runs them once for each level below the highest one,
+capped by ``NARROWPASS_ISA``; the highest one is what the tests run with by themselves. Where that
+variable is set already, levels go up to what it names. The levels that were run are printed at the
+end, and written to the file RECORD.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def run(level: str) -> int:
     sys.stdout.flush()
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto", "-q"]
     environment = {**os.environ, isa.VARIABLE: level}
-    done = subprocess.run([*command, str(TESTS), *sys.argv[1:]], check=False, env=environment)
+    done = subprocess.run([*command, str(TESTS), *sys.argv[2:]], check=False, env=environment)
     return done.returncode
 
 
@@ -32,13 +33,14 @@ def main() -> None:
     """Run each level; exit with 1 where tests of one fail."""
     lib = extension().lib
     highest, detected = isa.in_use(lib), isa.detected(lib)
-    failed = [level for level in isa.LEVELS[: isa.LEVELS.index(highest)] if run(level)]
-    passed = [x for x in isa.LEVELS[: isa.LEVELS.index(highest)] if x not in failed]
-    sys.stdout.write(
-        f"instruction sets: the processor has {detected}; other tests ran with {highest}; "
-        f"passed with {', '.join(passed) or 'none below'}"
-        f"{'; failed with ' + ', '.join(failed) if failed else ''}\n"
-    )
+    below = isa.LEVELS[: isa.LEVELS.index(highest)]
+    failed = [level for level in below if run(level)]
+    passed = [level for level in below if level not in failed]
+    text = f"instruction sets: the processor has {detected}, all tests ran with {highest}"
+    text += f"; those of the native backend passed with {', '.join(passed) or 'none below'}"
+    text += f" and failed with {', '.join(failed)}\n" if failed else "\n"
+    Path(sys.argv[1]).write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
     sys.exit(1 if failed else 0)
 
 

@@ -38,7 +38,7 @@ _GRAPHS = ir.AttributeType.GRAPHS
 _INITIALIZERS_ARE_INPUTS = 3
 
 
-def verify(model: ir.Model) -> None:
+def verify(model: ir.Model, *, unknown_operators: bool = False) -> None:
     """Check the structure of a model: the main graph, all nested graphs, all functions.
 
     Values are matched by identity and by name, since a file has names only. Operators are
@@ -46,13 +46,18 @@ def verify(model: ir.Model) -> None:
     not define, and deprecated ones, are let through. Types are checked where they are known.
     Weights are not read. The time is linear in the size of the model.
 
+    Args:
+        model: what is checked; not changed.
+        unknown_operators: whether operators that onnx does not know, of domains that it defines,
+            are let through too: passes and backends expand some of them.
+
     Raises:
         VerificationError: a rule is broken. ``problems`` has up to 20 sentences, each with
             the name of a node or value.
     """
     name = model.graph.name
     problems = Problems(f"the model {name!r}" if name else "the model")
-    _Walk(model, problems).run()
+    _Walk(model, problems, unknown_operators=unknown_operators).run()
     problems.finish()
 
 
@@ -72,8 +77,9 @@ class _Root:
 class _Walk:
     """One traversal of a model, in the order in which a file holds it."""
 
-    def __init__(self, model: ir.Model, problems: Problems) -> None:
+    def __init__(self, model: ir.Model, problems: Problems, *, unknown_operators: bool) -> None:
         self._model = model
+        self._unknown_operators = unknown_operators
         self._problems = problems
         self._operators = Operators()
         self._graphs: set[ir.Graph] = set()
@@ -262,7 +268,8 @@ class _Walk:
         if operator is None:
             return
         if isinstance(operator, str):
-            self._say(node, scope, f"is unknown: {operator}")
+            if not self._unknown_operators:
+                self._say(node, scope, f"is unknown: {operator}")
             return
         attributes = node.attributes.data
         found = operator.signature_problems(inputs, outputs)
