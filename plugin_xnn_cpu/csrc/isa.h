@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* NP_TARGET_BEST stands for the level in use. PLAIN is what every processor of the architecture has;
+/* NP_TARGET_BEST stands for the level in use. PLAIN is x86-64-v2 at least;
  * AVX2 is x86-64-v3, with FMA and F16C; AVX512 is x86-64-v4: F, BW, CD, DQ, VL. */
 #define NP_TARGET_BEST 0
 #define NP_TARGET_PLAIN 1

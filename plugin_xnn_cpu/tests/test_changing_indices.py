@@ -22,6 +22,8 @@ from onnx import TensorProto, helper
 from xnn_kit import compile_model
 from narrowpass.errors import NarrowpassError
 
+pytestmark = pytest.mark.anywhere
+
 op_type, shape, attributes = {case!r}
 graph = helper.make_graph(
     [helper.make_node(op_type, ["x", "i"], ["y"], **attributes)], "g",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
 SCRIPT = Path(__file__).parent / "fuzz_cache.py"
 SECONDS = 3600

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import parser
-from xnn_kit import check, compile_model, fully_connected
+from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_lost
 
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import fp32_choice
@@ -119,6 +119,8 @@ def test_kernel(rows, columns, form, factor, seed):
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 1e30, -1e30])
 def test_numbers_out_of_range(number):
+    if np.isnan(number):
+        skip_where_nan_is_lost()
     model, feeds = model_of(f"{TOGETHER} {SILU} y = Mul(g, b)"), feeds_of()
     feeds["x"][0, 1, 2] = number
     check(model, feeds)

@@ -21,7 +21,7 @@ from int8_products_kit import (
     with_one,
 )
 from onnx import TensorProto, helper, numpy_helper
-from xnn_kit import check, compile_model, fully_connected
+from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_lost
 
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS
 
@@ -105,6 +105,8 @@ def test_a_gemm_that_is_scaled(alpha):
 )
 @pytest.mark.parametrize("cached", [False, "memory"])
 def test_what_does_not_fit_is_computed_in_float32(constants, reason, cached):
+    if not np.isfinite(constants.get("s", 1)).all():
+        skip_where_nan_is_lost()
     inputs = len(constants.get("w", with_one(0)))
     found = {"s": PER_CHANNEL, **constants}
     model = product(inputs, bias="b" in constants, **found)
@@ -131,6 +133,7 @@ def test_unsigned_weights_are_widened():
 
 def test_infinities_and_nan_in_rows():
     """They give what the formula gives, in their row."""
+    skip_where_nan_is_lost()
     model = product(w=np.abs(with_one(5)) | np.int8(1))
     x = rows(5)
     x[1, 4], x[2, 0], x[3, 36] = np.inf, np.nan, -np.inf

@@ -15,7 +15,13 @@ import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.lower.convolution import Convolve
-from narrowpass_xnn_cpu.native.operators import BinaryS8, Quantization, Requantized, tiled
+from narrowpass_xnn_cpu.native.operators import (
+    BinaryS8,
+    Quantization,
+    Requantized,
+    int8_choice,
+    tiled,
+)
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
@@ -27,6 +33,13 @@ from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 pytestmark = pytest.mark.once
 
 __all__ = ["code"]  # a fixture that all tests of this module have
+
+
+@pytest.fixture(autouse=True)
+def _ours(monkeypatch):
+    """Take our kernels whatever XNNPACK has for this processor."""
+    monkeypatch.setattr(int8_choice, "ours", lambda: True)
+
 
 QUANTIZATIONS = st.builds(
     lambda exponent, zero: Quantization(float(np.float32(2.0**exponent)), zero),

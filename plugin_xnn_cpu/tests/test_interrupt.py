@@ -20,6 +20,8 @@ import numpy as np
 from onnx import TensorProto, helper
 from xnn_kit import compile_model, feeds_for, one_node
 
+pytestmark = pytest.mark.anywhere
+
 # Shells ignore it for what they start in the background, and that is inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

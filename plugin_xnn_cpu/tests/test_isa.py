@@ -16,7 +16,7 @@ import pytest
 from narrowpass_xnn_cpu.native import cpu, isa
 from narrowpass_xnn_cpu.native.library import extension
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
 DETECTED = isa.LEVELS.index(isa.detected(extension().lib))
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one level")

@@ -14,6 +14,8 @@ import pytest
 import narrowpass_xnn_cpu.native as native
 from narrowpass_xnn_cpu.native.library import extension
 
+pytestmark = pytest.mark.anywhere
+
 FOLDER = Path(native.__file__).parent
 LIBRARIES = sorted(FOLDER.glob("lib/*.so"))
 EXTENSION = FOLDER / "_xnn.abi3.so"

@@ -40,7 +40,7 @@ from narrowpass_xnn_cpu.weights.file import PackedFile
 from narrowpass_xnn_cpu.weights.folder import CacheFile, listed, prune
 from narrowpass_xnn_cpu.weights.names import key_of
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
 
 def test_the_second_load_packs_nothing(tmp_path, bundle):

@@ -14,16 +14,16 @@ from typing import Any
 
 LEVELS = ("plain", "avx2", "avx512", "avx512vnni", "avx512bf16")
 """In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each has all that those before it
-have; ``plain`` is what every processor of the architecture has."""
+have; ``plain`` is x86-64-v2, below which XNNPACK calls kernels that it does not have."""
 VARIABLE = "NARROWPASS_ISA"
 
 _CPUINFO = "libnarrowpass_xnn_threadpool.so"
 _ABOVE = "what no level has"
 _TABLE_SIZE = 85
 _FEATURES = {
-    "ssse3": (0x11, "avx2"),
-    "sse4_1": (0x12, "avx2"),
-    "sse4_2": (0x13, "avx2"),
+    "ssse3": (0x11, "plain"),
+    "sse4_1": (0x12, "plain"),
+    "sse4_2": (0x13, "plain"),
     "avx": (0x16, "avx2"),
     "avx_vnni": (0x17, _ABOVE),
     "fma": (0x18, "avx2"),
