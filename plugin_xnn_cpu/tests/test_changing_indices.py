@@ -14,6 +14,8 @@ from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError
 
+pytestmark = pytest.mark.anywhere
+
 SCRIPT = """
 import sys, threading, time
 sys.path.insert(0, {folder!r})
@@ -21,8 +23,6 @@ import numpy as np
 from onnx import TensorProto, helper
 from xnn_kit import compile_model
 from narrowpass.errors import NarrowpassError
-
-pytestmark = pytest.mark.anywhere
 
 op_type, shape, attributes = {case!r}
 graph = helper.make_graph(

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from xnn_kit import compile_model, one_node
 
+pytestmark = pytest.mark.anywhere
+
 BEGIN = """
 import os, signal, sys, threading, time
 sys.path.insert(0, {folder!r})
 import numpy as np
 from onnx import TensorProto, helper
 from xnn_kit import compile_model, feeds_for, one_node
-
-pytestmark = pytest.mark.anywhere
 
 # Shells ignore it for what they start in the background, and that is inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
