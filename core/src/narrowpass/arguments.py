@@ -61,10 +61,13 @@ def count_of(value: object, what: str, *, least: int = 1, most: int | None = Non
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if whole and int(value) >= least and (most is None or int(value) <= most):  # type: ignore[call-overload]
         return int(value)  # type: ignore[call-overload,no-any-return]
-    if whole and most is None:
-        raise UsageError(f"{what} must be at least {least}, not {value!r}")
-    span = f", at least {least}," if most is None else f" from {least} to {most}"
-    raise UsageError(f"{what} must be a whole number{span} not {value!r}")
+    if most is not None:
+        span = f"be a whole number from {least} to {most}"
+    elif whole:
+        span = f"be at least {least}"
+    else:
+        span = f"be at least {least} (a whole number)"
+    raise UsageError(f"{what} must {span}, not {value!r}")
 
 
 def names_of(value: object, what: str) -> tuple[str, ...]:
