@@ -102,7 +102,9 @@ def printable() -> Iterator[None]:
     try:
         yield
     finally:
-        stream.reconfigure(errors=before)
+        # This writes what is left, to a reader that may have gone away: that was noticed before.
+        with contextlib.suppress(BrokenPipeError):
+            stream.reconfigure(errors=before)
 
 
 def visible(text: str) -> str:
