@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from corpus_kit import Case, X, draw
 
+pytestmark = pytest.mark.once
+
 F = np.float32
 YES = {"c": np.array(True)}
 NO = {"c": np.array(False)}

@@ -22,6 +22,8 @@ from narrowpass.inference import inferred
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.placement import Placement
 
+pytestmark = pytest.mark.once
+
 _LOOP = 16
 
 

@@ -15,6 +15,8 @@ from onnx.reference import ReferenceEvaluator
 
 import narrowpass
 
+pytestmark = pytest.mark.once
+
 FLOAT = TensorProto.FLOAT
 HALVES = {
     TensorProto.FLOAT16: np.dtype(np.float16),

@@ -15,6 +15,8 @@ import pytest
 from cache_kit import compiled, saved, weights
 from onnx import TensorProto, helper, numpy_helper
 
+pytestmark = pytest.mark.once
+
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 20)
 DTYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 

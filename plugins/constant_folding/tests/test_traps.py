@@ -12,6 +12,8 @@ import traps_more
 import traps_structure
 from folding_kit import feeds_of, fold, parse, run_onnxruntime
 
+pytestmark = pytest.mark.once
+
 FAMILIES = {
     "identities": traps_identities.IDENTITIES,
     "reshapes": traps_layout.RESHAPES,

@@ -19,6 +19,8 @@ from narrowpass_constant_folding.fold_constants import FoldConstants
 from narrowpass_constant_folding.infer_shapes import InferShapes
 from narrowpass_constant_folding.merge_reshapes import MergeReshapes
 
+pytestmark = pytest.mark.once
+
 NUMBERS = {
     "zero": np.array([0]),
     "one": np.array([1]),
