@@ -10,6 +10,8 @@ from corpus_kit import Case, X
 from fp16_kit import compare, nodes_of
 from onnx.reference import ReferenceEvaluator
 
+import narrowpass
+
 F = np.float32
 ROUTES = {
     "direct": "c = Identity(t)",
@@ -163,3 +165,19 @@ def test_numbers_that_are_infinite_in_float16(route):
     given = constants(1e5, -3e2, 1e-5)
     found = {name: disagree(route, end, given) for name, end in LARGE.items()}
     assert not {name: text for name, text in found.items() if text}
+
+
+def test_a_tiny_element_of_a_bias_is_rounding():
+    """What a matmul rounds is larger than one element of its bias."""
+    rng = np.random.default_rng(1)
+    bias = rng.standard_normal(8).astype(F)
+    bias[3] = 1e-9
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,8] x) => (float[2,8] y) <float three = {3}> {
+        a = MatMul(x, w) b = Add(a, c) d = Pow(b, three) e = Add(d, b) f = Tanh(e)
+        y = Mul(f, b) }""")
+    for key, array in {"w": rng.standard_normal((8, 8)).astype(F), "c": bias}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, key))
+    methods = narrowpass.build(ir.from_proto(model), "fp16", target="reference").methods
+    nodes = [node for node in methods["main"].graph if node.op_type in ("Add", "Pow")]
+    assert [node.outputs[0].dtype for node in nodes] == [ir.DataType.FLOAT16] * 3

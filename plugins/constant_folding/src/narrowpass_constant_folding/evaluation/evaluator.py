@@ -138,17 +138,16 @@ class _Budget:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise TooMuchWorkError(f"it takes more than {_MOST_STEPS} steps")
+        if all(isinstance(value, np.ndarray) for value in inputs):
+            call = _inner_call(node, inputs, self._opsets)
+            known = self._inference.results(call).values()
+            size = sum(result.nbytes or 0 for result in known)
+            if size > _MOST_INNER_BYTES:
+                raise TooMuchWorkError(f"{node.op_type} within it would take {size} bytes")
         if node.op_type in JUDGED:
             reason = undefined(node, self._opsets.get("", 0), inputs)
             if reason:
                 raise UndefinedError(f"{node.op_type} within it: {reason}")
-        if not all(isinstance(value, np.ndarray) for value in inputs):
-            return
-        call = _inner_call(node, inputs, self._opsets)
-        known = self._inference.results(call).values()
-        size = sum(result.nbytes or 0 for result in known)
-        if size > _MOST_INNER_BYTES:
-            raise TooMuchWorkError(f"{node.op_type} within it would take {size} bytes")
 
 
 def _inner_call(node: onnx.NodeProto, inputs: tuple[Array, ...], opsets: Mapping[str, int]) -> Call:

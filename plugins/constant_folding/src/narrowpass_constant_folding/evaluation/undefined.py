@@ -14,6 +14,8 @@ import onnx_ir as ir
 from narrowpass_constant_folding.evaluation.operands import Array
 
 _FIRST_DEFINED_WIDE_SHIFT = 28
+_MOST_STEPS = 1 << 26
+"""Of a Range that is judged; more elements are refused for their size."""
 _LIMITS: Any = ml_dtypes.iinfo
 
 Inputs = Sequence[Any]
@@ -29,7 +31,12 @@ def undefined(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
         inputs: the data that it reads.
     """
     rule = None if node.domain else _RULES.get(node.op_type)
-    return "" if rule is None else rule(node, version, inputs)
+    if rule is None or any(attribute.ref_attr_name for attribute in node.attribute):
+        return ""  # of a function's node the value of an attribute is the caller's
+    try:
+        return rule(node, version, inputs)
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+        return f"the operator does not take its operands: {error}"
 
 
 def _cast(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
@@ -106,7 +113,11 @@ def _ranged(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
     start, limit, delta = (np.asarray(value).reshape(()) for value in inputs[:3])
     if not _is_floating(start.dtype) or not delta or not np.isfinite(start + limit + delta):
         return ""
-    count = max(0, int(np.ceil((limit - start) / delta)))
+    with np.errstate(over="ignore"):
+        span = float((limit - start) / delta)
+    if not span < _MOST_STEPS:
+        return "" if span > 0 else "its number of elements is not finite"
+    count = max(0, int(np.ceil(span)))
     steps = np.full(count, delta, start.dtype)
     steps[:1] = start
     added = np.cumsum(steps, dtype=start.dtype)
@@ -162,6 +173,12 @@ def _resized(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
     return ""
 
 
+def _squeezed(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
+    """Judge axes that are given and empty: some backends take them for none given."""
+    given = len(inputs) > 1 and inputs[1] is not None and not inputs[1].size
+    return "what no axes mean is open" if given and 1 in inputs[0].shape else ""
+
+
 def _operand(inputs: Inputs, index: int) -> Array | None:
     found = inputs[index] if index < len(inputs) else None
     return found if isinstance(found, np.ndarray) and found.size else None
@@ -189,6 +206,7 @@ _RULES: Mapping[str, Callable[[onnx.NodeProto, int, Inputs], str]] = MappingProx
         "Pow": _powered,
         "Range": _ranged,
         "Resize": _resized,
+        "Squeeze": _squeezed,
     }
 )
 
