@@ -179,5 +179,7 @@ def test_a_tiny_element_of_a_bias_is_rounding():
     for key, array in {"w": rng.standard_normal((8, 8)).astype(F), "c": bias}.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, key))
     methods = narrowpass.build(ir.from_proto(model), "fp16", target="reference").methods
-    nodes = [node for node in methods["main"].graph if node.op_type in ("Add", "Pow")]
-    assert [node.outputs[0].dtype for node in nodes] == [ir.DataType.FLOAT16] * 3
+    proto = onnx.shape_inference.infer_shapes(ir.to_proto(methods["main"]))
+    types = {value.name: value.type.tensor_type.elem_type for value in proto.graph.value_info}
+    sums = [types[node.output[0]] for node in proto.graph.node if node.op_type in ("Add", "Pow")]
+    assert sums == [onnx.TensorProto.FLOAT16] * 3
