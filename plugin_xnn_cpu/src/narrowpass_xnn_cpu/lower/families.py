@@ -31,6 +31,7 @@ from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.int8 import product as int8_product
 from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.trees import lowering as trees
 
 SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
 """What attributes that contradict each other, or are far out of range, end in."""
@@ -57,6 +58,7 @@ FAMILIES = (
     rotary,
     shape,
     tables,
+    trees,
 )
 """Importing these registers their rules."""
 
@@ -81,10 +83,10 @@ def expand_checked(model: ir.Model) -> None:
 def reason(op: Op, facts: Facts) -> str | None:
     """Give the reason why an operation has no native kernel; None where it has."""
     domain = op.nodes[0].domain
-    if domain:
-        return f"operators of domain {domain!r} have no native kernel"
     rule = RULES.get(op.kind)
-    if rule is None:
+    if domain and (rule is None or rule.domain != domain):
+        return f"operators of domain {domain!r} have no native kernel"
+    if rule is None or rule.domain != domain:
         return f"{op.kind} has no native kernel"
     try:
         found = rule.check(op, facts)

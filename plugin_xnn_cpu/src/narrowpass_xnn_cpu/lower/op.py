@@ -129,6 +129,7 @@ class Rule:
         clamps: whether `Op.limits` are taken.
         ends: tells of an operation that can be lowered whether its kernel is one of ours, which
             takes `Op.function` and `Op.residual`; None where none does.
+        domain: of the operator; empty for ONNX's own and for names of ours.
     """
 
     kind: str
@@ -137,6 +138,7 @@ class Rule:
     lower: Callable[[Op, Builder], None]
     clamps: bool = False
     ends: Callable[[Op, Facts], bool] | None = None
+    domain: str = ""
 
 
 RULES: dict[str, Rule] = {}
@@ -147,13 +149,14 @@ def lowers(
     check: Check,
     clamps: bool = False,
     ends: Callable[[Op, Facts], bool] | None = None,
+    domain: str = "",
 ) -> Callable[[Callable[[Op, Builder], None]], Callable[[Op, Builder], None]]:
     """Register a function as what lowers operators of these kinds."""
 
     def register(function: Callable[[Op, Builder], None]) -> Callable[[Op, Builder], None]:
         family = function.__module__.rpartition(".")[2]
         for kind in kinds:
-            RULES[kind] = Rule(kind, family, check, function, clamps, ends)
+            RULES[kind] = Rule(kind, family, check, function, clamps, ends, domain)
         return function
 
     return register
