@@ -330,6 +330,8 @@ class _Inference:
             return
         shape = tuple(tensor.shape.numpy())
         self._types[value.name] = onnx.helper.make_tensor_type_proto(int(tensor.dtype), shape)
+        if tensor.dtype == ir.DataType.STRING:
+            return  # no shape follows from texts
         if tensor.size <= (_DATA if tensor.dtype in _INTEGERS else _SCALES):
             self._data[value.name] = _proto(tensor)
 

@@ -20,6 +20,10 @@ class Unsupported(Exception):  # noqa: N818  # it says why a node stays, and is 
     """What a node asks for is not expanded; the message says what."""
 
 
+class Kept(Exception):  # noqa: N818  # no error either
+    """A node is already what it would be expanded to."""
+
+
 Key = tuple[Any, ...]
 Memory = dict[Key, Sequence[ir.Value]]
 """What nodes of a graph give, by operator, inputs and attributes."""
@@ -116,21 +120,40 @@ class Emitter:
         before = self._before(key)
         if before is not None:
             return before
+        given = {key: value for key, value in attributes.items() if value is not None}
+        made = self._write("", op_type, inputs, outputs, given, OPSET)
+        self.new[key] = made
+        return made
+
+    def op_of(
+        self, domain: str, op_type: str, *inputs: ir.Value | None, **attributes: Any
+    ) -> ir.Value:
+        """Write a node of another domain, of the version that the expanded node has."""
+        given = {key: value for key, value in attributes.items() if value is not None}
+        return self._write(domain, op_type, inputs, 1, given, self.node.version)[0]
+
+    def _write(
+        self,
+        domain: str,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: int,
+        attributes: Mapping[str, Any],
+        version: int | None,
+    ) -> list[ir.Value]:
         name = f"{self._label}/{op_type}_{len(self.nodes)}"
         made = [ir.Value(name=f"{name}:{index}") for index in range(outputs)]
-        given = {key: value for key, value in attributes.items() if value is not None}
         self.nodes.append(
             ir.Node(
-                "",
+                domain,
                 op_type,
                 inputs,
-                ir.convenience.convert_attributes(given),
+                ir.convenience.convert_attributes(attributes),
                 outputs=made,
                 name=name,
-                version=OPSET,
+                version=version,
             )
         )
-        self.new[key] = made
         return made
 
     def _before(self, key: Key) -> Sequence[ir.Value] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Memory, Unsupported
+from narrowpass.expansion.emitter import Emitter, Kept, Memory, Unsupported
 from narrowpass.expansion.operators import OPERATORS
 from narrowpass.inference import infer
 from narrowpass.subgraphs import model_graphs
@@ -78,6 +78,8 @@ def expand(
         emitter = Emitter(node, _unique(label, names), written, sizes)
         try:
             results = rule.write(emitter)
+        except Kept:
+            return None
         except Unsupported as error:
             found.append(Expansion(label, node.op_type, node.domain, str(error)))
             return None

@@ -12,6 +12,7 @@ from narrowpass.expansion import (
     activations,
     attention,
     cache,
+    classifiers,
     embedding,
     grouped,
     multi_head,
@@ -20,10 +21,12 @@ from narrowpass.expansion import (
     products,
     quantized,
     rotary,
+    tabular,
 )
 from narrowpass.expansion.emitter import Emitter
 
 MICROSOFT = "com.microsoft"
+ML = classifiers.DOMAIN
 
 Write = Callable[[Emitter], Sequence[ir.Value | None]]
 """Writes the nodes, and gives a value for each output, None where nobody asks for one."""
@@ -67,6 +70,18 @@ OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
         (MICROSOFT, "SkipLayerNormalization"): Rule(norms.skip),
         (MICROSOFT, "SkipSimplifiedLayerNormalization"): Rule(norms.skip_simplified),
         (MICROSOFT, "TransposeMatMul"): Rule(products.matmul),
+        (ML, "ArrayFeatureExtractor"): Rule(tabular.columns),
+        (ML, "Binarizer"): Rule(tabular.binarizer),
+        (ML, "FeatureVectorizer"): Rule(tabular.vectorizer),
+        (ML, "Imputer"): Rule(tabular.imputer),
+        (ML, "LinearClassifier"): Rule(classifiers.linear_classifier),
+        (ML, "LinearRegressor"): Rule(tabular.linear_regressor),
+        (ML, "Normalizer"): Rule(tabular.normalizer),
+        (ML, "SVMRegressor"): Rule(tabular.svm_regressor),
+        (ML, "Scaler"): Rule(tabular.scaler),
+        (ML, "TreeEnsemble"): Rule(classifiers.tree_ensemble, 5),
+        (ML, "TreeEnsembleClassifier"): Rule(classifiers.tree_classifier),
+        (ML, "TreeEnsembleRegressor"): Rule(classifiers.tree_regressor),
         ("", "TensorScatter"): Rule(cache.tensor_scatter, 24),
     }
 )

@@ -20,6 +20,7 @@ from narrowpass.io._checker import check_proto, remember, warn
 from narrowpass.io._collection import without_collection
 from narrowpass.io._external import LFS_POINTER, open_external
 from narrowpass.io._inline import detach, element_type
+from narrowpass.io._maps import without_maps
 from narrowpass.io._refusals import refuse
 from narrowpass.io._serialize import one_line, root_cause
 from narrowpass.io._sparse import densify
@@ -92,6 +93,7 @@ def _of_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     from narrowpass.verify import verify
 
     densify(proto, name)
+    without_maps(proto, name)
     refuse(proto, name)
     for owner, tensor in proto_tensors(proto):
         element_type(tensor, f"{name}: {owner}")

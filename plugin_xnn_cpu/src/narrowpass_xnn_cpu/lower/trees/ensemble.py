@@ -33,7 +33,7 @@ AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
 _MOST_FEATURES = 1 << 28
 
 
-class Malformed(ValueError):
+class TreeError(ValueError):
     """Attributes that are no ensemble of trees; the message says why."""
 
 
@@ -93,7 +93,7 @@ def ensemble(
         dtype: float32 or float64, of thresholds and weights.
 
     Raises:
-        Malformed: a number is out of range, a walk would not end, or a weight is not finite.
+        TreeError: a number is out of range, a walk would not end, or a weight is not finite.
     """
     total = links.yes.size
     for what, numbers, most in (
@@ -105,11 +105,11 @@ def ensemble(
         ("feature", links.features, _MOST_FEATURES),
     ):
         if numbers.size and (numbers.min() < 0 or numbers.max() >= most):
-            raise Malformed(f"a {what} is not one of {most}")
+            raise TreeError(f"a {what} is not one of {most}")
     if not np.isfinite(weights).all():
-        raise Malformed("a weight is not finite")
+        raise TreeError("a weight is not finite")
     if not links.roots.size:
-        raise Malformed("there is no tree")
+        raise TreeError("there is no tree")
     itself = np.arange(total)
     leaves = (links.yes == itself) & (links.no == itself)
     _check_depth(links, leaves)
@@ -136,7 +136,7 @@ def _check_depth(links: Links, leaves: Array) -> None:
         if not level.size:
             return
         level = np.unique(np.concatenate([links.yes[level], links.no[level]]))
-    raise Malformed("a branch of a tree leads back to a node before it")
+    raise TreeError("a branch of a tree leads back to a node before it")
 
 
 def _nodes(links: Links, leaves: Array, number: Array, dtype: np.dtype[Any]) -> Array:

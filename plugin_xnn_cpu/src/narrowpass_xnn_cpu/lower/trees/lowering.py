@@ -25,7 +25,7 @@ class Trees(Step):
     """Scores of rows by all trees.
 
     Args:
-        given: float32 or float64 [rows, columns], or [columns] of one row.
+        given: float32 or float64 [rows, columns].
         forest: the trees.
         base: float [targets], of the type of the thresholds.
         aggregate: one of `AGGREGATES`.
@@ -48,13 +48,11 @@ class Trees(Step):
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        given = shapes[0]
-        rows, columns = (1, *given) if len(given) == 1 else given
+        rows, columns = shapes[0]
         result = rows, self._targets
         if columns < self._forest.columns:
             raise BackendError(
-                f"its trees compare {self._forest.columns} features, and x {list(given)} has only "
-                f"{columns}"
+                f"its trees compare {self._forest.columns} features, and x has only {columns}"
             )
         if not elements(result):
             return Run(result)
@@ -119,8 +117,8 @@ def _check(op: Op, facts: Facts) -> str | None:
         return reason
     if facts.dtype(given) not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         return f"{given.name!r} is narrow; the kernel is for float32 and double"
-    if facts.rank(given) not in (1, 2):
-        return f"{given.name!r} has not one or two dimensions"
+    if facts.rank(given) != 2:
+        return f"{given.name!r} has not two dimensions"
     if op.get("post_transform", "NONE") not in ("NONE", 0):
         return "its post_transform is not NONE"
     doubles = (f"{name}_as_tensor" for name in ("nodes_values", "target_weights", "base_values"))

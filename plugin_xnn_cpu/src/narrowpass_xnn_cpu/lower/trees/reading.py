@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lower.trees.ensemble import (
     UNORDERED,
     Array,
     Links,
-    Malformed,
+    TreeError,
 )
 
 Weights = tuple[Array, Array, Array]
@@ -39,20 +39,20 @@ def by_identifiers(op: Op) -> tuple[Links, Weights]:
     """Read TreeEnsembleRegressor: nodes are named by their tree and their number in it.
 
     Raises:
-        Malformed: lists do not fit each other, or name nodes that there are not.
+        TreeError: lists do not fit each other, or name nodes that there are not.
     """
     trees, numbers = _integers(op, "nodes_treeids"), _integers(op, "nodes_nodeids")
     count = trees.size
     names = op.get("nodes_modes", ())
     unknown = set(names) - set(NAMES)
     if unknown:
-        raise Malformed(f"a node's mode is {sorted(unknown)[0]}")
+        raise TreeError(f"a node's mode is {min(unknown)}")
     modes = np.array([NAMES[name] for name in names], np.int64)
     thresholds, features = floats(op, "nodes_values"), _integers(op, "nodes_featureids")
     true, false = _integers(op, "nodes_truenodeids"), _integers(op, "nodes_falsenodeids")
     for what in (numbers, modes, thresholds, features, true, false):
         if what.size != count:
-            raise Malformed(f"{count} nodes have lists of {what.size}")
+            raise TreeError(f"{count} nodes have lists of {what.size}")
     find = _finder(trees, numbers)
     leaves = modes == -1
     itself = np.arange(count)
@@ -64,31 +64,31 @@ def by_identifiers(op: Op) -> tuple[Links, Weights]:
     owners = find(_integers(op, "target_treeids"), _integers(op, "target_nodeids"))
     targets, weights = _integers(op, "target_ids"), floats(op, "target_weights")
     if not owners.size == targets.size == weights.size:
-        raise Malformed("the lists of weights are not of one length")
+        raise TreeError("the lists of weights are not of one length")
     return links, (owners, targets, weights)
 
 
 def _finder(trees: Array, numbers: Array) -> Callable[[Array, Array], Array]:
     """Give what finds nodes by their trees and numbers."""
     if trees.size and (min(trees.min(), numbers.min()) < 0):
-        raise Malformed("a node has a negative number")
+        raise TreeError("a node has a negative number")
     if trees.size and max(trees.max(), numbers.max()) >= 1 << 31:
-        raise Malformed("a node's number has more than 31 bits")
+        raise TreeError("a node's number has more than 31 bits")
     keys = trees << 32 | numbers
     order = np.argsort(keys, kind="stable")
     listed = keys[order]
     if (listed[1:] == listed[:-1]).any():
-        raise Malformed("two nodes of a tree have one number")
+        raise TreeError("two nodes of a tree have one number")
 
     def find(of: Array, wanted: Array) -> Array:
         if of.shape != wanted.shape:
-            raise Malformed("the lists of weights are not of one length")
+            raise TreeError("the lists of weights are not of one length")
         keys = of << 32 | wanted
         at = np.searchsorted(listed, keys)
         known = at < listed.size
         known[known] = listed[at[known]] == keys[known]
         if not known.all():
-            raise Malformed("a node is named that there is not")
+            raise TreeError("a node is named that there is not")
         found: Array = order[at]
         return found
 
@@ -103,7 +103,11 @@ def _roots(trees: Array, yes: Array, no: Array, leaves: Array) -> Array:
     roots = np.flatnonzero(~follows)
     _, first = np.unique(trees, return_index=True)
     if not np.array_equal(np.sort(trees[roots]), np.sort(trees[first])):
-        raise Malformed("a tree has not one root")
+        raise TreeError("a tree has not one root")
+    if (yes[~leaves] == np.flatnonzero(~leaves)).any() or (
+        no[~leaves] == np.flatnonzero(~leaves)
+    ).any():
+        raise TreeError("a branch of a node leads to the node itself")
     where = {int(trees[root]): int(root) for root in roots}
     return np.array([where[int(trees[at])] for at in np.sort(first)], np.int64)
 
@@ -114,7 +118,7 @@ def _tracked(outcomes: Array, op: Op, count: int) -> Array:
     if not tracks.size:
         return outcomes
     if tracks.size != count:
-        raise Malformed(f"{count} nodes have a list of {tracks.size}")
+        raise TreeError(f"{count} nodes have a list of {tracks.size}")
     found: Array = outcomes | np.where(tracks != 0, UNORDERED, 0)
     return found
 
@@ -123,7 +127,7 @@ def by_places(op: Op) -> tuple[Links, Weights]:
     """Read TreeEnsemble: nodes and leaves are named by their places in two lists.
 
     Raises:
-        Malformed: lists do not fit each other, or name nodes that there are not.
+        TreeError: lists do not fit each other, or name nodes that there are not.
     """
     features = _integers(op, "nodes_featureids")
     count = features.size
@@ -131,18 +135,18 @@ def by_places(op: Op) -> tuple[Links, Weights]:
     thresholds = _tensor(op, "nodes_splits")
     targets, weights = _integers(op, "leaf_targetids"), _tensor(op, "leaf_weights")
     if targets.size != weights.size:
-        raise Malformed("the lists of leaves are not of one length")
+        raise TreeError("the lists of leaves are not of one length")
     sides = []
     for side in ("true", "false"):
         places, kinds = _integers(op, f"nodes_{side}nodeids"), _integers(op, f"nodes_{side}leafs")
         if not places.size == kinds.size == modes.size == thresholds.size == count:
-            raise Malformed(f"{count} nodes have lists of other lengths")
+            raise TreeError(f"{count} nodes have lists of other lengths")
         most = np.where(kinds != 0, targets.size, count)
         if ((places < 0) | (places >= most)).any():
-            raise Malformed("a node is named that there is not")
+            raise TreeError("a node is named that there is not")
         sides.append(np.where(kinds != 0, count + places, places))
     if modes.size and (modes.min() < 0 or modes.max() > MEMBER):
-        raise Malformed("a node's mode is not from 0 to 6")
+        raise TreeError("a node's mode is not from 0 to 6")
     leaves = np.arange(count, count + targets.size)
     outcomes = _tracked(np.array((*MODES, EQUAL))[modes], op, count)
     padding = np.zeros(targets.size, np.int64)
@@ -163,7 +167,7 @@ def by_places(op: Op) -> tuple[Links, Weights]:
 def _tensor(op: Op, name: str) -> Array:
     tensor = op.get(name, None)
     if tensor is None:
-        raise Malformed(f"its attribute {name} is left out")
+        raise TreeError(f"its attribute {name} is left out")
     return np.asarray(tensor.numpy()).reshape(-1)
 
 
@@ -173,7 +177,7 @@ def _sets(op: Op, count: int) -> list[Array]:
     sets = np.split(values, np.flatnonzero(np.isnan(values)) + 1)
     found = [each[~np.isnan(each)] for each in sets if each.size]
     if len(found) != count:
-        raise Malformed(f"{count} nodes ask for members of {len(found)} sets")
+        raise TreeError(f"{count} nodes ask for members of {len(found)} sets")
     return found
 
 
@@ -186,7 +190,7 @@ def _with_members(links: Links, nodes: Array, sets: list[Array]) -> Links:
     thresholds, no, outcomes = links.thresholds.copy(), links.no.copy(), links.outcomes.copy()
     for node, members in zip(nodes.tolist(), sets, strict=True):
         if not members.size:
-            raise Malformed("a set of members is empty")
+            raise TreeError("a set of members is empty")
         thresholds[node] = members[0]
         last = int(links.no[node])
         if members.size == 1:
