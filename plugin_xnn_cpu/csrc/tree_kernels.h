@@ -55,6 +55,8 @@ struct np_trees_params {
   size_t targets;
   int32_t aggregate; /* NP_TREES_* */
   int32_t at_most;   /* all nodes go to next[1] by NP_TREE_AT_MOST */
+  int32_t single;    /* each leaf has one weight */
+  int32_t levels;    /* no walk is longer; 0 where the longest is long */
   int32_t is_double;
   int32_t double_out;
 };

@@ -17,8 +17,9 @@ typedef struct {
   void *out;
 } NAME(job);
 
-NP_INLINE void NAME(walk)(const NODE *nodes, const REAL *const *rows, uint32_t *at, int at_most) {
-  for (;;) {
+NP_INLINE void NAME(walk)(const NODE *nodes, const REAL *const *rows, uint32_t *at, int at_most,
+                          int32_t levels) {
+  for (int32_t level = 1;; level++) {
     uint32_t moved = 0;
 #pragma GCC unroll 8
     for (size_t lane = 0; lane < LANES; lane++) {
@@ -36,7 +37,7 @@ NP_INLINE void NAME(walk)(const NODE *nodes, const REAL *const *rows, uint32_t *
       moved |= next ^ at[lane];
       at[lane] = next;
     }
-    if (moved == 0) return;
+    if (level == levels || moved == 0) return;
   }
 }
 
@@ -44,7 +45,10 @@ NP_INLINE void NAME(add)(const NAME(job) *task, uint32_t at, REAL *sums) {
   INDEX leaf;
   memcpy(&leaf, &task->nodes[at].threshold, sizeof leaf);
   const int aggregate = task->params->aggregate;
-  for (uint32_t i = task->first[leaf]; i < task->first[leaf + 1]; i++) {
+  const int single = task->params->single;
+  const uint32_t start = single ? (uint32_t)leaf : task->first[leaf];
+  const uint32_t end = single ? start + 1 : task->first[leaf + 1];
+  for (uint32_t i = start; i < end; i++) {
     const REAL weight = task->weights[i].weight;
     REAL *sum = sums + task->weights[i].target;
     if (aggregate == NP_TREES_MIN) {
@@ -69,7 +73,7 @@ NP_INLINE void NAME(by_rows)(const NAME(job) *task, size_t start, size_t count, 
         rows[lane] = task->x + (row + (lane < used ? lane : used - 1)) * p->columns;
         at[lane] = task->roots[tree];
       }
-      NAME(walk)(task->nodes, rows, at, at_most);
+      NAME(walk)(task->nodes, rows, at, at_most, p->levels);
       for (size_t lane = 0; lane < used; lane++) {
         NAME(add)(task, at[lane], task->sums + (row + lane) * p->targets);
       }
@@ -88,7 +92,7 @@ NP_INLINE void NAME(by_trees)(const NAME(job) *task, size_t row, int at_most) {
     for (size_t lane = 0; lane < LANES; lane++) {
       at[lane] = task->roots[tree + (lane < used ? lane : used - 1)];
     }
-    NAME(walk)(task->nodes, rows, at, at_most);
+    NAME(walk)(task->nodes, rows, at, at_most, p->levels);
     for (size_t lane = 0; lane < used; lane++) {
       NAME(add)(task, at[lane], task->sums + row * p->targets);
     }

@@ -31,6 +31,8 @@ AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
 """In the order of ``NP_TREES_*``."""
 
 _MOST_FEATURES = 1 << 28
+_FEW_LEVELS = 8
+"""Levels that are walked without a look at whether all walks have ended."""
 
 
 class TreeError(ValueError):
@@ -69,6 +71,8 @@ class Ensemble:
         first: uint32 [leaves + 1], the first weight of each leaf.
         columns: how many features x must have at least.
         at_most: whether all nodes compare by <= and send NaN to the false branch.
+        single: whether each leaf has one weight.
+        levels: nodes of the longest walk but the leaf; 0 where these are many.
     """
 
     nodes: Array
@@ -77,6 +81,8 @@ class Ensemble:
     first: Array
     columns: int
     at_most: bool
+    single: bool
+    levels: int
 
 
 def ensemble(
@@ -112,7 +118,7 @@ def ensemble(
         raise TreeError("there is no tree")
     itself = np.arange(total)
     leaves = (links.yes == itself) & (links.no == itself)
-    _check_depth(links, leaves)
+    levels = _levels(links, leaves)
     number = np.cumsum(leaves) - 1  # of each leaf among the leaves
     order = np.argsort(owners, kind="stable")
     kept = order[leaves[owners[order]]]  # weights of inner nodes are for nobody
@@ -125,16 +131,22 @@ def ensemble(
         np.concatenate([[0], np.cumsum(per_leaf)]).astype(np.uint32),
         int(links.features[~leaves].max(initial=-1)) + 1,
         bool((inner == AT_MOST).all()),
+        bool((per_leaf == 1).all()),
+        levels if 0 < levels <= _FEW_LEVELS else 0,
     )
 
 
-def _check_depth(links: Links, leaves: Array) -> None:
-    """Check that all walks end: nodes are looked at level by level from the roots."""
+def _levels(links: Links, leaves: Array) -> int:
+    """Give the nodes of the longest walk but the leaf, level by level from the roots.
+
+    Raises:
+        TreeError: a walk does not end.
+    """
     level = np.unique(links.roots)
-    for _ in range(links.yes.size + 1):
+    for depth in range(links.yes.size + 1):
         level = level[~leaves[level]]
         if not level.size:
-            return
+            return depth
         level = np.unique(np.concatenate([links.yes[level], links.no[level]]))
     raise TreeError("a branch of a tree leads back to a node before it")
 

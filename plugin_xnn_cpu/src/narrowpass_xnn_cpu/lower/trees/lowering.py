@@ -66,6 +66,8 @@ class Trees(Step):
                 self._targets,
                 AGGREGATES.index(self._aggregate),
                 self._forest.at_most,
+                self._forest.single,
+                self._forest.levels,
                 self._double,
                 double_out,
             ),
