@@ -274,7 +274,9 @@ TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size
   const int backwards = direction == 1 || p->backwards;
   const size_t row = backwards ? p->steps - 1 - step : step;
   const float *read = phase == 0 ? job->hidden[step & 1] : job->reset;
-  for (size_t block = first; block < last; block++) {
+  for (size_t i = first; i < last; i++) {
+    /* To and fro: where the weights are larger than the cache, what was read last is still there. */
+    const size_t block = step & 1 ? first + last - 1 - i : i;
     place at = {
         .job = job,
         .functions = p->functions + 3 * direction,

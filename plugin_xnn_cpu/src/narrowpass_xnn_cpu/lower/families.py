@@ -95,6 +95,8 @@ def reason(op: Op, facts: Facts) -> str | None:
     if found is not None:
         return found
     for output in op.outputs:
+        if not output.name:
+            continue
         if output is not op.output and not output.uses() and output.name not in facts.needed:
             continue
         if output.dtype is None:

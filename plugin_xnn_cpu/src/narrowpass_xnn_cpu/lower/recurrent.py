@@ -235,7 +235,10 @@ def _check(op: Op, facts: Facts) -> str | None:
         found = needs(op.required(4), facts, ir.DataType.INT32)
         if found:
             return found
-    cell = _cell(op, directions)
+    try:
+        cell = _cell(op, directions)
+    except ValueError as error:
+        return str(error)
     rows, hidden = (facts.dims(weights[1]) or (0, 0, 0))[1:]
     gates = GATES[cell.kind]
     if not isinstance(hidden, int) or hidden < 1 or rows != gates * hidden:
