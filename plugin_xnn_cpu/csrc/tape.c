@@ -171,6 +171,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_nbits(step->params, inputs, out, workspace, workers);
     case NP_TREES:
       return np_trees(step->params, inputs, out, workspace, workers);
+    case NP_RECURRENT:
+      return np_recurrent(step->params, inputs, out, workspace, workers);
     case NP_WIDENED:
       return np_widened(step->params, inputs, out, workspace, workers);
     case NP_BF16_CONVOLUTION:

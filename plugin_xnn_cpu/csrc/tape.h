@@ -75,6 +75,7 @@ enum np_call {
   NP_FP32_DEPTHWISE = 82,
   NP_FP32_SEPARABLE = 83,
   NP_WIDENED = 84,
+  NP_RECURRENT = 90,
   NP_TREES = 180
 };
 

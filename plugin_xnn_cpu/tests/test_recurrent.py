@@ -53,7 +53,7 @@ def tried(made: onnx.ModelProto) -> None:
     feeds = {"x": RNG.standard_normal((7, 2, 3)).astype(np.float32) * 3}
     program = check(made, feeds, native=None, oracle="onnxruntime")
     (plan,) = program.explain()
-    assert plan.kernel.startswith("numpy")
+    assert "recurrence" in plan.kernel
 
 
 @pytest.mark.parametrize("op_type", GATES)
@@ -127,7 +127,7 @@ def test_narrow_floats_are_rounded_at_the_outputs(op_type, dtype):
     x = RNG.standard_normal((7, 2, 3)).astype(kind.numpy())
     program = compile_model(narrow)
     (plan,) = program.explain()
-    assert plan.kernel == f"numpy {op_type}"
+    assert f"recurrence {op_type}" in plan.kernel
     w, r, b = (narrow.graph.initializers[name].const_value.numpy() for name in "wrb")
     expected = Recurrent(op_type, {})(*(item.astype(np.float32) for item in (x, w, r, b)))
     for one, other in zip(program.run({"x": x}).values(), expected, strict=True):

@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.lower import (
     linear,
     normalization,
     pooling,
+    recurrent,
     reduction,
     reshape,
     resize,
@@ -52,6 +53,7 @@ FAMILIES = (
     linear,
     normalization,
     pooling,
+    recurrent,
     reduction,
     reshape,
     resize,
@@ -99,6 +101,8 @@ def reason(op: Op, facts: Facts) -> str | None:
     if found is not None:
         return found
     for output in op.outputs:
+        if not output.name:
+            continue
         if output is not op.output and not output.uses() and output.name not in facts.needed:
             continue
         if output.dtype is None:

@@ -197,11 +197,11 @@ def _gemm(op: Op, builder: Builder) -> None:
     if complete:
         perm = identity(2)
         residual = residual_of(op, builder, perm)
-        given_rows = _rows(builder, rows, product)
+        given_rows = rows_for(builder, rows, product)
         step = Linear(given_rows, builder.new(op.output), product, residual, op.residual_fits)
         emit(op, builder, step, perm)
         return
-    rows = _rows(builder, rows, product)
+    rows = rows_for(builder, rows, product)
     slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
     _add(op, builder, slot, added, beta)
 
@@ -236,7 +236,7 @@ def _is_looked_up(matrix: ir.Value) -> bool:
     )
 
 
-def _rows(builder: Builder, rows: Slot, product: Product) -> Slot:
+def rows_for(builder: Builder, rows: Slot, product: Product) -> Slot:
     """Give rows as a product takes them; what quantizes them is emitted, if nothing has yet."""
     if not product.quantized_rows:
         return rows
@@ -314,7 +314,7 @@ def _matmul(op: Op, builder: Builder) -> None:
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
         slot, residual = (
-            _rows(builder, builder.at(a, perm), product),
+            rows_for(builder, builder.at(a, perm), product),
             residual_of(op, builder, perm),
         )
         step = Linear(slot, builder.new(op.output), product, residual, op.residual_fits)

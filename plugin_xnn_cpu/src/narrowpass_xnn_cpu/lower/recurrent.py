@@ -1,0 +1,350 @@
+"""LSTM, GRU and RNN: a GEMM of all rows with the input weights, then the recurrence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.facts import Array, Facts
+from narrowpass_xnn_cpu.lower.linear import Linear, rows_for
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.product import Product
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators.recurrent import (
+    FUNCTIONS,
+    GATES,
+    Cell,
+    Function,
+    Recurrence,
+    identity_of_zeros,
+)
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+_USUAL = {
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "GRU": ("Sigmoid", "Tanh"),
+    "RNN": ("Tanh",),
+}
+_ALPHAS = {
+    "elu": 1.0,
+    "leakyrelu": 0.01,
+    "thresholdedrelu": 1.0,
+    "affine": 1.0,
+    "hardsigmoid": 0.2,
+    "scaledtanh": 1.0,
+}
+_BETAS = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
+_DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+class Recurrent(Step):
+    """All steps of a recurrence; the output has Y, Y_h and Y_c one after the other.
+
+    Args:
+        gates: float32 [steps, batch, directions * gates * hidden].
+        others: slots of initial states (``hidden``, ``cell``) and of int32 ``lengths``, by name.
+        output: float32, of one axis.
+        recurrence: computes it.
+        wanted: which of ``y``, ``hidden`` and ``cell`` somebody reads.
+        batch_first: whether the batch is the first axis of Y and of states.
+    """
+
+    kernel = "recurrence"
+
+    def __init__(
+        self,
+        gates: Slot,
+        others: Mapping[str, Slot],
+        output: Slot,
+        recurrence: Recurrence,
+        wanted: Sequence[str],
+        *,
+        batch_first: bool,
+    ) -> None:
+        super().__init__([gates, *others.values()], output)
+        self.kernel = f"recurrence {recurrence.cell.kind}"
+        self._recurrence = recurrence
+        self._wanted = tuple(wanted)
+        self._others = tuple(others)
+        self._batch_first = batch_first
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        recurrence = self._recurrence
+        (steps, batch, _), directions, hidden = shapes[0], recurrence.directions, recurrence.hidden
+        states = (batch, directions, hidden) if self._batch_first else (directions, batch, hidden)
+        for name, shape in zip(self._others, shapes[1:], strict=True):
+            expected = (batch,) if name == "lengths" else states
+            if shape != expected:
+                raise BackendError(f"its {name} is {list(shape)}, not {list(expected)}")
+        sizes = sizes_of(steps, batch, directions, hidden)
+        offsets = offsets_of(self._wanted, sizes)
+        total = sum(sizes[name] for name in self._wanted)
+        if not total:
+            return Run((0,))
+        if not steps:
+            return Run((total,), constant=np.zeros(total, np.float32))
+        if self._batch_first:
+            strides = directions * hidden, hidden, steps * directions * hidden
+            state_strides = hidden, directions * hidden
+        else:
+            strides = directions * batch * hidden, batch * hidden, hidden
+            state_strides = batch * hidden, hidden
+        places: dict[str, Any] = {"y_strides": strides, "state_strides": state_strides}
+        for name in self._wanted:
+            places[f"has_{name}"] = 1
+            if name != "y":
+                places[f"{name}_offset"] = offsets[name]
+        inputs = {name: index + 1 for index, name in enumerate(self._others)}
+        params = recurrence.reshape(steps, batch, sizing.pool, inputs, places)
+        return Run((total,), recurrence.call, params=params, workspace=recurrence.workspace)
+
+
+def sizes_of(steps: int, batch: int, directions: int, hidden: int) -> dict[str, int]:
+    """Give the elements of each result."""
+    state = batch * directions * hidden
+    return {"y": steps * state, "hidden": state, "cell": state}
+
+
+def offsets_of(wanted: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Give the first element of each result that is wanted: they lie one after the other."""
+    offsets, total = {}, 0
+    for name in wanted:
+        offsets[name] = total
+        total += sizes[name]
+    return offsets
+
+
+class Result(Step):
+    """One of the results of a recurrence: never a copy.
+
+    Args:
+        whole: the output of `Recurrent`.
+        gates: its first input.
+        output: the result.
+        name: ``y``, ``hidden`` or ``cell``.
+        wanted: the results that there are.
+        sizes: directions and hidden units.
+        batch_first: whether the batch is the first axis.
+    """
+
+    kernel = "view"
+
+    def __init__(
+        self,
+        whole: Slot,
+        gates: Slot,
+        output: Slot,
+        name: str,
+        wanted: Sequence[str],
+        sizes: tuple[int, int],
+        *,
+        batch_first: bool,
+    ) -> None:
+        super().__init__([whole, gates], output)
+        self._name, self._wanted, self._sizes = name, tuple(wanted), sizes
+        self._batch_first = batch_first
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (steps, batch, _), (directions, hidden) = shapes[1], self._sizes
+        offset = offsets_of(self._wanted, sizes_of(steps, batch, directions, hidden))[self._name]
+        state = (batch, directions, hidden) if self._batch_first else (directions, batch, hidden)
+        shape: Shape = state
+        if self._name == "y":
+            shape = (batch, steps, *state[1:]) if self._batch_first else (steps, *state)
+        view = offset * self.output.dtype.itemsize
+        return Run(shape, view=view) if elements(shape) else Run(shape)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _cell(op: Op, directions: int) -> Cell:
+    """Read the attributes.
+
+    Raises:
+        ValueError: what the operator has not.
+    """
+    usual = _USUAL[op.kind]
+    names = [_text(name).lower() for name in op.get("activations", ()) or ()]
+    names = names or [name.lower() for name in usual * directions]
+    if op.kind == "RNN":
+        names = names[:directions]  # its default names two, for one direction as well
+    if len(names) != len(usual) * directions:
+        raise ValueError(f"{len(names)} activations are not those of {directions} directions")
+    alphas, betas = iter(op.get("activation_alpha", ())), iter(op.get("activation_beta", ()))
+    functions = [_function(name, alphas, betas) for name in names]
+    kind = "GRU after" if op.kind == "GRU" and op.get("linear_before_reset", 0) else op.kind
+    clip = float(op.get("clip", 0.0))
+    count = len(usual)
+    return Cell(
+        kind,
+        [functions[start : start + count] for start in range(0, len(functions), count)],
+        backwards=_direction(op) == "reverse",
+        clip=clip if clip > 0 else math.inf,
+        coupled=op.kind == "LSTM" and bool(op.get("input_forget", 0)),
+    )
+
+
+def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Function:
+    if name not in FUNCTIONS:
+        raise ValueError(f"it has no activation {name!r}")
+    alpha = float(next(alphas, _ALPHAS[name])) if name in _ALPHAS else 0.0
+    beta = float(next(betas, _BETAS[name])) if name in _BETAS else 0.0
+    return Function(name, alpha, beta)
+
+
+def _direction(op: Op) -> str:
+    return _text(op.get("direction", "forward"))
+
+
+def _check(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 1)
+    if reason:
+        return reason
+    if op.version < 7:
+        return "its operator set is older than 7"
+    if facts.rank(op.input(0)) != 3:
+        return "its input has not three dimensions"
+    direction = _direction(op)
+    if direction not in _DIRECTIONS:
+        return f"it has no direction {direction!r}"
+    directions = _DIRECTIONS[direction]
+    weights = op.required(1), op.required(2)
+    for value in (*weights, op.input(3), op.input(7)):
+        if value is not None and not facts.is_constant(value):
+            return f"{value.name!r} is no constant"
+        if value is not None and not facts.is_float(value):
+            return f"{value.name!r} is not float32 or narrower"
+    for value in (op.input(5), op.input(6)):
+        found = None if value is None else needs(value, facts, ir.DataType.FLOAT)
+        if found:
+            return found
+        if value is not None and facts.rank(value) != 3:
+            return f"{value.name!r} has not three dimensions"
+    if op.input(4) is not None:
+        found = needs(op.required(4), facts, ir.DataType.INT32)
+        if found:
+            return found
+    try:
+        cell = _cell(op, directions)
+    except ValueError as error:
+        return str(error)
+    rows, hidden = (facts.dims(weights[1]) or (0, 0, 0))[1:]
+    gates = GATES[cell.kind]
+    if not isinstance(hidden, int) or hidden < 1 or rows != gates * hidden:
+        return "its recurrence weights have another shape than its operator"
+    for index, shape in (
+        (1, (directions, gates * hidden)),
+        (2, (directions, gates * hidden, hidden)),
+        (3, (directions, 2 * gates * hidden)),
+        (7, (directions, 3 * hidden)),
+    ):
+        value = op.input(index)
+        dims = None if value is None else facts.dims(value)
+        if dims is not None and tuple(dims[: len(shape)]) != shape:
+            return f"input {index} is {list(dims)}; it should begin with {list(shape)}"
+    if 0 in (facts.dims(weights[0]) or ()):
+        return "its input weights are empty"
+    return None
+
+
+def _bias(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Weight | None:
+    """Give what is added to the gates before the recurrence: [directions * gates * hidden]."""
+    value = op.input(3)
+    if value is None:
+        return None
+    size = GATES[kind] * hidden
+
+    def make(bias: Array) -> Array:
+        both = bias[:, :size] + bias[:, size:]
+        if kind == "GRU after":  # the product's bias is reset, too
+            both[:, 2 * hidden :] = bias[:, 2 * hidden : size]
+        return both.reshape(-1)
+
+    return facts.weight(value).then(f"gates of {kind}", make, [directions * size])
+
+
+def _extra(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Weight | None:
+    if kind == "GRU after":
+        shape = directions, 1, hidden
+        if op.input(3) is None:
+            return identity_of_zeros(shape)
+        return facts.weight(op.required(3)).then(
+            "bias of the product", lambda bias: bias[:, None, -hidden:], shape
+        )
+    value = op.input(7)
+    if kind != "LSTM" or value is None:
+        return None
+    return facts.weight(value).reshape(directions, 3, hidden)
+
+
+@lowers("LSTM", "GRU", "RNN", check=_check)
+def _recurrent(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    directions = _DIRECTIONS[_direction(op)]
+    cell = _cell(op, directions)
+    batch_first = bool(op.get("layout", 0))
+    recurrence_weights = facts.weight(op.required(2))
+    hidden = recurrence_weights.shape[-1]
+    kernel = facts.stored(op.required(1))
+    size = kernel.shape[-1]
+    kernel = kernel.reshape(directions * GATES[cell.kind] * hidden, size).transpose(1, 0)
+    given = op.required(0)
+    dims = facts.dims(given) or ()
+    known = [dim for dim in dims[:2] if isinstance(dim, int)]
+    product = Product(
+        kernel,
+        _bias(op, facts, cell.kind, directions, hidden),
+        Epilogue(),
+        math.prod(known) if len(known) == 2 else None,
+        op.accumulate,
+        op.activations,
+        builder.session,
+    )
+    rows = builder.at(given, (1, 0, 2) if batch_first else None)
+    gates = Slot(f"{given.name} (gates)", np.dtype(np.float32))
+    builder.emit(Linear(rows_for(builder, rows, product), gates, product))
+    recurrence = Recurrence(
+        cell,
+        recurrence_weights,
+        _extra(op, facts, cell.kind, directions, hidden),
+        builder.session,
+    )
+    others = {
+        name: builder.at(value)
+        for name, value in (
+            ("hidden", op.input(5)),
+            ("cell", op.input(6) if cell.kind == "LSTM" else None),
+            ("lengths", op.input(4)),
+        )
+        if value is not None
+    }
+    results = {
+        name: value
+        for name, value in zip(("y", "hidden", "cell"), op.outputs, strict=False)
+        if value.name and (value.uses() or value.name in facts.needed)
+    }
+    whole = Slot(f"{op.required(0).name} (states)", np.dtype(np.float32))
+    step = Recurrent(gates, others, whole, recurrence, tuple(results), batch_first=batch_first)
+    builder.emit(step)
+    for name, value in results.items():
+        view = Result(
+            whole,
+            gates,
+            builder.new(value),
+            name,
+            tuple(results),
+            (directions, hidden),
+            batch_first=batch_first,
+        )
+        builder.emit(view, value, identity(4 if name == "y" else 3))
