@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from xnn_kit import compile_model
+from xnn_kit import compile_model, skip_where_nan_is_lost
 
 from narrowpass.errors import BackendError
 from narrowpass.reference import Recurrent
@@ -164,6 +164,7 @@ def test_nothing_to_do(op_type, shape):
 
 @pytest.mark.parametrize("op_type", GATES)
 def test_nan_stays_in_its_sequence(op_type):
+    skip_where_nan_is_lost()
     model = model_of(op_type, weights_of(op_type, 1, 3, 20))
     x = RNG.standard_normal((5, 3, 3)).astype(np.float32)
     x[2, 1] = np.nan
