@@ -74,7 +74,10 @@ enum np_call {
   NP_FP32_WINOGRAD = 81,
   NP_FP32_DEPTHWISE = 82,
   NP_FP32_SEPARABLE = 83,
-  NP_WIDENED = 84
+  NP_WIDENED = 84,
+
+  NP_DYNAMIC_RANGE = 150,
+  NP_DYNAMIC_QUANTIZE = 151
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -223,11 +223,18 @@ def _blocks_of(
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
     """Give integers and scales that a kernel may take as they are; None where none does."""
     rank = len(x.shape)
-    if x.dtype != np.int8 or scale.dtype != np.float32 or not rank:
+    if x.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or not rank:
         return None
+    if x.dtype == np.uint8:
+        x, zero = _signed(x), _signed(Weight.of(np.zeros(1, np.uint8)) if zero is None else zero)
     if scale.size == 1:
         return Quantized(x, scale, zero, 0)
     return Quantized(x, scale, zero, axis % rank) if -rank <= axis < rank else None
+
+
+def _signed(x: Weight) -> Weight:
+    """Give bytes from 0 to 255 less 128."""
+    return x.then("less 128", lambda a: (a ^ np.uint8(128)).view(np.int8), dtype=np.dtype(np.int8))
 
 
 def _inline(tensor: ir.TensorProtocol) -> Weight:
