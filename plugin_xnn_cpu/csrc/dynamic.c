@@ -87,6 +87,36 @@ static void quantize_tile(void *context, size_t start, size_t count) {
   bytes(task, task->in + start, task->out + start, count);
 }
 
+typedef struct {
+  const int8_t *in;
+  float scale;
+  int32_t zero;
+  float *out;
+} dequantize_job;
+
+NP_INLINE void numbers_body(const int8_t *in, float *out, size_t count, float scale,
+                            int32_t zero) {
+  for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero) * scale;
+}
+NP_FOR_EACH_ISA(void, numbers,
+                (const int8_t *in, float *out, size_t count, float scale, int32_t zero),
+                (in, out, count, scale, zero))
+
+static void dequantize_tile(void *context, size_t start, size_t count) {
+  const dequantize_job *task = context;
+  numbers(task->in + start, task->out + start, count, task->scale, task->zero);
+}
+
+int np_dynamic_dequantize(const void *params, const void *const *inputs, void *out,
+                          np_workers *workers) {
+  const struct np_dynamic_range_params *p = params;
+  dequantize_job task = {.in = inputs[0], .zero = *(const int8_t *)inputs[2], .out = out};
+  memcpy(&task.scale, inputs[1], sizeof task.scale);
+  np_workers *const used = p->count * sizeof(float) < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, dequantize_tile, &task, p->count, TILE, 0);
+  return 0;
+}
+
 int np_dynamic_quantize(const void *params, const void *const *inputs, void *out,
                         np_workers *workers) {
   const struct np_dynamic_range_params *p = params;

@@ -77,7 +77,8 @@ enum np_call {
   NP_WIDENED = 84,
 
   NP_DYNAMIC_RANGE = 150,
-  NP_DYNAMIC_QUANTIZE = 151
+  NP_DYNAMIC_QUANTIZE = 151,
+  NP_DYNAMIC_DEQUANTIZE = 152
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
-from narrowpass_xnn_cpu.host.quantization import dequantized
+from narrowpass_xnn_cpu.host.quantization import dequantized, quantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
@@ -141,6 +141,9 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
             if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
                 facts.derive(value, weight.reshape(*sizes))
             continue
+        if node.op_type == "QuantizeLinear":
+            _derive_quantized(node, value, facts)
+            continue
         if node.op_type == "DequantizeLinear":
             _derive_dequantized(node, value, facts)
             continue
@@ -187,6 +190,33 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     blocks = _blocks_of(x, scale, zero, axis, block)
     made = dataclasses.replace(made, identity=identity, quantized=stored, blocks=blocks)
     facts.derive(value, made)
+
+
+def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
+    """Tell of weights that are stored as float32, and quantized in the model: PyTorch exports so."""
+    given, scale, zero = [*node.inputs, None][:3]
+    known = given is not None and facts.dtype(given) == ir.DataType.FLOAT
+    if not known or scale is None or facts.dtype(scale) != ir.DataType.FLOAT:
+        return
+    parameters = [item for item in (scale, zero) if item is not None]
+    dtype = facts.dtype(value)
+    if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return
+    if not all(facts.is_constant(item) for item in parameters):
+        return
+    if node.attributes.get_int("block_size", 0) or node.attributes.get_int("precision", 1) != 1:
+        return
+    axis, kind = node.attributes.get_int("axis", 1), dtype.numpy()
+    x, *others = (facts.stored(item) for item in (given, *parameters))
+
+    def elements(array: Array) -> Array:
+        zeros = others[1].array() if len(others) > 1 else None
+        return quantized(array, others[0].array(), zeros, axis, kind)
+
+    made = x.then("", elements, dtype=kind)
+    parts = [part.identity for part in (x, *others)]
+    identity = digest("quantize", axis, kind.name, *parts) if all(parts) else ""
+    facts.derive(value, dataclasses.replace(made, identity=identity))
 
 
 def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:

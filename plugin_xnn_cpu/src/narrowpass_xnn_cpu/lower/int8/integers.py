@@ -10,11 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionAtRun
@@ -62,6 +63,19 @@ class DynamicQuantize(Step):
         shape = shapes[0]
         params, _ = kernels.dynamic_range(elements(shape), 1)
         return Run(shape, "NP_DYNAMIC_QUANTIZE" if elements(shape) else "", params=params)
+
+
+class DynamicDequantize(Step):
+    """Bytes to floats by a scale and a zero point that are computed."""
+
+    kernel = "dequantize"
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape = shapes[0]
+        _check_single(shapes[1:])
+        params, _ = kernels.dynamic_range(elements(shape), 1)
+        return Run(shape, "NP_DYNAMIC_DEQUANTIZE" if elements(shape) else "", params=params)
 
 
 @lowers("DynamicQuantizeLinear", check=needs_floats)
@@ -244,9 +258,53 @@ def _product(op: Op, builder: Builder) -> None:
     builder.emit(step, op.output, identity(builder.rank(op.output)))
 
 
+def _depthwise(op: Op, builder: Builder) -> None:
+    """Lower a depthwise convolution to float32 as one of floats, which has a kernel that is fast.
+
+    Integers and their few sums are exact in float32; scales are multiplied before, and not after.
+    """
+    facts, given = builder.facts, op.required(0)
+    perm = CHANNELS_LAST[builder.rank(given)]
+    slots, zero = _given(op, builder)
+    if len(slots) < 2:
+        one = np.ones(1, np.float32)
+        slots = [*slots, builder.constant_slot("one", one)][:1]
+        slots.append(builder.constant_slot("zero", np.array([zero], np.int8)))
+    real = ir.Value(name=f"{given.name} (real)", shape=given.shape, type=_FLOAT)
+    step = DynamicDequantize([builder.at(given, perm), *slots], builder.new(real))
+    builder.emit(step, real, perm)
+    stored, zeros = facts.stored(op.required(1)), op.input(3)
+    zero_weight = None if zeros is None else facts.stored(zeros)
+    scale = _scale(op, facts)
+
+    def numbers(array: Any) -> Any:
+        taken = None if zero_weight is None else zero_weight.array().reshape(-1)
+        return dequantized(array, scale.array(), taken, 0)
+
+    weight = ir.Value(name=f"{op.required(1).name} (real)", type=_FLOAT)
+    weight.shape = ir.Shape(stored.shape)
+    facts.derive(weight, stored.then("", numbers, dtype=np.dtype(np.float32)))
+    inputs: list[ir.Value | None] = [real, weight]
+    bias = _bias(op, facts, stored.shape[0])
+    if bias is not None:
+        added = ir.Value(name=f"{op.output.name} (bias)", shape=ir.Shape(bias.shape), type=_FLOAT)
+        facts.derive(added, bias)
+        inputs.append(added)
+    conv = Op("Conv", inputs, op.outputs, op.attributes, op.version, op.nodes)
+    RULES["Conv"].lower(conv, builder)
+
+
+_FLOAT = ir.TensorType(ir.DataType.FLOAT)
+
+
 @lowers("ConvInteger", "conv-integer", check=_check)
 def _convolution(op: Op, builder: Builder) -> None:
     facts = builder.facts
+    if op.kind == "conv-integer" and op.get("group", 1) > 1 and facts.weight(
+        op.required(1)
+    ).shape[1] == 1:
+        _depthwise(op, builder)
+        return
     weight = _stored(op, facts, _scale(op, facts))
     shape = weight.integers.shape
     dims = facts.dims(op.input(0))
