@@ -263,7 +263,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
-        print(f"{'file':32}{'ort ms':>9}{'ours ms':>9}{'ratio':>7}{'ort':>10}{'ours':>9}{'apart':>9}")
+        print(
+            f"{'file':32}{'ort ms':>9}{'ours ms':>9}{'ratio':>7}{'ort':>10}{'ours':>9}{'apart':>9}"
+        )
         for name, path, feeds in floats(folder):
             if options.pattern not in name:
                 continue

@@ -216,7 +216,12 @@ def _conversion(op_type: str, dtype: Any, channels: int, domain: str) -> Case:
     zeros = RNG.integers(0, 100, channels).astype(dtype) if channels else zero(9, dtype)
     inputs = {"x": given, "scale": scales(channels) if channels else scale(0.02), "zero": zeros}
     return Case(
-        "qdq_quantizer.py", inputs, ("scale", "zero"), domain=domain, steps=0, attributes={"axis": 1}
+        "qdq_quantizer.py",
+        inputs,
+        ("scale", "zero"),
+        domain=domain,
+        steps=0,
+        attributes={"axis": 1},
     )
 
 

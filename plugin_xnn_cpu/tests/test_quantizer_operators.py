@@ -57,7 +57,9 @@ def test_no_operator_of_the_installed_tools_is_left_out():
     quantized = {
         word
         for word in words & known
-        if re.match(r"Q[A-Z]|DynamicQuantize|MatMul.|Conv.*Integer|GatherBlock|(De)?[Qq]uantize", word)
+        if re.match(
+            r"Q[A-Z]|DynamicQuantize|MatMul.|Conv.*Integer|GatherBlock|(De)?[Qq]uantize", word
+        )
     }
     covered = {name.split()[0] for name in CASES} | ELSEWHERE
     assert quantized

@@ -34,7 +34,12 @@ _SUM = _ratio("input / output", SUM_RATIO)
 
 _CONSTRAINTS: dict[str, Any] = {
     "activations": {"dtype": "int8", "range": (LOW, HIGH)},
-    "weights": {"dtype": "int8", "range": (LEAST_WEIGHT, HIGH), "zero_point": None, "axis": "output"},
+    "weights": {
+        "dtype": "int8",
+        "range": (LEAST_WEIGHT, HIGH),
+        "zero_point": None,
+        "axis": "output",
+    },
     "smallest_scale": SMALLEST_SCALE,
     "ratios": {
         "Conv": _PRODUCT,

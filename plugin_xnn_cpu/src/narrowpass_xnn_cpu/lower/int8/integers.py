@@ -252,9 +252,7 @@ def _product(op: Op, builder: Builder) -> None:
         zero_point=zero,
         session=builder.session,
     )
-    step = IntegerProduct(
-        [builder.at(op.required(0)), *slots], builder.new(op.output), operator
-    )
+    step = IntegerProduct([builder.at(op.required(0)), *slots], builder.new(op.output), operator)
     builder.emit(step, op.output, identity(builder.rank(op.output)))
 
 
@@ -300,9 +298,11 @@ _FLOAT = ir.TensorType(ir.DataType.FLOAT)
 @lowers("ConvInteger", "conv-integer", check=_check)
 def _convolution(op: Op, builder: Builder) -> None:
     facts = builder.facts
-    if op.kind == "conv-integer" and op.get("group", 1) > 1 and facts.weight(
-        op.required(1)
-    ).shape[1] == 1:
+    if (
+        op.kind == "conv-integer"
+        and op.get("group", 1) > 1
+        and facts.weight(op.required(1)).shape[1] == 1
+    ):
         _depthwise(op, builder)
         return
     weight = _stored(op, facts, _scale(op, facts))

@@ -283,9 +283,7 @@ def checked_integers(weight: Weight) -> Weight:
     return dataclasses.replace(weight, make=make)
 
 
-def checked_scales(
-    matrix: Quantized, outputs: int, axis: int, *, zeros: bool = False
-) -> Weight:
+def checked_scales(matrix: Quantized, outputs: int, axis: int, *, zeros: bool = False) -> Weight:
     """Give a scale for each output; looked at, with the zero points, when they are made.
 
     Args:

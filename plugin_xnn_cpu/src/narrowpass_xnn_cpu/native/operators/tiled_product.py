@@ -87,7 +87,7 @@ class _ToFloat(tiled.Tiled):
         matrix = _upright(matrix, transposed)
         outputs, inputs = matrix.integers.shape
         self._zeros = zeros = zero_points(matrix, outputs)
-        check_terms(inputs, zeros)
+        check_terms(inputs, "channels", zeros)
         self._limits = checked_range(limits)
         self._given = given
         integers = checked_integers(matrix.integers)
@@ -157,7 +157,6 @@ class _ToFloat(tiled.Tiled):
             fields["weight_zeros"] = pointer(self._ffi, self._panel_zeros)
         self.params = self._ffi.new("struct np_int8_product_params *", fields)
         return self.params
-
 
     def _source(self) -> int:
         """Give what rows are, as ``NP_INT8_ROWS_*``."""

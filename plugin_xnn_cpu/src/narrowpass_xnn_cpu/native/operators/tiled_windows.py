@@ -168,7 +168,7 @@ class TiledWindowsS8(tiled.Tiled):
         Raises:
             UnfitError: constants that cannot be computed with exactly.
         """
-        check_terms(terms, self._zeros)
+        check_terms(terms, "weights", self._zeros)
         integers = checked_integers(kernel.integers)
         scales = checked_scales(kernel, self.outputs, axis, zeros=self._zeros is not None)
         checked_weights(integers, bias, self.outputs, "int8", self._bias_dtype)

@@ -53,9 +53,9 @@ def in_panels(zeros: Array, groups: int, layout: tiled.Layout) -> Array:
     return found
 
 
-def check_terms(terms: int, zeros: Array | None) -> None:
+def check_terms(terms: int, what: str, zeros: Array | None) -> None:
     """Raise `UnfitError` where accumulators of so many terms may not fit 32 bits."""
     if zeros is None:
-        tiled.checked_sums(terms, "terms")
+        tiled.checked_sums(terms, what)
     elif terms > MOST_TERMS:
-        raise UnfitError(f"sums over {terms} terms with zero points may not fit 32 bits")
+        raise UnfitError(f"sums over {terms} {what} with zero points may not fit 32 bits")
