@@ -2,13 +2,14 @@
 
 Usage: ``python benchmarks/quantizers.py [--threads 1] [--rounds 15] [--pipeline P] [PATTERN]``
 
-Needs PyTorch, transformers and onnxscript (``pip install --group models``). Models have real widths
-and random weights: a BiLSTM, a GRU, a BERT of two layers, before and after the fusions of
-onnxruntime's transformers optimizer, and a CNN with depthwise convolutions. Each is quantized at run
-time (``quantize_dynamic``) and on data (``quantize_static``), with all types of bytes. Both runtimes
-take turns. Shown for each file: the medians of both in milliseconds, onnxruntime's over narrowpass's
-(above 1: narrowpass is faster), the error of both against the float model on onnxruntime, relative
-to its largest element, the difference between both, and the nodes that are not native.
+Needs PyTorch, transformers and onnxscript (``pip install --group models``). Models have real
+widths and random weights: a BiLSTM, a GRU, a BERT of two layers, before and after the fusions of
+onnxruntime's transformers optimizer, and a CNN with depthwise convolutions. Each is quantized at
+run time (``quantize_dynamic``), and some on data (``quantize_static``), with all types of bytes.
+Both runtimes take turns. Shown for each file: the medians of both in milliseconds, onnxruntime's
+over narrowpass's (above 1: narrowpass is faster), the error of both against the float model on
+onnxruntime, relative to its largest element, the difference between both, and the nodes that are
+not native.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from int8_kernels_kit import (
     requantize,
     run,
     scales_of,
+    windows,
 )
 
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled

@@ -21,7 +21,7 @@ def embed(e: Emitter) -> Sequence[ir.Value | None]:
 
 
 _TABLES = {2: 0, 3: 1, 4: 2, 5: 3, 6: 4}
-"""The place of each table's scale, and of its zero point, among those of QEmbedLayerNormalization."""
+"""The place of each input's scale and zero point among those of QEmbedLayerNormalization."""
 
 
 def embed_quantized(e: Emitter) -> Sequence[ir.Value | None]:

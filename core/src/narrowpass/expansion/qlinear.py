@@ -1,8 +1,8 @@
 """Operators that are quantized by themselves, written as float operators between Q/DQ.
 
-A backend that computes between DequantizeLinear and QuantizeLinear with bytes computes these so too.
-Integers stand for ``scale * (q - zero_point)``; accumulators of 32 bits become float32 where a backend
-computes with floats, so that a result at a half may differ by one step.
+A backend that computes with bytes between DequantizeLinear and QuantizeLinear computes these so
+too. Integers stand for ``scale * (q - zero_point)``; accumulators of 32 bits become float32 where a
+backend computes with floats, so that a result at a half may differ by one step.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def softmax(e: Emitter) -> Sequence[ir.Value]:
 
 
 def concat(e: Emitter) -> Sequence[ir.Value]:
-    """Write QLinearConcat: scale and zero point of the result, then three inputs for each tensor."""
+    """Write QLinearConcat: the result's scale and zero point, then three inputs for each tensor."""
     count, rest = divmod(len(e.node.inputs) - 2, 3)
     if rest or count < 1:
         raise Unsupported(f"it has {len(e.node.inputs)} inputs: not two and three for each tensor")
@@ -176,7 +176,7 @@ def _real(e: Emitter, index: int, name: str, axis: int = 1) -> ir.Value:
 
 
 def _integers(e: Emitter, real: ir.Value, index: int, dtype: ir.DataType) -> ir.Value:
-    """Write the QuantizeLinear of a result, whose scale is an input, and its zero point the next."""
+    """Write the QuantizeLinear of a result by the scale and zero point at `index` and behind."""
     scale, zero = _vector(e, e.required(index, "y_scale")), e.input(index + 1)
     given = e.const(0, dtype) if zero is None else _vector(e, zero)
     return e.op("QuantizeLinear", real, scale, given)

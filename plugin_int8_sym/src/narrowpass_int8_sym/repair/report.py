@@ -20,8 +20,7 @@ _SHOWN = 4
 _FIXES = (
     (
         "integer of the weight",
-        "Build with repair-quantized{clamp-weights=true}, or quantize with a symmetric range such "
-        "as [-127, 127]",
+        "Build with repair-quantized{clamp-weights=true}, or quantize to [-127, 127]",
     ),
     ("zero point of the weight", "Quantize weights symmetrically, with int8 and the zero point 0"),
     ("input * weight / output", "Calibrate anew: a scale of an output is out of proportion"),

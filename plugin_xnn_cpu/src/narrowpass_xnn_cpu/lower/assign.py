@@ -193,10 +193,11 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
 
 
 def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
-    """Tell of weights that are stored as float32, and quantized in the model: PyTorch exports so."""
+    """Tell of weights that are stored as float32 and quantized in the model, as by PyTorch."""
     given, scale, zero = [*node.inputs, None][:3]
-    known = given is not None and facts.dtype(given) == ir.DataType.FLOAT
-    if not known or scale is None or facts.dtype(scale) != ir.DataType.FLOAT:
+    if given is None or facts.dtype(given) != ir.DataType.FLOAT:
+        return
+    if scale is None or facts.dtype(scale) != ir.DataType.FLOAT:
         return
     parameters = [item for item in (scale, zero) if item is not None]
     dtype = facts.dtype(value)

@@ -31,8 +31,8 @@ from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
 LEAST_WEIGHT = -128 if platform.machine().lower() in ("x86_64", "amd64") else -127
 """The least weight that kernels multiply exactly.
 
-XNNPACK's kernels for x86, and ours, widen products to 32 bits. Some of those for ARM add two products
-of bytes in 16 bits, of which 2 · 128 · 128 is one too many."""
+XNNPACK's kernels for x86, and ours, widen products to 32 bits. Some of those for ARM add two
+products of bytes in 16 bits, of which 2 · 128 · 128 is one too many."""
 
 SMALLEST_SCALE = 2.0**-126
 """The least normal float32: XNNPACK takes no smaller scale."""
