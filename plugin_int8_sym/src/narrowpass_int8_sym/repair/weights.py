@@ -120,7 +120,11 @@ def repair(
         halves = bounds[0] >= 2 * allowed.low, bounds[1] <= 2 * allowed.high
         fits = ~odd & halves[0] & halves[1] & np.isfinite(twice)
         if not fits[beyond].all() or _has_integer_bias(node):
-            if limits.zero_points and how.dtype != INT8 and integers.min() - 128 >= allowed.low:
+            if (
+                limits.zero_points
+                and how.dtype != INT8
+                and int(integers.min()) - 128 >= allowed.low
+            ):
                 shift(editor, node, how)
                 return "its weight is int8, 128 less, like its zero point"
             if clamp and not how.signed.zero_point.any():
