@@ -66,7 +66,7 @@ def linear(weight: np.ndarray, zero: np.ndarray, count: int = 1) -> onnx.ModelPr
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, size])],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 def repaired(
@@ -172,7 +172,7 @@ def test_integers_at_run_time_are_kept_on_request(caplog):
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    kept, ctx, warnings = repaired(model, Target(-127, 0), caplog, dynamic="keep")
+    kept, _, warnings = repaired(model, Target(-127, 0), caplog, dynamic="keep")
     assert [node.op_type for node in kept.graph.node] == [node.op_type for node in nodes]
     assert not warnings
     rows, _, _ = repaired(model, Target(-127, 0), caplog)
