@@ -186,7 +186,12 @@ def forms(name: str, path: Path, feeds: Callable[[], Feeds]) -> Iterator[Path]:
         ("dynamic-u8-channels", unsigned, True, False),
     ):
         quantize_dynamic(
-            path, to(label), weight_type=weight, per_channel=channels, reduce_range=narrow
+            path,
+            to(label),
+            weight_type=weight,
+            per_channel=channels,
+            reduce_range=narrow,
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
         yield to(label)
     if name not in ("cnn", "bert"):
@@ -200,6 +205,8 @@ def forms(name: str, path: Path, feeds: Callable[[], Feeds]) -> Iterator[Path]:
         ("qop-u8s8", QuantFormat.QOperator, unsigned, signed, False),
         ("qop-u8u8-channels", QuantFormat.QOperator, unsigned, unsigned, True),
     ):
+        if name == "bert" and form == QuantFormat.QOperator:
+            continue  # onnxruntime refuses its own file: LayerNormalization with a bias of bytes
         quantize_static(
             ready,
             to(label),

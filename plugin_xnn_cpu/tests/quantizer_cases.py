@@ -287,6 +287,31 @@ def _where() -> Case:
     return Case("operators/where.py", inputs, tuple(name for name in inputs if "_" in name))
 
 
+def _lstm(channels: bool, both: bool) -> Case:
+    """A recurrent net; its tolerance is what the operator rounds of each state, to 8 bits."""
+    count, gates = (2 if both else 1), 4 * 12
+    shape = (count, gates) if channels else (count,)
+    inputs = {
+        "x": floats(5, 2, 8),
+        "w": bytes_of(count, 8, gates, signed=True),
+        "r": bytes_of(count, 12, gates, signed=True),
+        "b": floats(count, 2 * gates),
+        "lengths": None,
+        "h": floats(count, 2, 12),
+        "c": floats(count, 2, 12),
+        "p": None,
+        "w_scale": (0.002 * (1 + RNG.random(shape))).astype(np.float32),
+        "w_zero": np.zeros(shape, np.int8),
+        "r_scale": (0.002 * (1 + RNG.random(shape))).astype(np.float32),
+        "r_zero": np.zeros(shape, np.int8),
+    }
+    constants = "w", "r", "b", "w_scale", "w_zero", "r_scale", "r_zero"
+    attributes = {"hidden_size": 12, "direction": "bidirectional" if both else "forward"}
+    outputs = "y", "y_h", "y_c"
+    path = "operators/lstm.py"
+    return Case(path, inputs, constants, outputs, tolerance=2e-2, attributes=attributes)
+
+
 _POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 0, 1]}
 _IMAGE = (1, 4, 8, 9)
 _LAST = (1, 8, 9, 4)
@@ -303,6 +328,8 @@ CASES: dict[str, Case] = {
     "DynamicQuantizeLinear": Case(
         "onnx_quantizer.py", {"x": floats(3, 50)}, (), ("y", "s", "z"), "", steps=0
     ),
+    "DynamicQuantizeLSTM": _lstm(channels=False, both=False),
+    "DynamicQuantizeLSTM channels": _lstm(channels=True, both=True),
     "DynamicQuantizeMatMul": _dynamic_matmul(bias=True, unsigned=False, zeros=False),
     "DynamicQuantizeMatMul uint8": _dynamic_matmul(bias=False, unsigned=True, zeros=True),
     "GatherBlockQuantized": _gather_blocks(),

@@ -1,8 +1,8 @@
 """Models that onnxruntime's tools quantize, on the same files as onnxruntime.
 
-Integers are those of the model. Float32 rounding of scaled sums may take an activation that lies at
-a half to the next byte in one of both: 5e-3 of the largest element for three layers at run time, and
-one step of the last layer on data.
+Integers are those of the model. Float32 rounding of scaled sums may take an activation that lies
+at a half to the next byte in one of both: 5e-3 of the largest element for three layers at run time,
+and one step of the last layer on data.
 """
 
 from __future__ import annotations

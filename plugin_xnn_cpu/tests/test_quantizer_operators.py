@@ -14,9 +14,6 @@ from xnn_kit import close, compile_model
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.once
 
-ELSEWHERE = {"DynamicQuantizeLSTM"}
-"""Written by ``operators/lstm.py``; what tests recurrent operators has it."""
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_operators_of_the_tools_give_what_onnxruntimes_kernels_do(name):
@@ -61,6 +58,6 @@ def test_no_operator_of_the_installed_tools_is_left_out():
             r"Q[A-Z]|DynamicQuantize|MatMul.|Conv.*Integer|GatherBlock|(De)?[Qq]uantize", word
         )
     }
-    covered = {name.split()[0] for name in CASES} | ELSEWHERE
+    covered = {name.split()[0] for name in CASES}
     assert quantized
     assert quantized <= covered

@@ -21,6 +21,7 @@ from narrowpass.expansion import (
     products,
     qlinear,
     quantized,
+    recurrent,
     rotary,
 )
 from narrowpass.expansion.emitter import Emitter
@@ -65,6 +66,7 @@ OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
         (MICROSOFT, "Attention"): Rule(packed.attention),
         (MICROSOFT, "BiasGelu"): Rule(activations.bias_gelu),
         (MICROSOFT, "DequantizeLinear"): Rule(qlinear.dequantize),
+        (MICROSOFT, "DynamicQuantizeLSTM"): Rule(recurrent.dynamic_lstm),
         (MICROSOFT, "DynamicQuantizeMatMul"): Rule(quantized.dynamic_product),
         (MICROSOFT, "EmbedLayerNormalization"): Rule(embedding.embed),
         (MICROSOFT, "FastGelu"): Rule(activations.fast_gelu),
