@@ -168,7 +168,9 @@ class _Run:
             how = of_conversion(node)
             source = node.inputs[0]
             if isinstance(how, str):
-                if source is None or not is_node(source.producer(), "DynamicQuantizeLinear"):
+                if constant_tensor(source) is not None and not _feeds_integers(node):
+                    self.report.floating(node, how)  # weights alone: nobody meant to sum integers
+                elif source is None or not is_node(source.producer(), "DynamicQuantizeLinear"):
                     self.report.left(node, how)
             elif constant_tensor(source) is not None:
                 self._sign_constant(node, how)
