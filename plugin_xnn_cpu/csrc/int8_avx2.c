@@ -63,12 +63,9 @@ INLINE __m256 dequantized(__m256i sums, __m256 row_scale, const float *scales, c
   return _mm256_fmadd_ps(x, _mm256_load_ps(scales), _mm256_load_ps(bias));
 }
 
-INLINE void store_floats(float *out, __m256 first, __m256 second, const np_int8_panel *p,
-                         const int vectors) {
-  /* In this order NaN stays. */
-  const __m256 low = _mm256_set1_ps(p->low), high = _mm256_set1_ps(p->high);
-  first = _mm256_min_ps(high, _mm256_max_ps(low, first));
-  second = _mm256_min_ps(high, _mm256_max_ps(low, second));
+/* Elements of 32 bits of all columns, from the order of a panel. */
+INLINE void store_columns(float *out, __m256 first, __m256 second, const np_int8_panel *p,
+                          const int vectors) {
   if (vectors == 2) {
     const __m256 swapped = _mm256_permute2f128_ps(first, second, 0x31);
     first = _mm256_permute2f128_ps(first, second, 0x20);
@@ -83,6 +80,15 @@ INLINE void store_floats(float *out, __m256 first, __m256 second, const np_int8_
   _mm256_storeu_ps(all, first);
   _mm256_storeu_ps(all + 8, second);
   memcpy(out, all, p->columns * sizeof *out);
+}
+
+INLINE void store_floats(float *out, __m256 first, __m256 second, const np_int8_panel *p,
+                         const int vectors) {
+  /* In this order NaN stays. */
+  const __m256 low = _mm256_set1_ps(p->low), high = _mm256_set1_ps(p->high);
+  first = _mm256_min_ps(high, _mm256_max_ps(low, first));
+  second = _mm256_min_ps(high, _mm256_max_ps(low, second));
+  store_columns(out, first, second, p, vectors);
 }
 
 INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const int vectors,
@@ -117,10 +123,27 @@ INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const int
       }
     }
   }
+  if (!wide && p->row_sums != NULL) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      const __m256i given = _mm256_set1_epi32(p->row_sums[first + (size_t)r]);
+      UNROLL for (int v = 0; v < vectors; v++) {
+        const __m256i zeros = _mm256_loadu_si256((const __m256i *)p->weight_zeros + v);
+        sums[r][v] = _mm256_sub_epi32(sums[r][v], _mm256_mullo_epi32(given, zeros));
+      }
+    }
+  }
   if (wide) {
     __m256i *out = (__m256i *)p->out + 2 * first;
     UNROLL for (int r = 0; r < rows; r++) {
       UNROLL for (int v = 0; v < vectors; v++) _mm256_store_si256(out + 2 * r + v, sums[r][v]);
+    }
+    return;
+  }
+  if (kind == NP_INT8_TO_FLOAT && p->raw) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      store_columns((float *)p->out + (first + (size_t)r) * p->out_stride,
+                    _mm256_castsi256_ps(sums[r][0]), _mm256_castsi256_ps(sums[r][vectors - 1]), p,
+                    vectors);
     }
     return;
   }

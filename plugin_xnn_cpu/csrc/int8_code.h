@@ -101,6 +101,11 @@ typedef struct {
   const int8_t *other;           /* which lies as the output does */
   uint8_t turned;                /* bits of int8 that are written otherwise: 0, or 0x80 for raised ones */
   uint8_t other_turned;
+  /* Of weights with a zero point: the sum of each window's elements, without their zero, and the zero
+   * points, in the order in which columns lie in the panel. Both NULL where all are 0. */
+  const int32_t *row_sums;
+  const int32_t *weight_zeros;
+  int raw; /* of a float32 output: the accumulators themselves are written, as int32 */
 } np_int8_panel;
 
 /* A row of depthwise windows of 16 channels, with their rows in pairs: for each pixel and channel
@@ -189,6 +194,19 @@ typedef struct {
 } np_int8_code;
 
 extern const np_int8_code np_int8_plain, np_int8_avx2, np_int8_quads_plain, np_int8_quads_avx512;
+
+/* The sums of windows' elements, without their zero: of int16 without it, or of bytes with `zeros`. A
+ * window has `runs` runs of `run_length` elements that start where `starts` says. */
+void np_int8_window_sums(const np_int8_code *code, const void *image, const int32_t *pixels,
+                         size_t count, const int32_t *starts, size_t runs, size_t run_length,
+                         const int32_t *zeros, int32_t *sums);
+
+/* The scale and zero of a tensor that is quantized at run time, from the second and third input of a
+ * step; as they are where there is none. */
+NP_INLINE void np_int8_given(const void *const *inputs, float *scale, int32_t *zero) {
+  if (inputs[1] != NULL) memcpy(scale, inputs[1], sizeof *scale);
+  if (inputs[2] != NULL) *zero = *(const int8_t *)inputs[2];
+}
 
 const np_int8_code *np_int8_code_for(int32_t target, int32_t quads);
 

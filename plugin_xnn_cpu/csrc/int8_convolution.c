@@ -10,7 +10,9 @@ typedef struct {
   const np_int8_code *code;
   const int8_t *in;
   const int8_t *other;
-  int8_t *out;
+  float in_scale;
+  int32_t in_zero;
+  uint8_t *out;
   uint8_t *scratch;
 } job;
 
@@ -33,7 +35,7 @@ static void part(void *context, size_t thread, size_t index) {
       .pads = p->pads,
       .picks = p->picks,
       .wide_width = p->wide_width,
-      .zero = p->in_zero,
+      .zero = task->in_zero,
       .raised = p->in_raised,
   };
   const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
@@ -54,9 +56,13 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t steps = (p->run_length + code->group - 1) / code->group;
   const size_t panel_size = code->panel_size(code->columns, p->runs * steps);
   const size_t group_size = code->packed_size(1, outputs, p->runs, p->run_length);
-  int8_t *out = task->out + (image * p->out_height + first) * p->out_width * p->outputs;
+  const size_t element = p->to == NP_INT8_OUT_INT8 ? 1 : sizeof(float);
+  const size_t start = (image * p->out_height + first) * p->out_width * p->outputs;
   np_int8_panel panel = {
-      .kind = NP_INT8_TO_INT8,
+      .kind = p->to == NP_INT8_OUT_INT8 ? NP_INT8_TO_INT8 : NP_INT8_TO_FLOAT,
+      .raw = p->to == NP_INT8_OUT_INT32,
+      .low = p->float_low,
+      .high = p->float_high,
       .pixels = pixels,
       .count = rows * p->out_width,
       .line = p->out_width > 1 ? p->out_width : rows,
@@ -66,19 +72,39 @@ static void part(void *context, size_t thread, size_t index) {
       .groups = steps,
       .out_stride = p->outputs,
       .range = {p->out_zero, p->low, p->high},
-      .zero = p->in_zero + 128,
+      .zero = task->in_zero + 128,
       .sum = p->adds ? &p->sum : NULL,
       .turned = p->out_raised ? 0x80 : 0,
       .other_turned = p->other_raised ? 0x80 : 0,
   };
+  if (p->to != NP_INT8_OUT_INT8 || p->weight_zeros != NULL) {
+    float *scales = (float *)(scratch + p->scales_offset);
+    int32_t *zeros = (int32_t *)(scratch + p->zeros_offset);
+    for (size_t i = 0; i < panel.count; i++) {
+      scales[i] = task->in_scale;
+      zeros[i] = task->in_zero + 128;
+    }
+    panel.row_scales = scales;
+    panel.row_zeros = zeros;
+  }
   for (size_t group = 0; group < p->groups; group++) {
     const uint8_t *packed = (const uint8_t *)p->packed + group * group_size;
     panel.image = wide + group * inputs * code->element;
+    if (p->weight_zeros != NULL) {
+      int32_t *sums = (int32_t *)(scratch + p->sums_offset);
+      np_int8_window_sums(code, panel.image, pixels, panel.count, runs, p->runs, p->run_length,
+                          panel.row_zeros, sums);
+      panel.row_sums = sums;
+    }
     for (size_t column = columns; column < last; column += panel.columns) {
       panel.columns = last - column < code->most ? last - column : code->most;
       panel.panel = packed + column / code->columns * panel_size;
-      panel.out = out + group * outputs + column;
-      if (p->adds) panel.other = task->other + ((int8_t *)panel.out - task->out);
+      const size_t place = start + group * outputs + column;
+      panel.out = task->out + place * element;
+      if (p->adds) panel.other = task->other + place;
+      if (p->weight_zeros != NULL) {
+        panel.weight_zeros = p->weight_zeros + group * p->zeros_stride + column;
+      }
       code->multiply(&panel);
     }
   }
@@ -87,7 +113,15 @@ static void part(void *context, size_t thread, size_t index) {
 int np_int8_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
                         np_workers *workers) {
   const struct np_int8_convolution_params *p = params;
-  job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], inputs[1], out, workspace};
+  job task = {.params = p,
+              .code = np_int8_code_for(p->target, p->quads),
+              .in = inputs[0],
+              .other = inputs[1],
+              .in_scale = 1.0f,
+              .in_zero = p->in_zero,
+              .out = out,
+              .scratch = workspace};
+  if (p->to != NP_INT8_OUT_INT8) np_int8_given(inputs, &task.in_scale, &task.in_zero);
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
   np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts, 0);

@@ -65,6 +65,15 @@ struct np_int8_convolution_params {
   int32_t out_raised;
   int32_t other_raised;
   int32_t in_place;     /* the image is raised, and read where it lies: it has no pads */
+  int32_t to;           /* NP_INT8_OUT_*: where it is not int8 the input's scale, a float32, and
+                           zero, an int8, are the second and third input, if there are such */
+  float float_low;      /* of a float32 output */
+  float float_high;
+  const int32_t *weight_zeros; /* of each group `zeros_stride`, in the order of panels; or NULL */
+  size_t zeros_stride;
+  size_t sums_offset;   /* in a thread's scratch memory: of windows, and their scales and zeros */
+  size_t scales_offset;
+  size_t zeros_offset;
   size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
   size_t runs_offset;
   size_t thread_scratch; /* bytes */
@@ -152,8 +161,15 @@ struct np_int8_depthwise_params {
   size_t thread_scratch;
 };
 
+/* What a convolution gives; of int32 the accumulators themselves. */
+#define NP_INT8_OUT_INT8 0
+#define NP_INT8_OUT_FLOAT 1
+#define NP_INT8_OUT_INT32 2
+
+/* What the rows of a product are; AT_RUN is int8 with the scale and zero that the next inputs have. */
 #define NP_INT8_ROWS_QUANTIZED 0
 #define NP_INT8_ROWS_INT8 1
+#define NP_INT8_ROWS_AT_RUN 2
 
 /* Rows of float32, quantized each by its own range, 0 included, for products that read them. One
  * with an element that is NaN, infinite, or of 2^127 and more has the scale NaN. A row takes
@@ -187,7 +203,10 @@ struct np_int8_product_params {
   size_t pixels_offset;
   size_t scales_offset;
   size_t zeros_offset;
+  size_t sums_offset;
   size_t thread_scratch;
+  int32_t raw;                 /* int32 out = sum */
+  const int32_t *weight_zeros; /* in the order of panels; NULL where all are 0 */
 };
 
 /* Bytes of packed weights of `outputs` columns for each group. */
@@ -205,9 +224,10 @@ size_t np_int8_winograd_packed_size(size_t outputs, size_t channels);
 void np_int8_pack_winograd(size_t outputs, size_t channels, const void *weights, const void *bias,
                            const void *scales, void *packed);
 
-/* weights[height][width][channels] in blocks of 16 channels. */
+/* weights[height][width][channels] in blocks of 16 channels, less zeros[channels], unless NULL. */
 void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
-                            const void *bias, const void *scales, void *packed);
+                            const void *bias, const void *scales, const int32_t *zeros,
+                            void *packed);
 
 /* The same in the layout of quads: panels of 32 columns, blocks of 64 channels. */
 size_t np_int8_quads_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);

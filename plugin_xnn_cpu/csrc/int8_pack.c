@@ -96,7 +96,8 @@ size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t widt
 }
 
 void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
-                            const void *bias, const void *scales, void *packed) {
+                            const void *bias, const void *scales, const int32_t *zeros,
+                            void *packed) {
   const int8_t *source = weights;
   uint8_t *to = packed;
   for (size_t first = 0; first < channels; first += NP_INT8_COLUMNS) {
@@ -110,8 +111,9 @@ void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const 
         int16_t pair[2] = {0, 0};
         if (column < columns) {
           const int8_t *from = source + (y * width + x) * channels + first + column;
-          pair[0] = from[0];
-          if (y + 1 < height) pair[1] = from[width * channels];
+          const int32_t zero = zeros == NULL ? 0 : zeros[first + column];
+          pair[0] = (int16_t)(from[0] - zero);
+          if (y + 1 < height) pair[1] = (int16_t)(from[width * channels] - zero);
         }
         memcpy(to, pair, sizeof pair);
       }

@@ -26,10 +26,18 @@ static void multiply_row(const np_int8_panel *p, size_t row, const size_t width)
       }
     }
   }
+  if (p->row_sums != NULL) {
+    const uint32_t given = (uint32_t)p->row_sums[row];
+    for (size_t n = 0; n < width; n++) sums[n] -= given * (uint32_t)p->weight_zeros[n];
+  }
   for (size_t n = 0; n < width; n++) {
     const size_t column = width == 8 ? n : np_int8_order[n];
     if (column >= p->columns) continue;
     const int32_t sum = (int32_t)sums[n];
+    if (p->raw) {
+      ((int32_t *)p->out)[row * p->out_stride + column] = sum;
+      continue;
+    }
     if (!floats) {
       ((int8_t *)p->out)[row * p->out_stride + column] = narrow(sum, scales[n], p->range);
       continue;

@@ -7,6 +7,8 @@ typedef struct {
   const struct np_int8_product_params *params;
   const np_int8_code *code;
   const uint8_t *in;
+  float in_scale; /* of rows of int8 */
+  int32_t in_zero;
   float *out;
   uint8_t *scratch;
 } job;
@@ -34,10 +36,10 @@ static const uint8_t *address(const job *task, size_t first, size_t rows, size_t
   for (size_t row = 0; row < rows; row++, wide += row_size * code->element) {
     pixels[row] = (int32_t)(row * row_size);
     memset(wide + filled, 0, row_size * code->element - filled);
-    code->widen((const int8_t *)task->in + (first + row) * p->channels, p->channels, p->in_zero,
-                wide);
-    scales[row] = p->in_scale;
-    zeros[row] = p->in_zero + 128;
+    code->widen((const int8_t *)task->in + (first + row) * p->channels, p->channels,
+                task->in_zero, wide);
+    scales[row] = task->in_scale;
+    zeros[row] = task->in_zero + 128;
   }
   return scratch;
 }
@@ -71,12 +73,20 @@ static void part(void *context, size_t thread, size_t index) {
       .row_zeros = (const int32_t *)(scratch + p->zeros_offset),
       .low = p->low,
       .high = p->high,
+      .raw = p->raw,
   };
+  if (p->weight_zeros != NULL) {
+    int32_t *sums = (int32_t *)(scratch + p->sums_offset);
+    np_int8_window_sums(code, image, panel.pixels, rows, &run, 1, p->channels, panel.row_zeros,
+                        sums);
+    panel.row_sums = sums;
+  }
   const size_t panel_size = code->panel_size(code->columns, steps);
   if (p->rows == 1 && code->row != NULL) {
     panel.panel = (const uint8_t *)p->packed + columns / code->columns * panel_size;
     panel.columns = last - columns;
     panel.out = task->out + columns;
+    if (p->weight_zeros != NULL) panel.weight_zeros = p->weight_zeros + columns;
     code->row(&panel);
     return;
   }
@@ -84,6 +94,7 @@ static void part(void *context, size_t thread, size_t index) {
     panel.columns = last - column < code->most ? last - column : code->most;
     panel.panel = (const uint8_t *)p->packed + column / code->columns * panel_size;
     panel.out = task->out + first * p->outputs + column;
+    if (p->weight_zeros != NULL) panel.weight_zeros = p->weight_zeros + column;
     code->multiply(&panel);
   }
 }
@@ -91,7 +102,14 @@ static void part(void *context, size_t thread, size_t index) {
 int np_int8_product(const void *params, const void *const *inputs, void *out, void *workspace,
                     np_workers *workers) {
   const struct np_int8_product_params *p = params;
-  job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out, workspace};
+  job task = {.params = p,
+              .code = np_int8_code_for(p->target, p->quads),
+              .in = inputs[0],
+              .in_scale = p->in_scale,
+              .in_zero = p->in_zero,
+              .out = out,
+              .scratch = workspace};
+  if (p->from == NP_INT8_ROWS_AT_RUN) np_int8_given(inputs, &task.in_scale, &task.in_zero);
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
   const size_t bands = (p->rows + p->band - 1) / p->band;
   np_divide(work < SMALL_WORK ? NULL : workers, part, &task, bands * p->parts, 0);

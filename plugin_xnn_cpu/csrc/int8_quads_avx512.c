@@ -48,6 +48,7 @@ typedef struct {
   const uint8_t *weights;
   size_t apart;         /* bytes to the next panel, of which vectors after the second are */
   const int32_t *start; /* of the sums */
+  const int32_t *zeros; /* points of the columns' weights; see np_int8_panel */
   int32_t *sums;        /* [rows][LANES · vectors] */
   const uint8_t *next;  /* what is asked for from memory meanwhile */
   size_t asks;          /* lines of it for each QUADS quads */
@@ -115,6 +116,15 @@ INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, co
       multiply_quads(sums, x, step, &weights, apart, rows, vectors, 1);
     }
   }
+  if (p->row_sums != NULL) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      const __m512i given = _mm512_set1_epi32(p->row_sums[t->first + (size_t)r]);
+      UNROLL for (int v = 0; v < vectors; v++) {
+        const __m512i zeros = _mm512_loadu_si512(t->zeros + LANES * v);
+        sums[r][v] = _mm512_sub_epi32(sums[r][v], _mm512_mullo_epi32(given, zeros));
+      }
+    }
+  }
   UNROLL for (int r = 0; r < rows; r++) {
     UNROLL for (int v = 0; v < vectors; v++) {
       _mm512_store_si512(t->sums + (r * vectors + v) * LANES, sums[r][v]);
@@ -144,7 +154,9 @@ static tile_code *const wide_tiles[WIDE_ROWS] = {tile_1_4, tile_2_4, tile_3_4, t
 
 INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
                    size_t stride, const uint8_t *panel, size_t column, size_t columns, int small) {
-  if (p->kind == NP_INT8_TO_FLOAT) {
+  if (p->raw) {
+    to_integers(p, first, rows, sums, stride, panel, column, columns);
+  } else if (p->kind == NP_INT8_TO_FLOAT) {
     const int clamps = p->low > -INFINITY || p->high < INFINITY;
     if (p->run_count * p->groups > MOST_PAIRED) {
       to_floats(p, first, rows, sums, stride, panel, column, columns, 1, 0);
@@ -221,6 +233,7 @@ INLINE void multiply_windows(const np_int8_panel *p, const panel_place *places, 
       .weights = places->panel + np_int8_quad_head(places->columns),
       .apart = apart,
       .start = places->start,
+      .zeros = p->weight_zeros == NULL ? NULL : p->weight_zeros + places->column,
   };
   panel_ahead ahead = ahead_of(p, places->panel + (size_t)panels * apart, p->count / line * in_line,
                                (size_t)panels * apart);

@@ -56,3 +56,20 @@ INLINE void to_floats(const np_int8_panel *p, size_t first, size_t rows, const i
     _mm512_mask_storeu_ps(out + last, mask, widened(p, &w[1], sums + last, r, clamps, paired));
   }
 }
+
+/* The same sums as they are. */
+INLINE void to_integers(const np_int8_panel *p, size_t first, size_t rows, const int32_t *sums,
+                        size_t stride, const uint8_t *panel, size_t column, size_t columns) {
+  const size_t width = np_int8_quad_width(columns), last = width - LANES;
+  const int32_t *weight_sums = (const int32_t *)(const void *)panel + 2 * width;
+  const __mmask16 mask = (__mmask16)mask_of(columns - last);
+  int32_t *out = (int32_t *)p->out + first * p->out_stride + column;
+  for (size_t r = first; r < first + rows; r++, sums += stride, out += p->out_stride) {
+    const __m512i zero = _mm512_set1_epi32(p->row_zeros[r]);
+    for (size_t n = 0; n <= last; n += LANES) {
+      const __m512i moved = _mm512_mullo_epi32(_mm512_load_si512(weight_sums + n), zero);
+      const __m512i sum = _mm512_sub_epi32(_mm512_load_si512(sums + n), moved);
+      _mm512_mask_storeu_epi32(out + n, n == last ? mask : (__mmask16)-1, sum);
+    }
+  }
+}

@@ -38,8 +38,16 @@ static void multiply_row(const np_int8_panel *p, size_t row, const uint8_t *pane
     }
   }
   for (size_t n = 0; n < columns; n++) {
-    const int32_t sum = (int32_t)(sums[n] - zero * weight_sums[n] + (floats ? 0 : bias[n]));
+    uint32_t whole = sums[n] - zero * weight_sums[n] + (floats ? 0 : bias[n]);
+    if (p->row_sums != NULL) {
+      whole -= (uint32_t)p->row_sums[row] * (uint32_t)p->weight_zeros[first + n];
+    }
+    const int32_t sum = (int32_t)whole;
     const size_t place = row * p->out_stride + first + n;
+    if (p->raw) {
+      ((int32_t *)p->out)[place] = sum;
+      continue;
+    }
     if (!floats) {
       const int8_t own = narrow(sum, scales[n], p->range);
       const int8_t byte = p->sum == NULL ? own : with_other(p, own, p->other[place]);

@@ -14,15 +14,26 @@
 
 /* Up to 16 columns of sums to floats: those of a column lie in `head` of a panel of this width. */
 INLINE void to_floats(const np_int8_panel *p, __m512i sums, const uint8_t *head, size_t width,
-                      float *out, size_t columns) {
+                      size_t at) {
+  float *out = (float *)p->out + at;
+  const __mmask16 mask = (__mmask16)mask_of(p->columns - at);
   const __m512 bias = _mm512_loadu_ps(head), scale = _mm512_loadu_ps(head + 4 * width);
   const __m512i weights = _mm512_loadu_si512(head + 8 * width);
   const __m512i zero = _mm512_set1_epi32(p->row_zeros[0]);
-  const __m512i sum = _mm512_sub_epi32(sums, _mm512_mullo_epi32(weights, zero));
+  __m512i sum = _mm512_sub_epi32(sums, _mm512_mullo_epi32(weights, zero));
+  if (p->row_sums != NULL) {
+    const __m512i given = _mm512_set1_epi32(p->row_sums[0]);
+    const __m512i zeros = _mm512_loadu_si512(p->weight_zeros + at);
+    sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(given, zeros));
+  }
+  if (p->raw) {
+    _mm512_mask_storeu_epi32(out, mask, sum);
+    return;
+  }
   __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(p->row_scales[0]));
   x = _mm512_max_ps(_mm512_set1_ps(p->low), _mm512_fmadd_ps(x, scale, bias));
   x = _mm512_min_ps(_mm512_set1_ps(p->high), x); /* in this order NaN stays */
-  _mm512_mask_storeu_ps(out, (__mmask16)mask_of(columns), x);
+  _mm512_mask_storeu_ps(out, mask, x);
 }
 
 /* A panel of `vectors` registers from each of `streams` runs, which are `apart` panels long. */
@@ -52,7 +63,7 @@ INLINE void tile(const np_int8_panel *p, size_t first, size_t apart, const int s
     UNROLL for (int v = 0; v < vectors; v++) {
       const size_t at = (first + (size_t)s * apart) * NP_INT8_QUAD_COLUMNS + LANES * (size_t)v;
       if (at >= p->columns) continue;
-      to_floats(p, sums[s][v], heads[s] + 64 * v, width, (float *)p->out + at, p->columns - at);
+      to_floats(p, sums[s][v], heads[s] + 64 * v, width, at);
     }
   }
 }

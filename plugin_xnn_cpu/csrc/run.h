@@ -68,7 +68,8 @@ typedef int np_kernel(const void *params, const void *const *inputs, void *out,
 np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float,
     np_function, np_interleave, np_softmax_pairs,
     np_convert, np_gather_s8, np_rotary, np_gate, np_scatter_rows, np_quantize, np_dequantize,
-    np_table, np_observe, np_few_rows, np_int8_rows, np_pool, np_extremes;
+    np_table, np_observe, np_few_rows, np_int8_rows, np_pool, np_extremes,
+    np_dynamic_quantize, np_dynamic_dequantize;
 
 /* These need scratch memory too. */
 typedef int np_scratch_kernel(const void *params, const void *const *inputs, void *out,
@@ -77,7 +78,7 @@ typedef int np_scratch_kernel(const void *params, const void *const *inputs, voi
 np_scratch_kernel np_attention, np_cached_attention, np_int8_convolution, np_int8_depthwise,
     np_int8_product, np_int8_winograd, np_int8_quad_depthwise, np_fp32_convolution, np_fp32_winograd,
     np_fp32_depthwise, np_fp32_separable, np_bf16_convolution, np_nbits, np_widened;
-np_scratch_kernel np_recurrent, np_trees;
+np_scratch_kernel np_dynamic_range, np_recurrent, np_trees;
 
 /* NP_FULLY_CONNECTED_INT8_ROWS. */
 int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,

@@ -175,6 +175,12 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_recurrent(step->params, inputs, out, workspace, workers);
     case NP_WIDENED:
       return np_widened(step->params, inputs, out, workspace, workers);
+    case NP_DYNAMIC_RANGE:
+      return np_dynamic_range(step->params, inputs, out, workspace, workers);
+    case NP_DYNAMIC_QUANTIZE:
+      return np_dynamic_quantize(step->params, inputs, out, workers);
+    case NP_DYNAMIC_DEQUANTIZE:
+      return np_dynamic_dequantize(step->params, inputs, out, workers);
     case NP_BF16_CONVOLUTION:
       return np_bf16_convolution(step->params, inputs, out, workspace, workers);
     default:

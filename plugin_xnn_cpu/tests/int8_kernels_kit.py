@@ -76,6 +76,29 @@ def requantize(sums, scales, requantized):
     )
 
 
+def windows(x, window, movement, zero):
+    """Give [N, H, W, KH, KW, C] of int64, with the zero point taken away."""
+    top, left, bottom, right = movement.pads
+    wide = np.pad(x.astype(np.int64) - zero, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    down, along = movement.dilations
+    reach = (window[0] - 1) * down + 1, (window[1] - 1) * along + 1
+    views = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
+    views = views[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
+    return views.transpose(0, 1, 2, 4, 5, 3)
+
+
+def convolve(x, kernel, bias, movement, zero):
+    """Give exact sums of a convolution with [O, KH, KW, C / groups]."""
+    outputs, height, width, per_group = kernel.shape
+    seen = windows(x, (height, width), movement, zero)
+    n, h, w = seen.shape[:3]
+    groups = movement.groups
+    seen = seen.reshape(n, h, w, height, width, groups, per_group)
+    weights = kernel.astype(np.int64).reshape(groups, outputs // groups, height, width, per_group)
+    sums = np.einsum("nhwabgc,goabc->nhwgo", seen, weights, optimize=True)
+    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.int64))
+
+
 def bytes_of(rng, shape, extreme, low=-128):
     if extreme:
         return rng.choice(np.array([low, 127], np.int8), shape)

@@ -12,13 +12,16 @@ from int8_kernels_kit import (
     STEPS,
     bytes_of,
     code,
+    convolve,
     requantize,
     run,
     scales_of,
+    windows,
 )
 
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
 from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvolutionS8
@@ -28,29 +31,6 @@ from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 pytestmark = pytest.mark.once
 
 __all__ = ["code"]  # a fixture that all tests of this module have
-
-
-def windows(x, window, movement, zero):
-    """Give [N, H, W, KH, KW, C] of int64, with the zero point taken away."""
-    top, left, bottom, right = movement.pads
-    wide = np.pad(x.astype(np.int64) - zero, ((0, 0), (top, bottom), (left, right), (0, 0)))
-    down, along = movement.dilations
-    reach = (window[0] - 1) * down + 1, (window[1] - 1) * along + 1
-    views = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
-    views = views[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
-    return views.transpose(0, 1, 2, 4, 5, 3)
-
-
-def convolve(x, kernel, bias, movement, zero):
-    """Give exact sums of a convolution with [O, KH, KW, C / groups]."""
-    outputs, height, width, per_group = kernel.shape
-    seen = windows(x, (height, width), movement, zero)
-    n, h, w = seen.shape[:3]
-    groups = movement.groups
-    seen = seen.reshape(n, h, w, height, width, groups, per_group)
-    weights = kernel.astype(np.int64).reshape(groups, outputs // groups, height, width, per_group)
-    sums = np.einsum("nhwabgc,goabc->nhwgo", seen, weights, optimize=True)
-    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.int64))
 
 
 RAISED = st.tuples(st.booleans(), st.booleans())
@@ -97,7 +77,7 @@ def test_convolutions(
         for i, (s, r) in enumerate(zip(size, reach, strict=True))
     ]
     x = bytes_of(rng, (batch, *size, inputs * groups), extreme)
-    kernel = bytes_of(rng, (outputs * groups, *window, inputs), extreme, -127)
+    kernel = bytes_of(rng, (outputs * groups, *window, inputs), extreme, LEAST_WEIGHT)
     bias = rng.integers(-50000, 50000, outputs * groups).astype(np.int32) if has_bias else None
     scales = scales_of(rng, outputs * groups, inputs * window[0] * window[1])
     operator = TiledConvolutionS8(
@@ -131,7 +111,7 @@ def test_winograd(
     movement = Movement(pads)
     size = [max(s, 3 - a - b, 1) for s, a, b in zip(size, pads, pads[2:], strict=False)]
     x = bytes_of(rng, (batch, *size, inputs), extreme)
-    kernel = bytes_of(rng, (outputs, 3, 3, inputs), extreme, -127)
+    kernel = bytes_of(rng, (outputs, 3, 3, inputs), extreme, LEAST_WEIGHT)
     bias = rng.integers(-50000, 50000, outputs).astype(np.int32) if has_bias else None
     scales = scales_of(rng, outputs, 9 * inputs)
     operator = WinogradConvolutionS8(
@@ -148,9 +128,9 @@ def test_winograd(
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_winograd_of_the_largest_sums(sign):
-    inputs = 1840
+    inputs = 1824
     x = np.full((1, 5, 5, inputs), 127, np.int8)
-    kernel = np.full((16, 3, 3, inputs), 127 * sign, np.int8)
+    kernel = np.full((16, 3, 3, inputs), 127 if sign > 0 else LEAST_WEIGHT, np.int8)
     scales = np.full(16, 2.0**-22, np.float32)
     requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
@@ -190,7 +170,7 @@ def test_depthwise(
         for i, (s, r) in enumerate(zip(size, reach, strict=True))
     ]
     x = bytes_of(rng, (batch, *size, channels), extreme)
-    kernel = bytes_of(rng, (*window, channels), extreme, -127)
+    kernel = bytes_of(rng, (*window, channels), extreme, LEAST_WEIGHT)
     bias = rng.integers(-9000, 9000, channels).astype(np.int32) if has_bias else None
     scales = scales_of(rng, channels, window[0] * window[1])
     operator = TiledDepthwiseS8(
@@ -234,7 +214,7 @@ def test_results_far_beyond_the_range():
 @pytest.mark.parametrize("inputs", [16, 18])
 def test_raised_images_are_read_in_place(window, stride, inputs):
     rng = np.random.default_rng(7)
-    kernel = bytes_of(rng, (70, window, window, inputs), False, -127)
+    kernel = bytes_of(rng, (70, window, window, inputs), False, LEAST_WEIGHT)
     scales = scales_of(rng, 70, inputs * window**2)
     requantized = Requantized(Quantization(0.5, -9), Quantization(0.25, 4))
     movement = Movement(strides=(stride, stride))
@@ -251,7 +231,7 @@ def test_raised_images_are_read_in_place(window, stride, inputs):
 def shape_of_resnet(threads, columns=40):
     """Give a convolution that is divided into bands and parts."""
     rng = np.random.default_rng(3)
-    kernel = bytes_of(rng, (columns, 3, 3, 64), False, -127)
+    kernel = bytes_of(rng, (columns, 3, 3, 64), False, LEAST_WEIGHT)
     scales = scales_of(rng, columns, 576)
     requantized = Requantized(Quantization(0.5, -128), Quantization(0.25, -128))
     movement = Movement((1, 1, 1, 1))

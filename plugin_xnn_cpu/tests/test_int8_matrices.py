@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from int8_kernels_kit import REQUANTIZED, bytes_of, code, requantize, run, run_rows, scales_of
 
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
-from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
+from narrowpass_xnn_cpu.native.operators.quantized import (
+    LEAST_WEIGHT,
+    MOST_CHANNELS,
+    UnfitError,
+)
 from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedInt8,
     TiledFullyConnectedS8,
@@ -30,7 +34,7 @@ OUTPUTS = st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 25, 32, 33, 40, 48, 50
 
 def matrix_of(rng, outputs, inputs, extreme, transposed, single=False):
     """Give a matrix [O, C], its scales, and how it is stored."""
-    matrix = bytes_of(rng, (outputs, inputs), extreme, -127)
+    matrix = bytes_of(rng, (outputs, inputs), extreme, LEAST_WEIGHT)
     scales = scales_of(rng, 1 if single else outputs, inputs)
     stored = np.ascontiguousarray(matrix.T) if transposed else matrix
     quantized = Quantized(Weight.of(stored), Weight.of(scales), None, 1 if transposed else 0)
@@ -174,7 +178,7 @@ def test_the_longest_sums(sign):
     """As many products of the largest magnitude as fit 32 bits."""
     inputs = MOST_CHANNELS
     x = np.full((7, inputs), 127, np.int8)
-    matrix = np.full((9, inputs), 127 * sign, np.int8)
+    matrix = np.full((9, inputs), 127 if sign > 0 else LEAST_WEIGHT, np.int8)
     scales = np.full(9, 2.0**-24, np.float32)
     requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
     quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
@@ -182,7 +186,7 @@ def test_the_longest_sums(sign):
     operator.reshape(7, shared(2))
     got = run(operator, x, (7, 9), np.int8, 2)
     sums = (x.astype(np.int64) + 128) @ matrix.T.astype(np.int64)
-    assert np.abs(sums).min() > 2**31 - 255 * 127
+    assert np.abs(sums).min() >= inputs * 255 * 127
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
     longer = Quantized(
         Weight.of(np.zeros((1, inputs + 1), np.int8)), Weight.of(scales[:1]), None, 0
@@ -198,8 +202,8 @@ def test_the_longest_sums_to_float(inputs, zero):
     rng = np.random.default_rng(inputs)
     x = bytes_of(rng, (7, inputs), True)
     x[0], x[1] = -128, 127
-    matrix = bytes_of(rng, (40, inputs), True, -127)
-    matrix[:3], matrix[35:] = 127, -127
+    matrix = bytes_of(rng, (40, inputs), True, LEAST_WEIGHT)
+    matrix[:3], matrix[35:] = 127, LEAST_WEIGHT
     scales = scales_of(rng, 40, inputs)
     quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
     given = Quantization(0.5, zero)

@@ -19,6 +19,7 @@ from narrowpass_xnn_cpu.native.operators import (
     Quantization,
     Requantized,
     int8_choice,
+    quantized,
 )
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
@@ -94,12 +95,13 @@ def test_a_hit_reads_no_weights():
     assert second.counts.hits == 1
 
 
-def test_refusals():
+def test_refusals(monkeypatch):
     kernel, bias = weights_of(0, "")
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
     wrong = Quantized(
         Weight.of(np.full((4, 1, 1, 2), -128, np.int8)), Weight.of(np.ones(1, "f4")), None, 0
     )
+    monkeypatch.setattr(quantized, "LEAST_WEIGHT", -127)
     with pytest.raises(UnfitError, match="-128"):
         TiledConvolutionS8(wrong, None, Movement(), requantized)
     with pytest.raises(BackendError, match="groups"):

@@ -82,7 +82,7 @@ def test_rows_of_either_sign(unsigned):
 
 def test_what_the_operator_refuses():
     matrix = np.ones((4, 3), np.int8)
-    with pytest.raises(UnfitError, match="2 scales for 4 outputs"):
+    with pytest.raises(UnfitError, match="2 scales or zero points for 4 outputs"):
         FullyConnectedInt8(quantized(matrix, [1, 1]), None)
     odd = Quantized(Weight.of(matrix), Weight.of(np.ones(4, np.float16)), None, 0)
     with pytest.raises(UnfitError, match="scales are float16"):

@@ -134,7 +134,8 @@ class Limits:
 
     Attributes:
         activations: what their elements may be.
-        weights: what theirs may be; their zero point is 0.
+        weights: what theirs may be.
+        zero_points: whether weights may have zero points other than 0.
         smallest_scale: of anything.
         ratios: where ratios of scales must lie, by operator.
         same: operators whose operands and results must have the same scale and zero point.
@@ -143,6 +144,7 @@ class Limits:
 
     activations: Integers = Integers("int8", -128, 127)
     weights: Integers = Integers("int8", -LARGEST_WEIGHT, LARGEST_WEIGHT)
+    zero_points: bool = False
     smallest_scale: float = _TINY
     ratios: Mapping[str, Bound] = field(default_factory=dict)
     same: frozenset[str] = frozenset()
@@ -163,6 +165,7 @@ class Limits:
         return cls(
             _integers(constraints.get("activations", {}), plain.activations),
             _integers(constraints.get("weights", {}), plain.weights),
+            constraints.get("weights", {}).get("zero_point", 0) is None,
             max(float(constraints.get("smallest_scale", 0.0)), _TINY),
             {name: Bound(**given) for name, given in constraints.get("ratios", {}).items()},
             frozenset(constraints.get("same_quantization", ())),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import onnx_ir as ir
 
@@ -46,20 +46,38 @@ class RepairQuantized(Pass):
     that integers stand for stay the same. Sums of products, which were 32-bit integers, are rounded
     to float32: a result may differ by one step. What cannot be repaired without loss is left as it
     is, and the report says which limit it breaks, by how much. Inputs and outputs keep their types.
+
+    Attributes:
+        dynamic: what becomes of MatMulInteger and the like, whose activations are quantized at run
+            time: ``rows`` for float operators that read bytes, where the target quantizes each row
+            by its own range; ``keep`` to leave them as they are, for a target that computes them.
+        clamp_weights: whether integers of weights beyond what the target takes, such as -128, are
+            clamped where nothing else can be done. The report says how far that moves each weight.
     """
 
     name: ClassVar[str] = "repair-quantized"
+    dynamic: Literal["rows", "keep"] = "rows"
+    clamp_weights: bool = False
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Repair the model.
 
         Counters: ``repaired`` (nodes that were rewritten), ``int8`` (operators that keep all
-        limits), ``left`` (what stays float, with a warning each).
+        limits), ``left`` (what stays float). One warning says why, for all of them.
         """
         given: Mapping[str, Any] = (
             {} if ctx.target is None else ctx.target.quantization_constraints()
         )
-        run = _Run(model, Editor(model), Report(ctx, Opsets(model)), Limits.of(given), given)
+        report = Report(ctx, Opsets(model))
+        run = _Run(
+            model,
+            Editor(model),
+            report,
+            Limits.of(given),
+            given,
+            self.clamp_weights,
+            self.dynamic == "rows",
+        )
         run.read_forms()
         with inferred(model):
             run.store_constants()
@@ -67,6 +85,7 @@ class RepairQuantized(Pass):
             run.sign()
             run.settle()
             run.check()
+        report.warn()
         return PassResult(model, run.editor.modified)
 
 
@@ -93,6 +112,8 @@ class _Run:
     report: Report
     limits: Limits
     given: Mapping[str, Any]
+    clamp: bool
+    dynamic: bool
 
     def read_forms(self) -> None:
         """Write what is quantized by itself with Q/DQ."""
@@ -102,7 +123,7 @@ class _Run:
             if rewriting.is_microsoft_conversion(node):
                 self._tell(node, rewriting.rewrite_conversion(self.editor, node, version), "")
                 continue
-            product = dynamic.product_of(node, version)
+            product = dynamic.product_of(node, version) if self.dynamic else None
             if isinstance(product, dynamic.Product):
                 made = dynamic.rewrite(self.editor, product, rows)
                 self.report.repaired(made, f"{node.op_type} with Q/DQ")
@@ -147,7 +168,9 @@ class _Run:
             how = of_conversion(node)
             source = node.inputs[0]
             if isinstance(how, str):
-                if source is None or not is_node(source.producer(), "DynamicQuantizeLinear"):
+                if constant_tensor(source) is not None and not _feeds_integers(node):
+                    self.report.floating(node, how)  # weights alone: nobody meant to sum integers
+                elif source is None or not is_node(source.producer(), "DynamicQuantizeLinear"):
                     self.report.left(node, how)
             elif constant_tensor(source) is not None:
                 self._sign_constant(node, how)
@@ -242,7 +265,7 @@ class _Run:
 
     def _sign_constant(self, node: ir.Node, how: Quantization) -> None:
         if weights.is_weight(node):
-            done = weights.repair(self.editor, node, how, self.limits.weights)
+            done = weights.repair(self.editor, node, how, self.limits, clamp=self.clamp)
             if isinstance(done, str):
                 self.report.repaired(node, done)
             elif done is not None and not _feeds_integers(node):

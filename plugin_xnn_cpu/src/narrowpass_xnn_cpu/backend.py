@@ -40,8 +40,13 @@ class XnnCpuBackend(Backend):
         return {"isa": used} if used == detected else {"isa": used, "processor": detected}
 
     def default_pipeline(self, passes: Collection[str]) -> str:
-        """Give ``fold`` where it is installed."""
-        return "fold" if "fold" in passes else ""
+        """Give ``fold``, and ``repair-quantized`` for models that are quantized, if installed.
+
+        Operators whose activations are quantized at run time are left as they are: they are
+        computed exactly.
+        """
+        wanted = {"fold": "fold", "repair-quantized": "repair-quantized{dynamic=keep}"}
+        return ",".join(text for name, text in wanted.items() if name in passes)
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
         """Accept what has a kernel of ours, by the types and shapes that the node's values have."""
@@ -78,8 +83,9 @@ class XnnCpuBackend(Backend):
 
         An operator beyond them is computed with floats between its bytes, and `explain` says why.
 
-        - ``activations``, ``weights``: ``dtype`` and ``range`` (both ends taken); weights have the
-          ``zero_point`` 0 and one scale, or one for each index of the ``axis`` of outputs.
+        - ``activations``, ``weights``: ``dtype`` and ``range`` (both ends taken); weights have any
+          ``zero_point`` (None), and one scale and zero point, or one for each index of the ``axis``
+          of outputs. ConvTranspose takes the zero point 0 alone.
         - ``smallest_scale``: the least scale of anything; scales are finite.
         - ``ratios``: by ONNX operator, ``what`` of the scales must be at least ``low`` and less
           than ``high``. `input / output` holds for each input.

@@ -18,9 +18,9 @@ from narrowpass_xnn_cpu.native.operators.int8 import (
     SUM_RATIO,
 )
 from narrowpass_xnn_cpu.native.operators.quantized import (
+    LEAST_WEIGHT,
     MOST_CHANNELS,
     SMALLEST_SCALE,
-    WEIGHTS_RANGE,
 )
 
 
@@ -34,7 +34,12 @@ _SUM = _ratio("input / output", SUM_RATIO)
 
 _CONSTRAINTS: dict[str, Any] = {
     "activations": {"dtype": "int8", "range": (LOW, HIGH)},
-    "weights": {"dtype": "int8", "range": WEIGHTS_RANGE, "zero_point": 0, "axis": "output"},
+    "weights": {
+        "dtype": "int8",
+        "range": (LEAST_WEIGHT, HIGH),
+        "zero_point": None,
+        "axis": "output",
+    },
     "smallest_scale": SMALLEST_SCALE,
     "ratios": {
         "Conv": _PRODUCT,

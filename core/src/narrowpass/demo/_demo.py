@@ -177,9 +177,9 @@ def load_images() -> tuple[Array, Array]:
 def pipelines(backend: Backend, registry: Registry) -> list[str]:
     """Give the pipelines to show: the backend's default, then those whose passes are there."""
     installed = {*registry.passes, *registry.pipelines}
-    texts = [backend.default_pipeline(installed)]
-    texts += [text for text in PIPELINES if set(text.split(",")) <= installed]
-    return list(dict.fromkeys(texts))
+    first = backend.default_pipeline(installed)
+    texts = [text for text in PIPELINES if set(text.split(",")) <= installed]
+    return [first, *(text for text in texts if text and not f"{first},".startswith(f"{text},"))]
 
 
 def _resource(name: str) -> Any:

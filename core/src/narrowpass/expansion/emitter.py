@@ -173,7 +173,11 @@ class Emitter:
         if before is not None:
             return before[0]
         name = f"{self._label}/Constant_{len(self.nodes)}"
-        value = ir.Value(name=f"{name}:0")
+        value = ir.Value(
+            name=f"{name}:0",
+            shape=ir.Shape(array.shape),
+            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+        )
         attribute = ir.AttrTensor("value", ir.tensor(array, name=value.name))
         self.nodes.append(
             ir.Node("", "Constant", [], [attribute], outputs=[value], name=name, version=OPSET)

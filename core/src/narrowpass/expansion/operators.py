@@ -11,6 +11,7 @@ import onnx_ir as ir
 from narrowpass.expansion import (
     activations,
     attention,
+    bnb4,
     cache,
     classifiers,
     embedding,
@@ -19,7 +20,9 @@ from narrowpass.expansion import (
     norms,
     packed,
     products,
+    qlinear,
     quantized,
+    recurrent,
     rotary,
     tabular,
 )
@@ -27,6 +30,16 @@ from narrowpass.expansion.emitter import Emitter
 
 MICROSOFT = "com.microsoft"
 ML = classifiers.DOMAIN
+
+_POOL = (
+    "auto_pad",
+    "ceil_mode",
+    "count_include_pad",
+    "dilations",
+    "kernel_shape",
+    "pads",
+    "strides",
+)
 
 Write = Callable[[Emitter], Sequence[ir.Value | None]]
 """Writes the nodes, and gives a value for each output, None where nobody asks for one."""
@@ -48,11 +61,15 @@ class Rule:
 OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
     {
         ("", "Attention"): Rule(attention.onnx_attention, 23),
+        ("", "QLinearConv"): Rule(qlinear.convolution, 10),
+        ("", "QLinearMatMul"): Rule(qlinear.matmul, 10),
         ("", "RotaryEmbedding"): Rule(rotary.onnx_rotary, 23),
         ("", "SimplifiedLayerNormalization"): Rule(norms.simplified),
         ("", "Swish"): Rule(activations.swish, 24),
         (MICROSOFT, "Attention"): Rule(packed.attention),
         (MICROSOFT, "BiasGelu"): Rule(activations.bias_gelu),
+        (MICROSOFT, "DequantizeLinear"): Rule(qlinear.dequantize),
+        (MICROSOFT, "DynamicQuantizeLSTM"): Rule(recurrent.dynamic_lstm),
         (MICROSOFT, "DynamicQuantizeMatMul"): Rule(quantized.dynamic_product),
         (MICROSOFT, "EmbedLayerNormalization"): Rule(embedding.embed),
         (MICROSOFT, "FastGelu"): Rule(activations.fast_gelu),
@@ -62,9 +79,25 @@ OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
         (MICROSOFT, "GatherBlockQuantized"): Rule(quantized.gather),
         (MICROSOFT, "Gelu"): Rule(activations.gelu),
         (MICROSOFT, "GroupQueryAttention"): Rule(grouped.attention),
+        (MICROSOFT, "MatMulBnb4"): Rule(bnb4.product),
         (MICROSOFT, "MatMulIntegerToFloat"): Rule(quantized.integer_product),
         (MICROSOFT, "MatMulNBits"): Rule(quantized.product),
         (MICROSOFT, "MultiHeadAttention"): Rule(multi_head.attention),
+        (MICROSOFT, "QAttention"): Rule(packed.quantized_attention),
+        (MICROSOFT, "QEmbedLayerNormalization"): Rule(embedding.embed_quantized),
+        (MICROSOFT, "QGemm"): Rule(qlinear.gemm),
+        (MICROSOFT, "QLinearAdd"): Rule(qlinear.binary("Add")),
+        (MICROSOFT, "QLinearAveragePool"): Rule(qlinear.pool("AveragePool", *_POOL)),
+        (MICROSOFT, "QLinearConcat"): Rule(qlinear.concat),
+        (MICROSOFT, "QLinearConv"): Rule(qlinear.convolution),
+        (MICROSOFT, "QLinearGlobalAveragePool"): Rule(qlinear.pool("GlobalAveragePool")),
+        (MICROSOFT, "QLinearLeakyRelu"): Rule(qlinear.leaky_relu),
+        (MICROSOFT, "QLinearMul"): Rule(qlinear.binary("Mul")),
+        (MICROSOFT, "QLinearReduceMean"): Rule(qlinear.mean),
+        (MICROSOFT, "QLinearSigmoid"): Rule(qlinear.sigmoid),
+        (MICROSOFT, "QLinearSoftmax"): Rule(qlinear.softmax),
+        (MICROSOFT, "QLinearWhere"): Rule(qlinear.where),
+        (MICROSOFT, "QuantizeLinear"): Rule(qlinear.quantize),
         (MICROSOFT, "QuickGelu"): Rule(activations.quick_gelu),
         (MICROSOFT, "RotaryEmbedding"): Rule(rotary.contrib_rotary),
         (MICROSOFT, "SkipLayerNormalization"): Rule(norms.skip),

@@ -13,24 +13,46 @@ from narrowpass.expansion.scores import Heads, attend, join_heads, split_heads
 
 def attention(e: Emitter) -> Sequence[ir.Value | None]:
     """Write the product with all three matrices, its parts, and attention of them."""
+    e.refuse(past_sequence_length=6)
+    x, weights = e.required(0, "input"), e.required(1, "weights")
+    together = e.op("MatMul", x, weights)
+    bias = e.input(2)
+    if bias is not None:
+        together = e.op("Add", together, bias)
+    return _attended(e, together, e.dtype(x), e.input(3), e.input(4), e.input(5))
+
+
+def quantized_attention(e: Emitter) -> Sequence[ir.Value | None]:
+    """Write QAttention: the product of bytes, scaled to floats, and attention of its parts."""
+    x, weights = e.required(0, "input"), e.required(1, "weight")
+    made = e.op("MatMulInteger", x, weights, e.input(6), e.input(7))
+    scale = e.op("Mul", e.required(3, "input_scale"), e.required(4, "weight_scale"))
+    together = e.op("Mul", e.cast(made, ir.DataType.FLOAT), scale)
+    together = e.op("Add", together, e.required(2, "bias"))
+    return _attended(e, together, ir.DataType.FLOAT, e.input(5), e.input(8), None)
+
+
+def _attended(
+    e: Emitter,
+    together: ir.Value,
+    dtype: ir.DataType,
+    mask: ir.Value | None,
+    past: ir.Value | None,
+    bias: ir.Value | None,
+) -> Sequence[ir.Value | None]:
+    """Write attention of queries, keys and values that lie side by side."""
     for name in ("do_rotary", "past_present_share_buffer"):
         if e.get(name, 0):
             raise Unsupported(f"{name} is set")
-    e.refuse(past_sequence_length=6)
     heads = int(e.get("num_heads", 0))
     if heads <= 0:
         raise Unsupported("num_heads is not given")
     x, weights = e.required(0, "input"), e.required(1, "weights")
     e.rank(x, "input", 3)
-    dtype = e.dtype(x)
-    together = e.op("MatMul", x, weights)
-    bias = e.input(2)
-    if bias is not None:
-        together = e.op("Add", together, bias)
     sizes = _sizes(e, weights)
     parts = e.ops("Split", together, e.const(sizes), outputs=3, axis=-1)
     q, k, v = (split_heads(e, part, heads) for part in parts)
-    past, offset = e.input(4), None
+    offset = None
     rows = keys = e.dim(x, 1)
     if past is not None:
         e.rank(past, "past", 5)
@@ -41,7 +63,7 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
             for part in e.ops("Split", past, outputs=2, axis=0, num_outputs=2)
         ]
         k, v = (e.op("Concat", a, b, axis=2) for a, b in zip(before, (k, v), strict=True))
-    added = masks(e, rows, keys, offset, e.input(3), e.input(5), dtype)
+    added = masks(e, rows, keys, offset, mask, bias, dtype)
     scale = float(e.get("scale", 0.0))
     result, _ = attend(
         e,

@@ -121,12 +121,14 @@ def gather(e: Emitter) -> Sequence[ir.Value]:
         raise Unsupported(f"{columns} columns are not {blocks} blocks of {block}")
     dtype, depth = e.dtype(scales), len(e.dims(places))
     taken = e.op("Gather", data, places, axis=0)
+    taken = e.cast(taken, dtype)
     if bits == 4:
-        low = e.op("BitwiseAnd", taken, e.const(15, np.uint8))
-        high = e.op("BitShift", taken, e.const(4, np.uint8), direction="RIGHT")
+        # As floats, which have all of these numbers: backends have more kernels for them.
+        high = e.op("Floor", e.op("Mul", taken, e.const(1 / 16, dtype)))
+        low = e.op("Sub", taken, e.op("Mul", high, e.const(16, dtype)))
         taken = e.op("Concat", e.unsqueeze(low, -1), e.unsqueeze(high, -1), axis=-1)
     shape = [0] * depth
-    numbers = e.reshape(e.cast(taken, dtype), *shape, blocks, block)
+    numbers = e.reshape(taken, *shape, blocks, block)
     if zeros is None:
         zero = e.const(float(1 << (bits - 1)), dtype)
     else:

@@ -23,7 +23,7 @@ def problems(operator: Operator, limits: Limits) -> list[Violation | str]:
     for how in operator.results:
         as_fixed = fixed is not None and how.dtype.name.lower() == fixed.dtype
         found += [] if as_fixed else _activation("result", how, limits.activations)
-    found += _weight(operator, limits.weights)
+    found += _weight(operator, limits)
     if any(how.axis is not None for how in (*operator.operands, *operator.results)):
         return found
     inputs = [how.parameters for how in operator.operands]
@@ -68,7 +68,8 @@ def _activation(which: str, how: Quantization, allowed: Integers) -> list[Violat
     return []
 
 
-def _weight(operator: Operator, allowed: Integers) -> list[Violation | str]:
+def _weight(operator: Operator, limits: Limits) -> list[Violation | str]:
+    allowed = limits.weights
     how, tensor = operator.weight, constant_tensor(operator.integers)
     if how is None or tensor is None:
         return []
@@ -81,7 +82,7 @@ def _weight(operator: Operator, allowed: Integers) -> list[Violation | str]:
         int(integers.min(initial=middle)) - middle,
         int(integers.max(initial=middle)) - middle,
     )
-    if worst:
+    if worst and not limits.zero_points:
         found.append(Violation("zero point of the weight", worst, 0))
     elif least < allowed.low:
         found.append(Violation("integer of the weight", least, allowed.low))
@@ -92,11 +93,17 @@ def _weight(operator: Operator, allowed: Integers) -> list[Violation | str]:
     right = operator.channel_axis(integers.ndim)
     if how.axis is not None and how.axis != right:
         found.append(Violation("axis of the weight's scales", how.axis, right))
-    return [*found, *_headroom(operator, integers.shape)]
+    return [*found, *_headroom(operator, integers.shape, 255 if worst else 127)]
 
 
-def _headroom(operator: Operator, dims: tuple[int, ...]) -> list[Violation | str]:
-    """Tell whether sums could leave 32 bits: what they have at most, and the largest bias."""
+def _headroom(operator: Operator, dims: tuple[int, ...], largest: int) -> list[Violation | str]:
+    """Tell whether sums could leave 32 bits: what they have at most, and the largest bias.
+
+    Args:
+        operator: what sums.
+        dims: of its weight.
+        largest: magnitude of an integer of the weight, less its zero point.
+    """
     node = operator.node
     bias = 0.0
     value = node.inputs[2] if len(node.inputs) > 2 else None
@@ -105,5 +112,5 @@ def _headroom(operator: Operator, dims: tuple[int, ...]) -> list[Violation | str
         tensor = constant_tensor(producer.inputs[0])
         if tensor is not None:
             bias = float(np.abs(np.asarray(tensor.numpy(), np.float64)).max(initial=0))
-    total = bias + operator.terms(dims) * 127 * 128
+    total = bias + operator.terms(dims) * largest * 128
     return [Violation("largest sum of products", total, _SUM)] if total >= _SUM else []

@@ -1,4 +1,4 @@
-"""What the pass tells: a decision for each node, and one warning for each that is left."""
+"""What the pass reports: a decision for each node, and one warning for all that are left."""
 
 from __future__ import annotations
 
@@ -14,6 +14,31 @@ if TYPE_CHECKING:
     from narrowpass_int8_sym.limits import Violation
 
 
+_SHOWN = 4
+"""Reasons in the warning."""
+
+_FIXES = (
+    (
+        "integer of the weight",
+        "Build with repair-quantized{clamp-weights=true}, or quantize to [-127, 127]",
+    ),
+    ("zero point of the weight", "Quantize weights symmetrically, with int8 and the zero point 0"),
+    ("input * weight / output", "Calibrate anew: a scale of an output is out of proportion"),
+    ("smallest scale", "Calibrate on data for which no tensor is all zeros"),
+    ("largest sum of products", "Quantize with a smaller bias, or leave the operator in float"),
+)
+"""What helps, by how a reason begins."""
+
+
+def _fix(reason: str) -> str:
+    return next((fix for start, fix in _FIXES if reason.startswith(start)), "")
+
+
+def _named(nodes: list[str]) -> str:
+    """Name the first node of a reason, and count the others."""
+    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
+
+
 class Report:
     """Tells a context what becomes of nodes.
 
@@ -25,6 +50,7 @@ class Report:
     def __init__(self, ctx: Context, opsets: Opsets) -> None:
         self._ctx, self._opsets = ctx, opsets
         self._told: set[tuple[ir.Node, str]] = set()
+        self._causes: dict[str, list[str]] = {}
 
     def repaired(self, node: ir.Node, how: str) -> None:
         """Tell that a node was rewritten to the same in another form."""
@@ -62,11 +88,23 @@ class Report:
         self._told.add((node, reason))
         self._ctx.counters["left"] += 1
         self._decide(node, "float", by, reason, measured, limit)
+        self._causes.setdefault(reason, []).append(f"{node.op_type} {self._opsets.label(node)!r}")
+
+    def warn(self) -> None:
+        """Say once why operators stay float, the commonest reason first, and what helps."""
+        if not self._causes:
+            return
+        causes = sorted(self._causes.items(), key=lambda item: -len(item[1]))
+        shown = [f"{_named(nodes)}: {reason}" for reason, nodes in causes[:_SHOWN]]
+        if len(causes) > _SHOWN:
+            shown.append(f"and {len(causes) - _SHOWN} reasons more")
+        fixes = dict.fromkeys(fix for reason, _ in causes if (fix := _fix(reason)))
+        advice = "".join(f" {fix}." for fix in fixes)
         self._ctx.log.warning(
-            "repair-quantized: %s %r stays float: %s",
-            node.op_type,
-            self._opsets.label(node),
-            reason,
+            "repair-quantized: what the target does not take stays float. %s.%s "
+            "The report has all of them",
+            "; ".join(shown),
+            advice,
         )
 
     def _decide(

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass_int8_sym.limits import Integers, Violation
+from narrowpass_int8_sym.limits import Integers, Limits, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import (
     BYTES,
@@ -83,9 +83,9 @@ def transpose(editor: Editor, node: ir.Node) -> bool:
 
 
 def repair(
-    editor: Editor, node: ir.Node, how: Quantization, allowed: Integers
+    editor: Editor, node: ir.Node, how: Quantization, limits: Limits, *, clamp: bool = False
 ) -> str | Violation | None:
-    """Let a weight be signed bytes with the zero point 0.
+    """Let a weight be signed bytes with the zero point 0, or with those that are allowed.
 
     Integers less their zero point are the same numbers. Where one is beyond what is allowed and all
     of its channel are even, half of them at twice the scale are the same numbers, too.
@@ -94,7 +94,8 @@ def repair(
         editor: of the model.
         node: the DequantizeLinear of the weight.
         how: its quantization.
-        allowed: what integers may be.
+        limits: what integers and zero points may be.
+        clamp: whether integers beyond that are clamped, where nothing else can be done.
 
     Returns:
         What was done; a violation where it cannot be; None where there is nothing to do.
@@ -103,8 +104,10 @@ def repair(
     tensor = constant_tensor(source)
     if tensor is None or source is None or how.dtype not in BYTES:
         return None
-    integers = np.asarray(tensor.numpy())
+    integers, allowed = np.asarray(tensor.numpy()), limits.weights
     _, zero = how.along(integers)
+    if limits.zero_points and how.dtype == INT8 and integers.min(initial=0) >= allowed.low:
+        return None
     centered = integers.astype(np.int16) - zero.astype(np.int16)
     others = tuple(axis for axis in range(centered.ndim) if axis != how.axis)
     bounds = centered.min(axis=others, initial=0), centered.max(axis=others, initial=0)
@@ -117,6 +120,15 @@ def repair(
         halves = bounds[0] >= 2 * allowed.low, bounds[1] <= 2 * allowed.high
         fits = ~odd & halves[0] & halves[1] & np.isfinite(twice)
         if not fits[beyond].all() or _has_integer_bias(node):
+            if (
+                limits.zero_points
+                and how.dtype != INT8
+                and int(integers.min()) - 128 >= allowed.low
+            ):
+                shift(editor, node, how)
+                return "its weight is int8, 128 less, like its zero point"
+            if clamp and not how.signed.zero_point.any():
+                return _clamp(editor, node, centered, how, allowed)
             return _violation(how, bounds, allowed)
         half, _ = replace(how, scale=np.where(beyond, 2, 1)).along(integers)
         centered //= half.astype(np.int16)
@@ -125,6 +137,24 @@ def repair(
     _write(editor, node, centered.astype(np.int8), made)
     doing = "; half the integers at twice the scale, in some channels" if beyond.any() else ""
     return f"its weight is int8 with the zero point 0{doing}"
+
+
+def _clamp(
+    editor: Editor, node: ir.Node, centered: Array, how: Quantization, allowed: Integers
+) -> str:
+    """Clamp integers to what is allowed; say how far that moves the weight."""
+    clamped = np.clip(centered, allowed.low, allowed.high)
+    scale, _ = how.along(centered)
+    moved = (clamped - centered) * scale.astype(np.float64)
+    norm = float(np.linalg.norm(centered * scale.astype(np.float64)))
+    made = replace(how, zero_point=np.zeros_like(how.zero_point), dtype=INT8)
+    _write(editor, node, clamped.astype(np.int8), made)
+    count, relative = int(np.count_nonzero(moved)), float(np.linalg.norm(moved)) / norm
+    return (
+        f"{count} of {centered.size} integers of its weight are clamped to "
+        f"[{allowed.low}, {allowed.high}], which moves one by {np.abs(moved).max():.3g} at most, "
+        f"and the weight by {relative:.2g} of its norm"
+    )
 
 
 def shift(editor: Editor, node: ir.Node, how: Quantization) -> None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
-from narrowpass_xnn_cpu.host.quantization import dequantized
+from narrowpass_xnn_cpu.host.quantization import dequantized, quantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
@@ -141,6 +141,9 @@ def derive_constants(graph: ir.Graph, facts: Facts) -> None:
             if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
                 facts.derive(value, weight.reshape(*sizes))
             continue
+        if node.op_type == "QuantizeLinear":
+            _derive_quantized(node, value, facts)
+            continue
         if node.op_type == "DequantizeLinear":
             _derive_dequantized(node, value, facts)
             continue
@@ -189,6 +192,34 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     facts.derive(value, made)
 
 
+def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
+    """Tell of weights that are stored as float32 and quantized in the model, as by PyTorch."""
+    given, scale, zero = [*node.inputs, None][:3]
+    if given is None or facts.dtype(given) != ir.DataType.FLOAT:
+        return
+    if scale is None or facts.dtype(scale) != ir.DataType.FLOAT:
+        return
+    parameters = [item for item in (scale, zero) if item is not None]
+    dtype = facts.dtype(value)
+    if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return
+    if not all(facts.is_constant(item) for item in parameters):
+        return
+    if node.attributes.get_int("block_size", 0) or node.attributes.get_int("precision", 1) != 1:
+        return
+    axis, kind = node.attributes.get_int("axis", 1), dtype.numpy()
+    x, *others = (facts.stored(item) for item in (given, *parameters))
+
+    def elements(array: Array) -> Array:
+        zeros = others[1].array() if len(others) > 1 else None
+        return quantized(array, others[0].array(), zeros, axis, kind)
+
+    made = x.then("", elements, dtype=kind)
+    parts = [part.identity for part in (x, *others)]
+    identity = digest("quantize", axis, kind.name, *parts) if all(parts) else ""
+    facts.derive(value, dataclasses.replace(made, identity=identity))
+
+
 def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     """Tell of the first columns of a matrix: rows in blocks may be longer than is computed with."""
     given, bounds = node.inputs[0], [facts.constant(item) for item in node.inputs[1:]]
@@ -223,11 +254,18 @@ def _blocks_of(
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
     """Give integers and scales that a kernel may take as they are; None where none does."""
     rank = len(x.shape)
-    if x.dtype != np.int8 or scale.dtype != np.float32 or not rank:
+    if x.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or not rank:
         return None
+    if x.dtype == np.uint8:
+        x, zero = _signed(x), _signed(Weight.of(np.zeros(1, np.uint8)) if zero is None else zero)
     if scale.size == 1:
         return Quantized(x, scale, zero, 0)
     return Quantized(x, scale, zero, axis % rank) if -rank <= axis < rank else None
+
+
+def _signed(x: Weight) -> Weight:
+    """Give bytes from 0 to 255 less 128."""
+    return x.then("less 128", lambda a: (a ^ np.uint8(128)).view(np.int8), dtype=np.dtype(np.int8))
 
 
 def _inline(tensor: ir.TensorProtocol) -> Weight:

@@ -27,7 +27,7 @@ from narrowpass_xnn_cpu.lower import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.int8 import conversion, tables
+from narrowpass_xnn_cpu.lower.int8 import conversion, integers, tables
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.int8 import product as int8_product
@@ -48,6 +48,7 @@ FAMILIES = (
     int8_convolution,
     int8_elementwise,
     int8_product,
+    integers,
     join,
     layer_norm,
     linear,

@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.matching import (
     with_constant,
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
-from narrowpass_xnn_cpu.lower.patterns import attention, normalization, rotary
+from narrowpass_xnn_cpu.lower.patterns import attention, integers, normalization, rotary
 from narrowpass_xnn_cpu.lower.sums import with_sums
 
 Match = Callable[[ir.Node, Facts, int], "Group | None"]
@@ -216,8 +216,12 @@ def _scaled_rows(cast: ir.Node, facts: Facts, _version: int) -> Group | None:
     return Group("gather-s8", [table, rows, scales.inputs[0]], [gather, scales, cast, user])
 
 
+def _cast(node: ir.Node, facts: Facts, version: int) -> Group | None:
+    return _scaled_rows(node, facts, version) or integers.match(node, facts, version)
+
+
 _ANCHORS: dict[str, Match] = {
-    "Cast": _scaled_rows,
+    "Cast": _cast,
     "Erf": _gelu,
     "Tanh": _tanh_gelu,
     "HardSigmoid": _hard_swish,

@@ -38,6 +38,17 @@ def code() -> int:
     return TARGETS.index(TARGET)
 
 
+_RANGE_PART = 1 << 14
+"""Elements, at least, of which a thread takes the extremes at a time."""
+
+
+def dynamic_range(count: int, threads: int) -> tuple[Any, int]:
+    """Give the parameters of ``NP_DYNAMIC_RANGE`` for so many elements, and its scratch bytes."""
+    part = max(_RANGE_PART, -(-count // (4 * threads)))
+    parts = -(-count // part)
+    return extension().ffi.new("struct np_dynamic_range_params *", (count, part)), 8 * parts
+
+
 def copy(
     sizes: Sequence[int],
     in_strides: Sequence[int],

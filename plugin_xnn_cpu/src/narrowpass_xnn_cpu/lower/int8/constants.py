@@ -33,7 +33,7 @@ def bias_in_steps(
         UnfitError: sums of so many terms may not fit 32 bits. Making the elements raises it where
             that is so with the bias, or where these steps are too coarse for it.
     """
-    most = terms * 127 * 255
+    most = terms * 255 * (128 if kernel.zero is None or not kernel.zero.array().any() else 255)
     if most > _LARGEST:
         raise UnfitError(f"sums over {terms} terms may not fit 32 bits")
     if bias is None:

@@ -50,6 +50,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_winograd import (
     WinogradConvolutionS8,
     fits_winograd,
 )
+from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -65,6 +66,12 @@ def ours() -> bool:
     return isa.in_use(extension().lib) in {"avx2", "avx512vnni", "avx512bf16"}
 
 
+def _takes(matrix: Quantized, transposed: bool) -> bool:
+    """Tell whether our kernels multiply with a matrix: XNNPACK's take no zero points."""
+    outputs = matrix.integers.shape[1 if transposed else 0]
+    return ours() or zero_points(matrix, outputs) is not None
+
+
 def convolution_s8(
     kernel: Quantized,
     bias: Weight | None,
@@ -75,15 +82,17 @@ def convolution_s8(
     session: Session | None = None,
 ) -> AnyConvolutionS8:
     """Make a convolution of int8; see `ConvolutionS8`."""
-    multiplied = depthwise and kernel.integers.shape[-1] != movement.groups
-    if multiplied or not ours():
+    outputs = kernel.integers.shape[-1 if depthwise else 0]
+    multiplied = depthwise and outputs != movement.groups
+    shifted = zero_points(kernel, outputs) is not None
+    if multiplied or not (ours() or shifted):
         return ConvolutionS8(
             kernel, bias, movement, requantized, depthwise=depthwise, session=session
         )
     if depthwise:
         return TiledDepthwiseS8(kernel, bias, movement, requantized, session=session)
     quads = tiled.layout() is tiled.QUADS
-    fast = not quads and fits_winograd(kernel, movement)
+    fast = not quads and not shifted and fits_winograd(kernel, movement)
     kind = WinogradConvolutionS8 if fast else TiledConvolutionS8
     return kind(kernel, bias, movement, requantized, session=session)
 
@@ -97,7 +106,7 @@ def fully_connected_s8(
     session: Session | None = None,
 ) -> AnyFullyConnectedS8:
     """Make a product of int8 that gives int8; see `FullyConnectedS8`."""
-    kind = TiledFullyConnectedS8 if ours() else FullyConnectedS8
+    kind = TiledFullyConnectedS8 if _takes(matrix, transposed) else FullyConnectedS8
     return kind(matrix, bias, requantized, transposed=transposed, session=session)
 
 
@@ -111,7 +120,7 @@ def fully_connected_s8_f32(
     session: Session | None = None,
 ) -> AnyFullyConnectedS8F32:
     """Make a product of int8 that gives float32; see `FullyConnectedS8F32`."""
-    kind = TiledFullyConnectedS8F32 if ours() else FullyConnectedS8F32
+    kind = TiledFullyConnectedS8F32 if _takes(matrix, transposed) else FullyConnectedS8F32
     return kind(matrix, bias, given, limits, transposed=transposed, session=session)
 
 
@@ -124,7 +133,7 @@ def fully_connected_int8_rows(
     session: Session | None = None,
 ) -> AnyFullyConnectedInt8:
     """Make a product of rows that are quantized each by its range; see `FullyConnectedInt8`."""
-    if ours():
+    if _takes(matrix, transposed):
         return TiledFullyConnectedInt8(matrix, bias, limits, transposed=transposed, session=session)
     return FullyConnectedInt8(
         matrix, bias, limits, transposed=transposed, rows_too=True, session=session

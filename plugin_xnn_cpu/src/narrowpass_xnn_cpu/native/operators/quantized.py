@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import platform
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,11 @@ from narrowpass_xnn_cpu.weights.entry import Block
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
 
-WEIGHTS_RANGE = (-127, 127)
-"""Weights that XNNPACK's kernels are written for."""
+LEAST_WEIGHT = -128 if platform.machine().lower() in ("x86_64", "amd64") else -127
+"""The least weight that kernels multiply exactly.
+
+XNNPACK's kernels for x86, and ours, widen products to 32 bits. Some of those for ARM add two
+products of bytes in 16 bits, of which 2 · 128 · 128 is one too many."""
 
 SMALLEST_SCALE = 2.0**-126
 """The least normal float32: XNNPACK takes no smaller scale."""
@@ -38,8 +42,8 @@ class UnfitError(BackendError):
     """Constants that XNNPACK would compute wrongly with, and does not refuse."""
 
 
-MOST_CHANNELS = (2**31 - 1) // (255 * 127)
-"""Input channels up to which sums of quantized rows stay below 2³¹: 66,311."""
+MOST_CHANNELS = (2**31 - 1) // (255 * 128)
+"""Input channels up to which sums of quantized rows stay below 2³¹: 65,793."""
 
 
 class FullyConnectedInt8(Operator):
@@ -267,25 +271,26 @@ def _aligned(size: int) -> int:
 def checked_integers(weight: Weight) -> Weight:
     """Give integers that are looked at when they are made; of the same name.
 
-    Making them raises `UnfitError` where one is -128.
+    Making them raises `UnfitError` where one is -128 and kernels of this processor need -127.
     """
 
     def make() -> Array:
         array = np.ascontiguousarray(weight.make())
-        if array.size and array.min() < WEIGHTS_RANGE[0]:
+        if array.size and array.min() < LEAST_WEIGHT:
             raise UnfitError("a weight is -128")
         return array
 
     return dataclasses.replace(weight, make=make)
 
 
-def checked_scales(matrix: Quantized, outputs: int, axis: int) -> Weight:
+def checked_scales(matrix: Quantized, outputs: int, axis: int, *, zeros: bool = False) -> Weight:
     """Give a scale for each output; looked at, with the zero points, when they are made.
 
     Args:
         matrix: of weights.
         outputs: how many there are.
         axis: of the weights, along which they are.
+        zeros: whether zero points other than 0 are taken: by a kernel that corrects for them.
 
     Raises:
         UnfitError: scales of another type or number, or along another axis.
@@ -293,13 +298,14 @@ def checked_scales(matrix: Quantized, outputs: int, axis: int) -> Weight:
     scale, zero = matrix.scale, matrix.zero
     if scale.dtype != np.float32:
         raise UnfitError(f"its scales are {scale.dtype.name}")
-    if scale.size not in (1, outputs) or (zero is not None and zero.size not in (1, scale.size)):
-        raise UnfitError(f"it has {scale.size} scales for {outputs} outputs")
-    if scale.size != 1 and matrix.axis != axis:
+    counts = {scale.size} if zero is None else {scale.size, zero.size}
+    if not counts <= {1, outputs}:
+        raise UnfitError(f"it has {max(counts)} scales or zero points for {outputs} outputs")
+    if counts != {1} and matrix.axis != axis:
         raise UnfitError("its scales are of its input channels")
 
     def make() -> Array:
-        if zero is not None and zero.array().any():
+        if not zeros and zero is not None and zero.array().any():
             raise UnfitError("a zero point is not 0")
         array = scale.array().reshape(-1)
         if not (np.isfinite(array) & (array >= SMALLEST_SCALE)).all():

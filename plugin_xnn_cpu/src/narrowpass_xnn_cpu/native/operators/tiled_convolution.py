@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
+from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8 import Requantized
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, Windows, reaches
+from narrowpass_xnn_cpu.native.operators.zero_points import in_panels, zero_points
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.session import Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 
@@ -30,6 +34,8 @@ class TiledConvolutionS8(TiledWindowsS8):
     """
 
     call = "NP_INT8_CONVOLUTION"
+    _to = 0
+    """What comes of it: NP_INT8_OUT_*."""
 
     def __init__(
         self,
@@ -44,6 +50,10 @@ class TiledConvolutionS8(TiledWindowsS8):
         self._windows = windows = Windows.of(kernel.integers.shape, movement)
         self.channels, self.outputs = windows.channels, windows.outputs
         self._layout = tiled.layout()
+        self._zeros = zeros = zero_points(kernel, windows.outputs)
+        self._panel_zeros = (
+            None if zeros is None else in_panels(zeros, movement.groups, self._layout)
+        )
         self._sum: SumS8 | None = None
         self.can_be_raised = self._layout is tiled.QUADS
         runs, run_length = windows.runs
@@ -103,6 +113,8 @@ class TiledConvolutionS8(TiledWindowsS8):
         elements = tiled.checked_elements(rows * wide_width * channels + layout.group - 1)
         copied = 0 if in_place else layout.element * elements
         scratch = windows.scratch(copied, band * out_width)
+        if self._panel_zeros is not None or self._to:
+            scratch |= self._rows_scratch(scratch["thread_scratch"], band * out_width)
         self.workspace = pool.threads * scratch["thread_scratch"]
         given = {
             **windows.params((batch, height, width, channels), (out_height, out_width)),
@@ -120,9 +132,73 @@ class TiledConvolutionS8(TiledWindowsS8):
             "other_raised": self.other_raised,
             "in_place": in_place,
             **self._requantization(),
+            **self._output(),
         }
+        if self._panel_zeros is not None:
+            given["weight_zeros"] = pointer(self._ffi, self._panel_zeros)
+            given["zeros_stride"] = self._panel_zeros.shape[1]
         if self._sum is not None:
             s = self._sum
             given |= {"adds": 1, "sum": (s.own, s.other, s.bias, s.shift, s.zero, *s.limits)}
         self.params = self._ffi.new("struct np_int8_convolution_params *", given)
         return out
+
+    def _output(self) -> dict[str, Any]:
+        """Give the parameters that say what comes of accumulators, beside those of int8."""
+        return {"to": self._to}
+
+    @staticmethod
+    def _rows_scratch(start: int, count: int) -> dict[str, int]:
+        """Give where the sums, scales and zeros of `count` windows lie in scratch memory."""
+        size = tiled.line(4 * count)
+        names = "sums_offset", "scales_offset", "zeros_offset", "thread_scratch"
+        return {name: start + index * size for index, name in enumerate(names)}
+
+
+class TiledConvolutionAtRun(TiledConvolutionS8):
+    """A convolution of int8 that gives float32, or the int32 accumulators.
+
+    Scale and zero point of the image are the second and third input of the step, one number each; 1
+    and `zero_point` where they are left out.
+
+    Args:
+        kernel: int8 [O, KH, KW, C / groups]; scales and zero points of axis 0.
+        bias: float32 [O], or None.
+        movement: of the window; its limits are not used.
+        raw: whether the accumulators are given, which no scale has part in.
+        zero_point: of the image, as int8, where the step has no third input.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        UnfitError: constants that cannot be computed with exactly.
+        BackendError: what is not valid otherwise.
+    """
+
+    _bias_dtype = "float32"
+
+    def __init__(
+        self,
+        kernel: Quantized,
+        bias: Weight | None,
+        movement: Movement,
+        *,
+        raw: bool = False,
+        zero_point: int = 0,
+        session: Session | None = None,
+    ) -> None:
+        lib = extension().lib
+        self._to = int(lib.NP_INT8_OUT_INT32 if raw else lib.NP_INT8_OUT_FLOAT)
+        nothing = Requantized(Quantization(1.0, zero_point), Quantization(1.0, 0))
+        super().__init__(kernel, bias, movement, nothing, session=session)
+        self.can_be_raised = False
+
+    @property
+    def takes_sum(self) -> bool:
+        """No sum is taken: the output is not int8."""
+        return False
+
+    def _factors(self, scales: Weight) -> Weight:
+        return scales
+
+    def _output(self) -> dict[str, Any]:
+        return {"to": self._to, "float_low": -math.inf, "float_high": math.inf}

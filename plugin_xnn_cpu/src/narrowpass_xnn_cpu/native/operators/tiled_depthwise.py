@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
@@ -11,8 +12,9 @@ from narrowpass_xnn_cpu.native.operators.base import Shape, checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
 from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, reaches, sizes_of
+from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.session import Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 _BLOCK_BYTES = 1 << 15
@@ -51,7 +53,9 @@ class TiledDepthwiseS8(TiledWindowsS8):
             raise BackendError(f"{channels} channels are not {movement.groups} groups of one")
         self.channels = self.outputs = channels
         self._window = height, width
-        self._quads = self.can_be_raised = tiled.layout() is tiled.QUADS
+        self._zeros = zeros = zero_points(kernel, channels)
+        # Pairs are of int16, which have room for weights without their zero point.
+        self._quads = self.can_be_raised = tiled.layout() is tiled.QUADS and zeros is None
         lib = self._lib
         packed_size = lib.np_int8_depthwise_packed_size
         pack = lib.np_int8_pack_depthwise
@@ -61,9 +65,12 @@ class TiledDepthwiseS8(TiledWindowsS8):
             pack = lib.np_int8_quads_pack_depthwise
             self.call = "NP_INT8_QUAD_DEPTHWISE"
         sizes = channels, height, width
+        if not self._quads:
+            taken = self._ffi.NULL if zeros is None else pointer(self._ffi, zeros)
+            pack = functools.partial(_pack_pairs, pack, taken)
         self._pack_windows(
             session,
-            sizes,
+            sizes if zeros is None else (*sizes, zeros.tobytes().hex()),
             kernel,
             bias,
             height * width,
@@ -137,3 +144,8 @@ class TiledDepthwiseS8(TiledWindowsS8):
         raised = {"in_raised": self.in_raised, "out_raised": self.out_raised}
         found = {**given, **raised, "band": band, "bands": bands, "thread_scratch": scratch}
         self.params = self._ffi.new("struct np_int8_quad_depthwise_params *", found)
+
+
+def _pack_pairs(pack: Callable[..., None], zeros: Any, *given: Any) -> None:
+    """Pack weights of pairs, less their zero points."""
+    pack(*given[:-1], zeros, given[-1])

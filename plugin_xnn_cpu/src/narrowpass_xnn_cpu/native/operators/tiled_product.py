@@ -18,8 +18,13 @@ from narrowpass_xnn_cpu.native.operators.few_rows import divided
 from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import checked_integers, checked_scales
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native.operators.zero_points import (
+    check_terms,
+    in_panels,
+    zero_points,
+)
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.session import Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 
@@ -64,7 +69,10 @@ class _ToFloat(tiled.Tiled):
     """Rows times a constant matrix of int8, as float32."""
 
     call = "NP_INT8_PRODUCT"
-    _from: str
+    _at_run = False
+    """Whether rows are of int8 whose scale and zero point are inputs of the step."""
+    _raw = False
+    """Whether accumulators are given as they are."""
 
     def __init__(
         self,
@@ -78,13 +86,16 @@ class _ToFloat(tiled.Tiled):
         super().__init__()
         matrix = _upright(matrix, transposed)
         outputs, inputs = matrix.integers.shape
-        tiled.checked_sums(inputs, "channels")
+        self._zeros = zeros = zero_points(matrix, outputs)
+        check_terms(inputs, "channels", zeros)
         self._limits = checked_range(limits)
         self._given = given
-        integers, scales = checked_integers(matrix.integers), checked_scales(matrix, outputs, 0)
+        integers = checked_integers(matrix.integers)
+        scales = checked_scales(matrix, outputs, 0, zeros=zeros is not None)
         checked_weights(integers, bias, outputs, "int8", "float32")
         self.channels, self.outputs = inputs, outputs
         self._layout = tiled.layout()
+        self._panel_zeros = None if zeros is None else in_panels(zeros, 1, self._layout)
         sizes = 1, outputs, 1, inputs
         packed_size, pack = tiled.packers(self._layout)
         self._pack_own(
@@ -110,15 +121,15 @@ class _ToFloat(tiled.Tiled):
             each, parts = divided(-(-self.outputs // layout.columns), pool.threads)
             columns = each * layout.columns
         given = self._given
-        copied = 0 if given is None else band * wide
+        copied = 0 if given is None and not self._at_run else band * wide
         tiled.checked_elements(band * given_bytes)
         pixels = tiled.line(layout.element * copied)
         scales = pixels + tiled.line(4 * band)
         zeros = scales + tiled.line(4 * band)
-        scratch = zeros + tiled.line(4 * band)
+        sums = zeros + tiled.line(4 * band)
+        scratch = sums + tiled.line(4 * band)
         self.workspace = pool.threads * scratch
         low, high = map(tiled.float32, self._limits)
-        lib = self._lib
         fields = {
             "packed": self._packed_weights,
             "rows": rows,
@@ -128,7 +139,7 @@ class _ToFloat(tiled.Tiled):
             "parts": parts,
             "part_columns": columns,
             "row_bytes": given_bytes,
-            "from": lib.NP_INT8_ROWS_QUANTIZED if given is None else lib.NP_INT8_ROWS_INT8,
+            "from": self._source(),
             "in_zero": 0 if given is None else given.zero_point,
             "in_scale": 1.0 if given is None else given.scale,
             "low": low,
@@ -138,10 +149,21 @@ class _ToFloat(tiled.Tiled):
             "pixels_offset": pixels,
             "scales_offset": scales,
             "zeros_offset": zeros,
+            "sums_offset": sums,
             "thread_scratch": scratch,
+            "raw": self._raw,
         }
+        if self._panel_zeros is not None:
+            fields["weight_zeros"] = pointer(self._ffi, self._panel_zeros)
         self.params = self._ffi.new("struct np_int8_product_params *", fields)
         return self.params
+
+    def _source(self) -> int:
+        """Give what rows are, as ``NP_INT8_ROWS_*``."""
+        lib = self._lib
+        if self._at_run:
+            return int(lib.NP_INT8_ROWS_AT_RUN)
+        return int(lib.NP_INT8_ROWS_QUANTIZED if self._given is None else lib.NP_INT8_ROWS_INT8)
 
 
 def row_bytes(channels: int, layout: tiled.Layout) -> int:
@@ -218,6 +240,39 @@ class TiledFullyConnectedInt8(_ToFloat):
         session: Session | None = None,
     ) -> None:
         super().__init__(matrix, bias, limits, transposed, None, session)
+
+
+class TiledFullyConnectedAtRun(_ToFloat):
+    """Rows of int8 times a constant matrix of int8, as float32 or the int32 accumulators.
+
+    Scale and zero point of the rows are the second and third input of the step, one number each; 1
+    and 0 where they are left out.
+
+    Args:
+        matrix: [O, C]; scales and zero points of the outputs.
+        bias: float32 [O], or None.
+        raw: whether the accumulators are given, which no scale has part in.
+        zero_point: of the rows, as int8, where the step has no third input.
+        session: of the weights cache; None to pack for this operator alone.
+
+    Raises:
+        UnfitError: constants that cannot be computed with exactly.
+        BackendError: what is not valid otherwise.
+    """
+
+    _at_run = True
+
+    def __init__(
+        self,
+        matrix: Quantized,
+        bias: Weight | None,
+        *,
+        raw: bool = False,
+        zero_point: int = 0,
+        session: Session | None = None,
+    ) -> None:
+        self._raw = raw
+        super().__init__(matrix, bias, UNBOUNDED, False, Quantization(1.0, zero_point), session)
 
 
 def _upright(matrix: Quantized, transposed: bool) -> Quantized:

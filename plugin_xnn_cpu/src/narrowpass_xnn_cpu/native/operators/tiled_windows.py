@@ -18,8 +18,9 @@ from narrowpass_xnn_cpu.native.operators.base import (
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import checked_integers, checked_scales
+from narrowpass_xnn_cpu.native.operators.zero_points import check_terms
 from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,9 @@ class TiledWindowsS8(tiled.Tiled):
     in_raised = False
     out_raised = False
     other_raised = False
+    _bias_dtype = "int32"
+    _zeros: Array | None = None
+    """Zero points of the weights, where the kernel takes such."""
 
     def __init__(self, movement: Movement, requantized: Requantized) -> None:
         super().__init__()
@@ -164,12 +168,15 @@ class TiledWindowsS8(tiled.Tiled):
         Raises:
             UnfitError: constants that cannot be computed with exactly.
         """
-        tiled.checked_sums(terms, "weights")
+        check_terms(terms, "weights", self._zeros)
         integers = checked_integers(kernel.integers)
-        scales = checked_scales(kernel, self.outputs, axis)
-        checked_weights(integers, bias, self.outputs, "int8", "int32")
-        factors = tiled.requantizing(scales, self._requantized)
-        self._pack_own(session, parameters, integers, bias, factors, size, write)
+        scales = checked_scales(kernel, self.outputs, axis, zeros=self._zeros is not None)
+        checked_weights(integers, bias, self.outputs, "int8", self._bias_dtype)
+        self._pack_own(session, parameters, integers, bias, self._factors(scales), size, write)
+
+    def _factors(self, scales: Weight) -> Weight:
+        """Give what accumulators are multiplied by, from the scales of the weights."""
+        return tiled.requantizing(scales, self._requantized)
 
     def _image(
         self, shape: Sequence[int], window: tuple[int, int]

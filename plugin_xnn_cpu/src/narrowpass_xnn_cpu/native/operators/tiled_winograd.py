@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 _ELEMENTS = 16
 """Of a transformed tile: NP_INT8_TILE."""
-_MOST_CHANNELS = (1 << 29) // (9 * 255 * 127)
+_MOST_CHANNELS = (1 << 29) // (9 * 255 * 128)
 """Four times the sums, which come before them, fit 32 bits: 1842 channels."""
 _BLOCK_BYTES = 100_000
 """Of transformed tiles; beside a panel of weights they stay in the second cache."""

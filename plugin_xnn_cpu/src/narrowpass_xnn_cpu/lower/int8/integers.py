@@ -1,0 +1,329 @@
+"""Operators on integers: what DynamicQuantizeLinear makes, and what multiplies that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.host.quantization import dequantized
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.int8.values import BYTES
+from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.operators import Movement
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionAtRun
+from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedAtRun
+from narrowpass_xnn_cpu.native.operators.zero_points import MOST_TERMS
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
+
+
+class DynamicRange(Step):
+    """How a tensor is quantized by its own range: a float32 scale, and a zero point behind it."""
+
+    kernel = "range"
+
+    def __init__(self, given: Slot) -> None:
+        super().__init__([given], Slot(f"{given.name} (range)", np.dtype(np.float32)))
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        params, workspace = kernels.dynamic_range(elements(shapes[0]), sizing.pool.threads)
+        return Run((2,), "NP_DYNAMIC_RANGE", params=params, workspace=workspace)
+
+
+class OfRange(Step):
+    """The scale or the zero point of a `DynamicRange`: never a copy."""
+
+    kernel = "view"
+
+    def __init__(self, given: Slot, output: Slot, offset: int) -> None:
+        super().__init__([given], output)
+        self._offset = offset
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        return Run((), view=self._offset)
+
+
+class DynamicQuantize(Step):
+    """Floats to bytes by a scale and a zero point that are computed."""
+
+    kernel = "quantize"
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape = shapes[0]
+        params, _ = kernels.dynamic_range(elements(shape), 1)
+        return Run(shape, "NP_DYNAMIC_QUANTIZE" if elements(shape) else "", params=params)
+
+
+class DynamicDequantize(Step):
+    """Bytes to floats by a scale and a zero point that are computed."""
+
+    kernel = "dequantize"
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape = shapes[0]
+        _check_single(shapes[1:])
+        params, _ = kernels.dynamic_range(elements(shape), 1)
+        return Run(shape, "NP_DYNAMIC_DEQUANTIZE" if elements(shape) else "", params=params)
+
+
+@lowers("DynamicQuantizeLinear", check=needs_floats)
+def _dynamic_quantize(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    perm = builder.layout(given)
+    slot = builder.at(given, perm)
+    found = builder.emit(DynamicRange(slot))
+    parts = []
+    for value, dtype, offset in ((op.outputs[1], np.float32, 0), (op.outputs[2], np.int8, 4)):
+        part = Slot(value.name or "", np.dtype(dtype))
+        parts.append(builder.emit(OfRange(found, part, offset), value, ()))
+    step = DynamicQuantize([slot, *parts], builder.new(op.output))
+    builder.emit(step, op.output, perm)
+
+
+class IntegerProduct(Step):
+    """Rows of bytes, of any number of leading axes, times a constant matrix of bytes."""
+
+    def __init__(
+        self, slots: Sequence[Slot], output: Slot, operator: TiledFullyConnectedAtRun
+    ) -> None:
+        super().__init__(slots, output)
+        self.kernel = "fully connected int8"
+        self._operator = operator
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape, operator = shapes[0], self._operator
+        _check_single(shapes[1:])
+        if not shape or shape[-1] != operator.channels:
+            raise BackendError(f"rows of {list(shape)} do not fit a matrix for {operator.channels}")
+        result = (*shape[:-1], operator.outputs)
+        rows = elements(shape[:-1])
+        if not rows:
+            return Run(result)
+        params = operator.reshape(rows, sizing.pool)
+        return Run(result, operator.call, operator, params)
+
+
+class IntegerConvolution(Step):
+    """A convolution of bytes over images, or over lines as images of height 1."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        output: Slot,
+        operator: TiledConvolutionAtRun,
+        window: Window,
+    ) -> None:
+        super().__init__(slots, output)
+        self.kernel = "convolution int8"
+        self._operator, self._window = operator, window
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        shape, operator = shapes[0], self._operator
+        _check_single(shapes[1:])
+        image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
+        self._window.check(image)
+        height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+        if height < 1 or width < 1:
+            raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
+        line = (image[0], width, operator.outputs)
+        result = (image[0], height, width, operator.outputs) if len(shape) == 4 else line
+        return Run(result, operator.call if image[0] else "", operator, operator.params)
+
+
+def _check_single(shapes: Sequence[Shape]) -> None:
+    for shape in shapes:
+        if elements(shape) != 1:
+            raise BackendError(f"a scale or zero point of {list(shape)} is not one number")
+
+
+def _check(op: Op, facts: Facts) -> str | None:
+    reason = needs(op.required(0), facts, *BYTES)
+    weight = op.required(1)
+    if reason:
+        return reason
+    if not facts.is_constant(weight) or facts.dtype(weight) not in BYTES:
+        return "its weight is computed"
+    rank, dims = facts.rank(weight), facts.dims(weight) or ()
+    if 0 in dims:
+        return "its weight is empty"
+    if op.kind in ("MatMulInteger", "matmul-integer"):
+        if rank != 2 or not facts.rank(op.input(0)):
+            return "its operands are no rows and no matrix"
+        count, terms = dims[1], dims[0]
+    else:
+        if rank not in CHANNELS_LAST:
+            return f"its window has {(rank or 2) - 2} dimensions; the kernel is for one or two"
+        count = dims[0]
+        terms = math.prod(size for size in dims[1:] if isinstance(size, int))
+    if isinstance(terms, int) and terms > MOST_TERMS:
+        return f"sums over {terms} terms may not fit 32 bits"
+    zero = op.input(3)
+    if zero is not None and not facts.is_constant(zero):
+        return "the zero point of its weight is computed"
+    if zero is not None and facts.weight(zero).size not in (1, count):
+        return "the zero points of its weight are not of its outputs"
+    return _check_given_zero(op.input(2), facts)
+
+
+def _check_given_zero(zero: ir.Value | None, facts: Facts) -> str | None:
+    if zero is None or facts.scalar(zero) is not None:
+        return None
+    if facts.dtype(zero) not in BYTES or facts.dims(zero) not in ((), (1,)):
+        return "the zero point of its rows is not one number"
+    return None
+
+
+def _stored(op: Op, facts: Facts, scale: Weight) -> Quantized:
+    """Give the weight as signed bytes, with a zero point where it has one."""
+    integers, zero = facts.stored(op.required(1)), op.input(3)
+    zeros = None if zero is None else facts.stored(zero)
+    if integers.dtype == np.uint8:
+        unsigned = Weight.of(np.zeros(1, np.uint8), digest("zero of uint8"))
+        integers, zeros = _signed(integers), _signed(unsigned if zeros is None else zeros)
+    if zeros is not None:
+        zeros = zeros.reshape(zeros.size)
+    return Quantized(integers, scale, zeros, 0)
+
+
+def _signed(x: Weight) -> Weight:
+    return x.then("less 128", lambda a: (a ^ np.uint8(128)).view(np.int8), dtype=np.dtype(np.int8))
+
+
+def _scale(op: Op, facts: Facts) -> Weight:
+    value = op.input(5)
+    if value is None:
+        return Weight.of(np.ones(1, np.float32), digest("one"))
+    weight = facts.stored(value)
+    return weight.reshape(weight.size)
+
+
+def _bias(op: Op, facts: Facts, outputs: int) -> Weight | None:
+    value = op.input(6)
+    if value is None:
+        return None
+    weight = facts.stored(value)
+    flat = weight.reshape(weight.size)
+    if flat.size == outputs:
+        return flat
+    return flat.then(f"repeat {outputs}", lambda x: np.repeat(x, outputs), [outputs])
+
+
+def _given(op: Op, builder: Builder) -> tuple[list[Slot], int]:
+    """Give the slots of scale and zero point, and the zero point as int8 where it is constant."""
+    facts, scale, zero = builder.facts, op.input(4), op.input(2)
+    unsigned = facts.dtype(op.required(0)) == ir.DataType.UINT8
+    constant = 0.0 if zero is None else facts.scalar(zero)
+    if scale is None and constant is not None:
+        return [], int(constant) - 128 * unsigned
+    one = np.ones(1, np.float32)
+    slots = [builder.constant_slot("one", one) if scale is None else builder.at(scale)]
+    if constant is None and zero is not None:
+        return [*slots, builder.at(zero)], 0
+    return slots, int(constant or 0) - 128 * unsigned
+
+
+@lowers("MatMulInteger", "matmul-integer", check=_check)
+def _product(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    scale = _scale(op, facts)
+    matrix = _stored(op, facts, scale)
+    outputs = matrix.integers.shape[1]
+    integers = matrix.integers.transpose(1, 0)
+    upright = Quantized(integers, matrix.scale, matrix.zero, 0)
+    slots, zero = _given(op, builder)
+    operator = TiledFullyConnectedAtRun(
+        upright,
+        _bias(op, facts, outputs),
+        raw=op.kind == "MatMulInteger",
+        zero_point=zero,
+        session=builder.session,
+    )
+    step = IntegerProduct([builder.at(op.required(0)), *slots], builder.new(op.output), operator)
+    builder.emit(step, op.output, identity(builder.rank(op.output)))
+
+
+def _depthwise(op: Op, builder: Builder) -> None:
+    """Lower a depthwise convolution to float32 as one of floats, which has a kernel that is fast.
+
+    Integers and their few sums are exact in float32; scales are multiplied before, and not after.
+    """
+    facts, given = builder.facts, op.required(0)
+    perm = CHANNELS_LAST[builder.rank(given)]
+    slots, zero = _given(op, builder)
+    if len(slots) < 2:
+        one = np.ones(1, np.float32)
+        slots = [*slots, builder.constant_slot("one", one)][:1]
+        slots.append(builder.constant_slot("zero", np.array([zero], np.int8)))
+    real = ir.Value(name=f"{given.name} (real)", shape=given.shape, type=_FLOAT)
+    step = DynamicDequantize([builder.at(given, perm), *slots], builder.new(real))
+    builder.emit(step, real, perm)
+    stored, zeros = facts.stored(op.required(1)), op.input(3)
+    zero_weight = None if zeros is None else facts.stored(zeros)
+    scale = _scale(op, facts)
+
+    def numbers(array: Any) -> Any:
+        taken = None if zero_weight is None else zero_weight.array().reshape(-1)
+        return dequantized(array, scale.array(), taken, 0)
+
+    weight = ir.Value(name=f"{op.required(1).name} (real)", type=_FLOAT)
+    weight.shape = ir.Shape(stored.shape)
+    facts.derive(weight, stored.then("", numbers, dtype=np.dtype(np.float32)))
+    inputs: list[ir.Value | None] = [real, weight]
+    bias = _bias(op, facts, stored.shape[0])
+    if bias is not None:
+        added = ir.Value(name=f"{op.output.name} (bias)", shape=ir.Shape(bias.shape), type=_FLOAT)
+        facts.derive(added, bias)
+        inputs.append(added)
+    conv = Op("Conv", inputs, op.outputs, op.attributes, op.version, op.nodes)
+    RULES["Conv"].lower(conv, builder)
+
+
+_FLOAT = ir.TensorType(ir.DataType.FLOAT)
+
+
+@lowers("ConvInteger", "conv-integer", check=_check)
+def _convolution(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    if (
+        op.kind == "conv-integer"
+        and op.get("group", 1) > 1
+        and facts.weight(op.required(1)).shape[1] == 1
+    ):
+        _depthwise(op, builder)
+        return
+    weight = _stored(op, facts, _scale(op, facts))
+    shape = weight.integers.shape
+    dims = facts.dims(op.input(0))
+    window = Window.of(op, shape[2:], None if dims is None else dims[2:])
+    outputs, per_group = shape[:2]
+    image = weight.integers.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1)
+    kernel = Quantized(image, weight.scale, weight.zero, 0)
+    slots, zero = _given(op, builder)
+    movement = Movement(window.pads, window.strides, window.dilations, op.get("group", 1))
+    operator = TiledConvolutionAtRun(
+        kernel,
+        _bias(op, facts, outputs),
+        movement,
+        raw=op.kind == "ConvInteger",
+        zero_point=zero,
+        session=builder.session,
+    )
+    perm = CHANNELS_LAST[len(shape)]
+    given: Any = [builder.at(op.required(0), perm), *slots]
+    builder.emit(
+        IntegerConvolution(given, builder.new(op.output), operator, window), op.output, perm
+    )
