@@ -1,0 +1,40 @@
+"""The models of the gallery by name, each made or fetched when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model.
+
+    Attributes:
+        name: what tables call it.
+        group: ``package``, ``transformers``, ``torch`` or a form of quantization.
+        make: writes the file, if it is not there, and gives its path.
+        sizes: of dimensions that are not fixed, by the dimension's name, or by ``input.axis``.
+        values: feeds that are not drawn, by name.
+    """
+
+    name: str
+    group: str
+    make: Callable[[Path], Path]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, Array] = field(default_factory=dict)
+
+
+def collect() -> list[Model]:
+    """Give all models that can be made with what is installed."""
+    from gallery import architectures, nets, packages, quantized
+
+    plain = [*packages.models(), *architectures.models(), *nets.models()]
+    return [*plain, *quantized.models(plain)]
