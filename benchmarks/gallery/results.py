@@ -8,8 +8,7 @@ from html import escape
 from typing import Any
 
 _HEAD = (
-    "| model | numpy / evaluator | ms | onnxruntime, ms | ratio | OpenVINO | error "
-    "| onnxruntime's | right |",
+    "| model | numpy / evaluator | ms | onnxruntime | ratio | OpenVINO | error | its own | right |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 
