@@ -2,7 +2,8 @@
 
 Models come from wheels of the package index, from two layers of architectures of
 ``transformers``, and from small networks of torch; and each again as onnxruntime's tools quantize
-it. Wheels, exported files and results stay in ``~/.cache/narrowpass-gallery``; what is there is not measured again::
+it. Wheels, exported files and results stay in ``~/.cache/narrowpass-gallery``; what is there is not
+measured again::
 
     python benchmarks/any_model.py --list
     python benchmarks/any_model.py --only 'silero*' --threads 1 --rounds 3

@@ -60,9 +60,10 @@ def figure(rows: Sequence[dict[str, Any]]) -> str:
     height, left, width = 18, 280, 520
     most = max((abs(math.log2(found)) for found, _ in known), default=1.0) or 1.0
     scale, middle = width / 2 / most, left + width / 2
+    size = f'width="{left + width + 60}" height="{height * (len(known) + 2)}"'
+    font = 'font-family="sans-serif" font-size="12"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 60}" '
-        f'height="{height * (len(known) + 2)}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>',
         f'<text x="{middle}" y="14" text-anchor="middle">onnxruntime over narrowpass</text>',
     ]
     for index, (found, name) in enumerate(known):
@@ -70,10 +71,10 @@ def figure(rows: Sequence[dict[str, Any]]) -> str:
         length = math.log2(found) * scale
         color = "#2a7" if found >= 1 else "#c44"
         start = middle if length >= 0 else middle + length
+        place = f'x="{start:.1f}" y="{y + 3}" width="{abs(length):.1f}" height="{height - 6}"'
         parts += [
             f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{start:.1f}" y="{y + 3}" width="{abs(length):.1f}" height="{height - 6}" '
-            f'fill="{color}"/>',
+            f'<rect {place} fill="{color}"/>',
             f'<text x="{middle + max(length, 0) + 6:.1f}" y="{y + 13}">{found:.2f}</text>',
         ]
     return "\n".join([*parts, "</svg>"]) + "\n"
