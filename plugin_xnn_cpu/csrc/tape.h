@@ -5,6 +5,7 @@
 #ifndef NARROWPASS_TAPE_H
 #define NARROWPASS_TAPE_H
 
+#include "elem_kernels.h"
 #include "kernels.h"
 #include "workers.h"
 
@@ -74,7 +75,16 @@ enum np_call {
   NP_FP32_WINOGRAD = 81,
   NP_FP32_DEPTHWISE = 82,
   NP_FP32_SEPARABLE = 83,
-  NP_WIDENED = 84
+  NP_WIDENED = 84,
+
+  NP_MATH = 100,
+  NP_TYPED_BINARY = 101,
+  NP_TYPED_UNARY = 102,
+  NP_CAST = 103,
+  NP_TYPED_REDUCTION = 104,
+  NP_ROWS = 105,
+  NP_GROUP_NORM = 106,
+  NP_LRN = 107
 };
 
 /* Statuses of ours, beside those of XNNPACK. */
