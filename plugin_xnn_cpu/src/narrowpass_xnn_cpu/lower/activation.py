@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.layout import common_layout
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.steps import Pairwise
 from narrowpass_xnn_cpu.lower.typed import MathFunction
 
 _SELU = 1.67326319217681884765625, 1.05070102214813232421875
@@ -49,3 +51,18 @@ def _activation(op: Op, builder: Builder) -> None:
     perm = builder.layout(given)
     step = MathFunction(builder.at(given, perm), builder.new(op.output), name, parameters)
     builder.emit(step, op.output, perm)
+
+
+def _check_swiglu(op: Op, facts: Facts) -> str | None:
+    return needs_floats(op, facts, 2)
+
+
+@lowers("SwiGLU", check=_check_swiglu)
+def _swiglu(op: Op, builder: Builder) -> None:
+    gate, factor, output = op.required(0), op.required(1), op.output
+    perm = common_layout(builder, [gate, factor], builder.rank(gate))
+    parameters = (op.get("alpha", 1.0),)
+    step = MathFunction(builder.at(gate, perm), builder.scratch(output), "swish", parameters)
+    gated = builder.emit(step)
+    product = Pairwise(gated, builder.at(factor, perm), builder.new(output), "multiply")
+    builder.emit(product, output, perm)
