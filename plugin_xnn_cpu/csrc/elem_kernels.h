@@ -147,6 +147,16 @@ struct np_group_norm_params {
   int32_t by_group; /* scale and bias are of groups */
 };
 
+/* x · scale + shift, clamped, with a scale and a shift for each channel. */
+struct np_affine_params {
+  size_t images;
+  size_t channels;
+  size_t pixels;
+  float low;
+  float high;
+  int32_t channels_last;
+};
+
 /* x / (bias + alpha / size · Σ x²)^beta; the sum is over `size` channels around each. Images are
  * [channels, pixels], or [pixels, channels] where `channels_last`. */
 struct np_lrn_params {

@@ -2,8 +2,10 @@
  * normalization.
  *
  * The variance is that of the differences from the mean. Sums of some thousand elements are kept in
- * floats, and these in doubles: the error does not grow with the image. */
+ * floats, and these in doubles: the error does not grow with the image. A mean is that of the
+ * differences from the first element, so that one far from 0 costs no digits. */
 #include <math.h>
+#include <string.h>
 
 #include "elem_kernels.h"
 #include "run.h"
@@ -58,7 +60,7 @@ static void planes(const job *task, size_t index) {
   const size_t group = index % p->groups;
   const float *x = task->in + index * size;
   float *out = task->out + index * size;
-  const float mean = (float)(total(x, size, 0.0f, 0) / (double)size);
+  const float mean = (float)(x[0] + total(x, size, x[0], 0) / (double)size);
   const float variance = (float)(total(x, size, mean, 1) / (double)size);
   const float factor = 1.0f / sqrtf(variance + p->epsilon);
   for (size_t c = 0; c < channels; c++) {
@@ -132,8 +134,9 @@ static void wide_group(const job *task, const float *x, float *out, size_t group
   const size_t channels = p->channels / p->groups, first = group * channels;
   const double size = (double)channels * (double)p->pixels;
   const size_t stride = p->channels;
+  const float near = x[first];
   const float mean =
-      (float)(group_total(x + first, stride, p->pixels, channels, 0.0f, 0) / size);
+      (float)(near + group_total(x + first, stride, p->pixels, channels, near, 0) / size);
   const float variance =
       (float)(group_total(x + first, stride, p->pixels, channels, mean, 1) / size);
   const float factor = 1.0f / sqrtf(variance + p->epsilon);
@@ -157,13 +160,16 @@ static void narrow_groups(const job *task, const float *x, float *out, size_t gr
   const struct np_group_norm_params *p = task->params;
   const size_t each = p->channels / p->groups, count = groups * each, first = group * each;
   double sums[CHANNELS];
-  float means[CHANNELS] = {0}, factors[CHANNELS], biases[CHANNELS];
+  float means[CHANNELS], factors[CHANNELS], biases[CHANNELS];
   const double size = (double)each * (double)p->pixels;
+  memcpy(means, x + first, count * sizeof(float));
   for (int squared = 0; squared < 2; squared++) {
     sums_of_channels(x + first, p->channels, p->pixels, means, sums, count, squared);
     for (size_t g = 0; g < groups; g++) {
       double whole = 0.0;
-      for (size_t c = 0; c < each; c++) whole += sums[g * each + c];
+      for (size_t c = g * each; c < (g + 1) * each; c++) {
+        whole += sums[c] + (squared ? 0.0 : (double)means[c] * (double)p->pixels);
+      }
       const float value = (float)(whole / size);
       for (size_t c = g * each; c < (g + 1) * each; c++) {
         if (squared) {

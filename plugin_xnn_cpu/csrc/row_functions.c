@@ -10,30 +10,35 @@ typedef struct {
   float *out;
 } job;
 
+/* NaN where there is one: it stays where it has come to. */
 NP_INLINE float greatest(const float *x, size_t count) {
   float lanes[LANES], best = x[0];
   for (size_t c = 0; c < LANES; c++) lanes[c] = best;
   size_t i = 0;
   for (; i + LANES <= count; i += LANES) {
-    for (size_t c = 0; c < LANES; c++) lanes[c] = x[i + c] > lanes[c] ? x[i + c] : lanes[c];
+    for (size_t c = 0; c < LANES; c++) {
+      const float y = x[i + c];
+      lanes[c] = !(y <= lanes[c]) && lanes[c] == lanes[c] ? y : lanes[c];
+    }
   }
-  for (; i < count; i++) best = x[i] > best ? x[i] : best;
-  for (size_t c = 0; c < LANES; c++) best = lanes[c] > best ? lanes[c] : best;
+  for (; i < count; i++) best = !(x[i] <= best) && best == best ? x[i] : best;
+  for (size_t c = 0; c < LANES; c++) {
+    best = !(lanes[c] <= best) && best == best ? lanes[c] : best;
+  }
   return best;
 }
 
-/* What is lost of NaN in the greatest element comes back in the sum. */
 NP_INLINE void log_softmax_body(const float *x, float *out, size_t count) {
   const float best = greatest(x, count);
   float lanes[LANES], sum = 0.0f;
   for (size_t c = 0; c < LANES; c++) lanes[c] = 0.0f;
   size_t i = 0;
   for (; i + LANES <= count; i += LANES) {
-    for (size_t c = 0; c < LANES; c++) lanes[c] += exponential_of(x[i + c] - best);
+    for (size_t c = 0; c < LANES; c++) lanes[c] += exp_of_minus_magnitude(x[i + c] - best);
   }
-  for (; i < count; i++) sum += exponential_of(x[i] - best);
+  for (; i < count; i++) sum += exp_of_minus_magnitude(x[i] - best);
   for (size_t c = 0; c < LANES; c++) sum += lanes[c];
-  const float l = logarithm_of(sum);
+  const float l = logarithm_of(sum) + (best - best); /* NaN where that is infinite */
   for (i = 0; i < count; i++) out[i] = (x[i] - best) - l;
 }
 NP_FOR_EACH_ISA(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count))

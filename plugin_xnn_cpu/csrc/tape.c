@@ -187,6 +187,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_rows(step->params, inputs, out, workers);
     case NP_GROUP_NORM:
       return np_group_norm(step->params, inputs, out, workers);
+    case NP_AFFINE:
+      return np_affine(step->params, inputs, out, workers);
     case NP_LRN:
       return np_lrn(step->params, inputs, out, workers);
     default:

@@ -84,7 +84,8 @@ enum np_call {
   NP_TYPED_REDUCTION = 104,
   NP_ROWS = 105,
   NP_GROUP_NORM = 106,
-  NP_LRN = 107
+  NP_LRN = 107,
+  NP_AFFINE = 108
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

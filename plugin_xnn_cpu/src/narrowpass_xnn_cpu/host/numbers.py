@@ -104,7 +104,6 @@ _PARAMETERS: dict[str, tuple[Kernel, tuple[tuple[str, float], ...]]] = {
         (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
     ),
     "Shrink": (_shrink, (("lambd", 0.5), ("bias", 0.0))),
-    "Swish": (lambda x, a: x * _logistic(a * x), (("alpha", 1.0),)),
     "ThresholdedRelu": (lambda x, a: np.where(x > a, x, 0), (("alpha", 1.0),)),
 }
 """Functions of one tensor, and their attributes with their defaults."""

@@ -28,7 +28,6 @@ _PARAMETERS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "Sinh": ("sinh", ()),
     "Softplus": ("softplus", ()),
     "Softsign": ("softsign", ()),
-    "Swish": ("swish", (("alpha", 1.0),)),
     "Tan": ("tan", ()),
     "ThresholdedRelu": ("thresholded relu", (("alpha", 1.0),)),
 }

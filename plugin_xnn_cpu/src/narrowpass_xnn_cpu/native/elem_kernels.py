@@ -136,3 +136,11 @@ def lrn(
         raise BackendError(f"{size} channels cannot be looked at")
     fields = images, channels, math.prod(rest), size, alpha, beta, bias, channels_last
     return extension().ffi.new("struct np_lrn_params *", fields)
+
+
+def affine(shape: Sequence[int], limits: tuple[float, float], *, channels_last: bool) -> Any:
+    """Give the parameters of ``NP_AFFINE``, of images as in `group_norm`."""
+    images, *rest = shape
+    channels = rest.pop(-1 if channels_last else 0)
+    fields = images, channels, math.prod(rest), *limits, channels_last
+    return extension().ffi.new("struct np_affine_params *", fields)
