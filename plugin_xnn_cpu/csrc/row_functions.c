@@ -10,35 +10,42 @@ typedef struct {
   float *out;
 } job;
 
-/* NaN where there is one: it stays where it has come to. */
+/* The greatest element; NaN may be lost. */
 NP_INLINE float greatest(const float *x, size_t count) {
-  float lanes[LANES], best = x[0];
-  for (size_t c = 0; c < LANES; c++) lanes[c] = best;
+  float lanes[4 * LANES], best = x[0];
+  for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = best;
   size_t i = 0;
-  for (; i + LANES <= count; i += LANES) {
-    for (size_t c = 0; c < LANES; c++) {
-      const float y = x[i + c];
-      lanes[c] = !(y <= lanes[c]) && lanes[c] == lanes[c] ? y : lanes[c];
-    }
+  for (; i + 4 * LANES <= count; i += 4 * LANES) {
+    for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = x[i + c] > lanes[c] ? x[i + c] : lanes[c];
   }
-  for (; i < count; i++) best = !(x[i] <= best) && best == best ? x[i] : best;
-  for (size_t c = 0; c < LANES; c++) {
-    best = !(lanes[c] <= best) && best == best ? lanes[c] : best;
-  }
+  for (; i < count; i++) best = x[i] > best ? x[i] : best;
+  for (size_t c = 0; c < 4 * LANES; c++) best = lanes[c] > best ? lanes[c] : best;
   return best;
 }
 
+/* exp is that of what is finite: an element that is NaN makes the whole row so. */
 NP_INLINE void log_softmax_body(const float *x, float *out, size_t count) {
   const float best = greatest(x, count);
-  float lanes[LANES], sum = 0.0f;
-  for (size_t c = 0; c < LANES; c++) lanes[c] = 0.0f;
+  float lanes[2 * LANES], sum = 0.0f;
+  int32_t strange[2 * LANES], any = 0;
+  for (size_t c = 0; c < 2 * LANES; c++) lanes[c] = 0.0f;
+  for (size_t c = 0; c < 2 * LANES; c++) strange[c] = 0;
   size_t i = 0;
-  for (; i + LANES <= count; i += LANES) {
-    for (size_t c = 0; c < LANES; c++) lanes[c] += exp_of_minus_magnitude(x[i + c] - best);
+  for (; i + 2 * LANES <= count; i += 2 * LANES) {
+    for (size_t c = 0; c < 2 * LANES; c++) {
+      const float d = x[i + c] - best;
+      lanes[c] += exp_of_minus_magnitude(d);
+      strange[c] |= d != d;
+    }
   }
-  for (; i < count; i++) sum += exp_of_minus_magnitude(x[i] - best);
-  for (size_t c = 0; c < LANES; c++) sum += lanes[c];
-  const float l = logarithm_of(sum) + (best - best); /* NaN where that is infinite */
+  for (; i < count; i++) {
+    const float d = x[i] - best;
+    sum += exp_of_minus_magnitude(d);
+    any |= d != d;
+  }
+  for (size_t c = 0; c < 2 * LANES; c++) sum += lanes[c];
+  for (size_t c = 0; c < 2 * LANES; c++) any |= strange[c];
+  const float l = any ? NAN : logarithm_of(sum);
   for (i = 0; i < count; i++) out[i] = (x[i] - best) - l;
 }
 NP_FOR_EACH_ISA(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count))
