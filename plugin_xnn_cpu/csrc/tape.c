@@ -183,6 +183,24 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_dynamic_dequantize(step->params, inputs, out, workers);
     case NP_BF16_CONVOLUTION:
       return np_bf16_convolution(step->params, inputs, out, workspace, workers);
+    case NP_MATH:
+      return np_math(step->params, inputs, out, workers);
+    case NP_TYPED_BINARY:
+      return np_typed_binary(step->params, inputs, out, workers);
+    case NP_TYPED_UNARY:
+      return np_typed_unary(step->params, inputs, out, workers);
+    case NP_CAST:
+      return np_cast(step->params, inputs, out, workers);
+    case NP_TYPED_REDUCTION:
+      return np_typed_reduction(step->params, inputs, out, workers);
+    case NP_ROWS:
+      return np_rows(step->params, inputs, out, workers);
+    case NP_GROUP_NORM:
+      return np_group_norm(step->params, inputs, out, workers);
+    case NP_AFFINE:
+      return np_affine(step->params, inputs, out, workers);
+    case NP_LRN:
+      return np_lrn(step->params, inputs, out, workers);
     default:
       return NP_STATUS_CALL;
   }

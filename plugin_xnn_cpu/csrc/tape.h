@@ -5,6 +5,7 @@
 #ifndef NARROWPASS_TAPE_H
 #define NARROWPASS_TAPE_H
 
+#include "elem_kernels.h"
 #include "kernels.h"
 #include "workers.h"
 
@@ -76,6 +77,17 @@ enum np_call {
   NP_FP32_SEPARABLE = 83,
   NP_WIDENED = 84,
   NP_RECURRENT = 90,
+
+  NP_MATH = 100,
+  NP_TYPED_BINARY = 101,
+  NP_TYPED_UNARY = 102,
+  NP_CAST = 103,
+  NP_TYPED_REDUCTION = 104,
+  NP_ROWS = 105,
+  NP_GROUP_NORM = 106,
+  NP_LRN = 107,
+  NP_AFFINE = 108,
+
   NP_DYNAMIC_RANGE = 150,
   NP_DYNAMIC_QUANTIZE = 151,
   NP_DYNAMIC_DEQUANTIZE = 152,

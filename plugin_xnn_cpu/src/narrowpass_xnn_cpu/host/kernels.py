@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.reference import Recurrent
-from narrowpass_xnn_cpu.host import quantization
+from narrowpass_xnn_cpu.host import losses, numbers, quantization
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
@@ -123,17 +123,6 @@ def _extreme(op: Op) -> Kernel:
         return result
 
     return run
-
-
-@_kernel("Pow", since=7, dtypes=_FLOATS)
-def _pow(_: Op) -> Kernel:
-    return lambda x, y: np.power(x, y).astype(x.dtype, copy=False)
-
-
-@_kernel("Cast", since=6)
-def _cast(op: Op) -> Kernel:
-    dtype = ir.DataType(op.attributes["to"]).numpy()
-    return lambda x: x.astype(dtype, copy=False)
 
 
 @_kernel("Where", since=9, dtypes=_BOOLS)
@@ -389,7 +378,7 @@ def _cumsum(op: Op) -> Kernel:
     return lambda x, axis: np.cumsum(x, int(axis.item()), dtype=x.dtype)
 
 
-@_kernel("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", since=13, dtypes=_NUMBERS)
+@_kernel("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", since=1, dtypes=_ALL)
 def _reduce(op: Op) -> Kernel:
     functions: dict[str, Any] = {
         "ReduceSum": np.sum,
@@ -419,6 +408,8 @@ def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
     """Give what the greatest, or least, element of nothing is."""
     if dtype.kind == "f":
         return -np.inf if least else np.inf
+    if dtype.kind == "b":
+        return not least
     limits = np.iinfo(dtype)
     return limits.min if least else limits.max
 
@@ -430,6 +421,27 @@ def _arg(op: Op) -> Kernel:
     function = np.argmax if op.kind == "ArgMax" else np.argmin
     axis, keep = op.get("axis", 0), bool(op.get("keepdims", 1))
     return lambda x: np.asarray(function(x, axis=axis, keepdims=keep), np.int64)
+
+
+_EVERY = set(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED}
+
+for _names, _make_kernel, _since, _dtypes in (
+    (numbers.UNARY, numbers.unary, 6, _FLOATS | _WIDENED),
+    (("Softmax", "LogSoftmax", "Hardmax"), numbers.softmax, 1, _FLOATS | _WIDENED),
+    (numbers.REDUCTIONS, numbers.reduction, 1, _NUMBERS | _WIDENED),
+    (("Cast", "CastLike"), numbers.cast, 6, _EVERY),
+    (("BitCast",), numbers.bit_cast, 26, _ALL | _WIDENED),
+    (("Pow",), numbers.power, 7, _NUMBERS),
+    (("LpNormalization",), numbers.norm, 1, _FLOATS | _WIDENED),
+    (("LayerNormalization",), numbers.layer_norm, 17, _FLOATS),
+    (("BatchNormalization",), numbers.batch_norm, 14, _FLOATS),
+    (("Dropout",), numbers.dropout, 12, _FLOATS),
+    (("Mean",), numbers.mean_of_all, 8, _FLOATS | _WIDENED),
+    (("NegativeLogLikelihoodLoss",), losses.negative_log_likelihood, 12, _FLOATS),
+    (("SoftmaxCrossEntropyLoss",), losses.softmax_cross_entropy, 12, _FLOATS),
+):
+    for _name in _names:
+        _KERNELS[_name] = _make_kernel, _since, _dtypes
 
 
 def as_results(made: Any) -> Sequence[Array]:

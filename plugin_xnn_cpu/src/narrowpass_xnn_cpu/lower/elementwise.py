@@ -9,20 +9,33 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.comparison import pair, single
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Permute, Reshaped, Rounded
+from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Reshaped
+from narrowpass_xnn_cpu.lower.typed import (
+    ANY,
+    INTEGERS,
+    NUMBERS,
+    TYPED,
+    CastStep,
+    TypedBinary,
+    emit_typed,
+    fold_pairs,
+    layout_of,
+    needs_one_type,
+    typed_operand,
+)
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _UNARY = {
-    "Abs": "abs",
     "Ceil": "ceiling",
     "Cos": "cosine",
     "Floor": "floor",
     "HardSwish": "hardswish",
-    "Neg": "negate",
     "Round": "bankers_rounding",
     "Sin": "sine",
     "Tanh": "tanh",
@@ -103,6 +116,23 @@ def _unary(op: Op, builder: Builder) -> None:
     unary(op, builder, _UNARY[op.kind])
 
 
+_SIGNS = {"Abs": ("abs", "abs"), "Neg": ("negate", "neg")}
+"""XNNPACK's names, and those of `elem_kernels.UNARY`."""
+
+
+def _check_sign(op: Op, facts: Facts) -> str | None:
+    return needs_one_type([op.required(0)], facts, *NUMBERS)
+
+
+@lowers(*_SIGNS, check=_check_sign)
+def _sign(op: Op, builder: Builder) -> None:
+    ours = builder.facts.dtype(op.input(0)) in TYPED
+    if ours:
+        single(op, builder, _SIGNS[op.kind][1])
+        return
+    unary(op, builder, _SIGNS[op.kind][0])
+
+
 @lowers("Exp", "Log", "Sigmoid", "Sqrt", "silu", check=_check_floats)
 def _function(op: Op, builder: Builder) -> None:
     function(op, builder, op.kind.lower())
@@ -154,59 +184,37 @@ def clip_limits(op: Op, facts: Facts) -> tuple[float, float] | str:
 
 
 def _check_clip(op: Op, facts: Facts) -> str | None:
-    limits = clip_limits(op, facts)
-    return limits if isinstance(limits, str) else needs_floats(op, facts)
+    if not isinstance(clip_limits(op, facts), str) and needs_floats(op, facts) is None:
+        return None
+    if op.version < 11:
+        return needs_floats(op, facts)
+    if any((facts.rank(bound) or 0) > (facts.rank(op.input(0)) or 0) for bound in op.inputs[1:]):
+        return "a bound has more dimensions than what is clipped"
+    return needs_one_type(op.inputs, facts, *NUMBERS)
 
 
 @lowers("Clip", check=_check_clip)
 def _clip(op: Op, builder: Builder) -> None:
-    limits = clip_limits(op, builder.facts)
-    if isinstance(limits, str):
-        raise BackendError(limits)
-    unary(op, builder, "clamp", limits)
-
-
-@lowers("HardSigmoid", check=_check_floats)
-def _hard_sigmoid(op: Op, builder: Builder) -> None:
+    limits, facts = clip_limits(op, builder.facts), builder.facts
+    if not isinstance(limits, str) and facts.is_float(op.input(0)):
+        unary(op, builder, "clamp", limits)
+        return
     given, output = op.required(0), op.output
-    perm = builder.layout(given)
-    slot = builder.at(given, perm)
-    numbers = {"multiply": op.get("alpha", 0.2), "add": op.get("beta", 0.5)}
-    for kind, number in numbers.items():
-        constant = builder.constant_slot(f"{kind}", np.array(number, np.float32))
-        slot = builder.emit(Pairwise(slot, constant, builder.scratch(output), kind))
-    builder.emit(Elementwise(slot, builder.new(output), "clamp", (0.0, 1.0)), output, perm)
-
-
-def common_layout(builder: Builder, values: Sequence[ir.Value], rank: int) -> Perm:
-    """Choose the order of axes for operands of an elementwise operator.
-
-    The one that fewest operands must be moved to; with equal numbers, one that is not ONNX's,
-    since that is what convolutions ask for next.
-    """
-    full = [v for v in values if builder.rank(v) == rank and not builder.facts.is_constant(v)]
-    candidates = dict.fromkeys([*(builder.layout(v) for v in full), identity(rank)])
-
-    def cost(perm: Perm) -> tuple[int, bool]:
-        return sum(not builder.has(v, perm) for v in full), perm == identity(rank)
-
-    return min(candidates, key=cost)
-
-
-def operand(builder: Builder, value: ir.Value, perm: Perm) -> Slot:
-    """Give an operand for broadcasting against others of order `perm`."""
-    rank, full = builder.rank(value), len(perm)
-    if builder.facts.is_constant(value):
-        whole = identity(full) == perm or rank == 0
-        return builder.at(value) if whole else builder.at(value, perm, rank=full)
-    if rank == full:
-        return builder.at(value, perm)
-    if rank == 0 or perm == identity(full):
-        return builder.at(value)
-    # In ONNX's order the leading axes may be missing; in another one they need a place.
-    lead = (1,) * (full - rank)
-    widened = builder.emit(Reshaped(builder.at(value), builder.scratch(value), lead.__add__))
-    return builder.emit(Permute(widened, builder.scratch(value), perm))
+    perm = layout_of(builder, [given])
+    bounds = [
+        (name, typed_operand(builder, value, perm))
+        for value, name in ((op.input(1), "max"), (op.input(2), "min"))
+        if value is not None
+    ]
+    if not bounds:
+        builder.alias(output, builder.at(given, perm), perm)
+        return
+    slot = typed_operand(builder, given, perm)
+    for name, bound in bounds[:-1]:
+        made = Slot(f"{output.name} (part)", slot.dtype)
+        slot = builder.emit(TypedBinary(slot, bound, made, name))
+    name, bound = bounds[-1]
+    emit_typed(builder, lambda made: TypedBinary(slot, bound, made, name), output, perm)
 
 
 def _check_binary(op: Op, facts: Facts) -> str | None:
@@ -214,11 +222,16 @@ def _check_binary(op: Op, facts: Facts) -> str | None:
         return "it has no inputs"
     if op.kind in ("Add", "Sub", "Mul", "Div") and op.version < 7 and op.get("broadcast", 0):
         return "broadcasting along an axis, of operator sets below 7, is not covered"
-    if op.kind in ("Max", "Min") and len(op.inputs) > 1 and _bound(op, facts) is None:
-        return "XNNPACK loses NaN in the greater or lesser of two computed tensors"
     if op.kind == "PRelu" and op.version < 7 and facts.scalar(op.input(1)) is None:
         return "slopes for each channel, of operator sets below 7, are not covered"
-    return _check_floats(op, facts)
+    if op.kind == "PRelu":
+        return _check_floats(op, facts)
+    return needs_one_type(op.inputs, facts, *NUMBERS)
+
+
+def _is_typed(op: Op, facts: Facts) -> bool:
+    """Tell whether no operator of XNNPACK is for the operands."""
+    return facts.dtype(op.input(0)) in TYPED
 
 
 def _bound(op: Op, facts: Facts) -> float | None:
@@ -233,6 +246,10 @@ def _extreme(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     bound = _bound(op, builder.facts)
     given = values[0]
+    # XNNPACK loses NaN in the greater or lesser of two computed tensors.
+    if len(values) > 1 and (bound is None or _is_typed(op, builder.facts)):
+        fold_pairs(builder, values, op.output, op.kind.lower())
+        return
     if bound is not None:
         given = values[1] if builder.facts.scalar(values[0]) == bound else values[0]
     perm = builder.layout(given)
@@ -257,6 +274,9 @@ def _binary(op: Op, builder: Builder) -> None:
     if len(values) == 1:
         builder.alias(output, builder.at(values[0], perm), perm)
         return
+    if _is_typed(op, builder.facts):
+        fold_pairs(builder, values, output, "add" if op.kind == "Sum" else op.kind.lower())
+        return
     kind = _BINARY[op.kind]
     slot = operand(builder, values[0], perm)
     for index, value in enumerate(values[1:], start=2):
@@ -274,6 +294,20 @@ def _binary(op: Op, builder: Builder) -> None:
         builder.alias(output, slot, perm)
 
 
+@lowers("Mean", check=_check_binary)
+def _mean(op: Op, builder: Builder) -> None:
+    values = [value for value in op.inputs if value is not None]
+    output, facts = op.output, builder.facts
+    dtype = np.dtype(np.float64 if facts.dtype(output) == ir.DataType.DOUBLE else np.float32)
+    perm = layout_of(builder, values)
+    slot = typed_operand(builder, values[0], perm)
+    for value in values[1:]:
+        other = typed_operand(builder, value, perm)
+        slot = builder.emit(TypedBinary(slot, other, Slot(f"{output.name} (part)", dtype), "add"))
+    count = builder.constant_slot("count", np.array(len(values), dtype))
+    builder.emit(TypedBinary(slot, count, builder.new(output), "div"), output, perm)
+
+
 def same_shape(facts: Facts, one: ir.Value, other: ir.Value) -> bool:
     """Tell whether two values surely have one shape: of numbers, or of names of inputs."""
     first, second = facts.dims(one), facts.dims(other)
@@ -282,18 +316,55 @@ def same_shape(facts: Facts, one: ir.Value, other: ir.Value) -> bool:
     return all(isinstance(dim, int) or dim in facts.names for dim in first)
 
 
-def _check_pow(op: Op, facts: Facts) -> str | None:
+_POWERS = (0.5, 1.0, 2.0, 3.0, -0.5)
+"""Constant exponents of floats that need no general power."""
+
+
+def _easy_power(op: Op, facts: Facts) -> float | None:
     exponent = facts.scalar(op.input(1))
-    if exponent not in (0.5, 1.0, 2.0, 3.0, -0.5):
-        return "only powers by the constants 3, 2, 1, 0.5 and -0.5 have a kernel"
-    if facts.rank(op.input(0)) == 0 != facts.rank(op.input(1)):
-        return "its exponent has more dimensions than its base"
-    return needs_floats(op, facts)
+    if exponent not in _POWERS or not facts.is_float(op.input(0)):
+        return None
+    # An exponent of more dimensions than its base gives these to the result.
+    return None if facts.rank(op.input(0)) == 0 != facts.rank(op.input(1)) else exponent
+
+
+def _check_pow(op: Op, facts: Facts) -> str | None:
+    if op.version < 7 and op.get("broadcast", 0):
+        return "broadcasting along an axis, of operator sets below 7, is not covered"
+    values = [op.required(0)], [op.required(1)]
+    return next(filter(None, (needs_one_type(each, facts, *NUMBERS) for each in values)), None)
+
+
+def _power(op: Op, builder: Builder) -> None:
+    """Add a power of any types: of different ones as float64, or int64 where both are integers."""
+    base, exponent, output = op.required(0), op.required(1), op.output
+    facts = builder.facts
+    types = facts.dtype(base), facts.dtype(exponent)
+    if types[0] == types[1] or (facts.is_float(base) and facts.is_float(exponent)):
+        pair(op, builder, "pow")
+        return
+    perm = layout_of(builder, [base, exponent])
+    wide = np.dtype(np.int64 if all(dtype in INTEGERS for dtype in types) else np.float64)
+    slots = []
+    for value in (base, exponent):
+        slot = typed_operand(builder, value, perm)
+        if slot.dtype != wide:
+            slot = builder.emit(CastStep(slot, Slot(f"{output.name} (part)", wide)))
+        slots.append(slot)
+    step = TypedBinary(slots[0], slots[1], Slot(f"{output.name} (part)", wide), "pow")
+    made = builder.emit(step)
+    if builder.new(output).dtype == wide:
+        builder.alias(output, made, perm)
+        return
+    emit_typed(builder, lambda slot: CastStep(made, slot), output, perm)
 
 
 @lowers("Pow", check=_check_pow)
 def _pow(op: Op, builder: Builder) -> None:
-    exponent = builder.facts.scalar(op.input(1))
+    exponent = _easy_power(op, builder.facts)
+    if exponent is None:
+        _power(op, builder)
+        return
     if exponent == 1.0:
         given = op.required(0)
         perm = builder.layout(given)
@@ -330,7 +401,8 @@ def _check_identity(op: Op, facts: Facts) -> str | None:
         training = op.input(2)
         if training is not None and facts.scalar(training) != 0.0:
             return "it may be in training mode"
-    return needs_floats(op, facts)
+        return needs_floats(op, facts)
+    return needs_one_type([op.required(0)], facts, *ANY)
 
 
 @lowers("Identity", "Dropout", check=_check_identity)
@@ -338,67 +410,3 @@ def _identity(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     builder.alias(op.output, builder.at(given, perm), perm)
-
-
-class ToFloat(Step):
-    """A conversion to float32."""
-
-    def __init__(self, given: Slot, output: Slot) -> None:
-        super().__init__([given], output)
-        self.kernel = f"convert {given.dtype.name} to float32"
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        (shape,) = shapes
-        if not elements(shape):
-            return Run(shape)
-        params = kernels.to_float(elements(shape), self.inputs[0].dtype.name)
-        return Run(shape, "NP_TO_FLOAT", params=params)
-
-
-_CASTS = {
-    ir.DataType.BOOL,
-    ir.DataType.INT32,
-    ir.DataType.INT64,
-    ir.DataType.UINT8,
-    ir.DataType.FLOAT,
-    *NARROW,
-}
-
-
-def _check_cast(op: Op, facts: Facts) -> str | None:
-    source, target = facts.dtype(op.input(0)), ir.DataType(op.get("to", 0))
-    if target != ir.DataType.FLOAT and target not in NARROW:
-        return f"conversion to {target.name.lower()} has no kernel"
-    if source not in _CASTS:
-        name = "an unknown type" if source is None else source.name.lower()
-        return f"conversion from {name} has no kernel"
-    if facts.rank(op.input(0)) is None:
-        return "the rank of its input is not known"
-    return None
-
-
-@lowers("Cast", check=_check_cast)
-def _cast(op: Op, builder: Builder) -> None:
-    """Round where the model does: a value of a narrow type is computed with in float32.
-
-    What other operators make of a narrow type stays as it is until it leaves the partition, or
-    until a Cast asks for its type.
-    """
-    given, facts = op.required(0), builder.facts
-    source, target = facts.dtype(given), facts.dtype(op.output)
-    if facts.is_float(given):
-        perm = builder.layout(given)
-        slot = builder.at(given, perm)
-    else:
-        perm = identity(builder.rank(given))
-        slot = builder.emit(ToFloat(builder.stored(given), builder.scratch(op.output)))
-    # What only leaves the partition is rounded there.
-    leaves = not op.output.uses()
-    for dtype in (source, None if leaves else target):
-        narrow = dtype in NARROW and source != target
-        if dtype is None or not narrow or builder.is_exact(slot, dtype):
-            continue
-        slot = builder.emit(Rounded(slot, builder.scratch(op.output), dtype.numpy()))
-        builder.set_exact(slot, dtype)
-    builder.alias(op.output, slot, perm)

@@ -7,11 +7,15 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass.expansion import expand
 from narrowpass_xnn_cpu.lower import (
+    activation,
     attention,
     cache,
+    cast,
+    comparison,
     convolution,
     elementwise,
     gates,
+    group_norm,
     indexing,
     join,
     layer_norm,
@@ -23,6 +27,7 @@ from narrowpass_xnn_cpu.lower import (
     reshape,
     resize,
     rotary,
+    rows,
     shape,
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -38,12 +43,16 @@ SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
 """What attributes that contradict each other, or are far out of range, end in."""
 
 FAMILIES = (
+    activation,
     attention,
     cache,
+    cast,
+    comparison,
     conversion,
     convolution,
     elementwise,
     gates,
+    group_norm,
     indexing,
     int8_convolution,
     int8_elementwise,
@@ -59,6 +68,7 @@ FAMILIES = (
     reshape,
     resize,
     rotary,
+    rows,
     shape,
     tables,
     trees,

@@ -10,6 +10,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.steps import Converted, broadcast
+from narrowpass_xnn_cpu.lower.typed import ANY, needs_one_type
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Quantized
@@ -164,10 +165,8 @@ class Chosen(Step):
 
 
 def _check_where(op: Op, facts: Facts) -> str | None:
-    return (
-        needs(op.required(0), facts, ir.DataType.BOOL)
-        or needs(op.required(1), facts, ir.DataType.FLOAT)
-        or needs(op.required(2), facts, ir.DataType.FLOAT)
+    return needs(op.required(0), facts, ir.DataType.BOOL) or needs_one_type(
+        op.inputs[1:], facts, *ANY
     )
 
 

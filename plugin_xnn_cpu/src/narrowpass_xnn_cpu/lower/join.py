@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.elementwise import common_layout
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.layout import common_layout
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
-from narrowpass_xnn_cpu.lower.shape import MOVED, check_moved
+from narrowpass_xnn_cpu.lower.shape import MOVED, check_filled, check_moved
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Pad
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
@@ -349,7 +349,7 @@ def _check_pad(op: Op, facts: Facts) -> str | None:
         return "it has no pads"
     if facts.rank(op.input(0)) == 0:
         return "its input has no axes"
-    return check_moved(op, facts)
+    return check_filled(op, facts)
 
 
 @lowers("Pad", check=_check_pad)

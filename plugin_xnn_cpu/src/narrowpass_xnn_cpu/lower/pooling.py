@@ -10,7 +10,7 @@ from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduced
-from narrowpass_xnn_cpu.lower.shape import check_moved
+from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import MaxPoolS8, Pad
 from narrowpass_xnn_cpu.native.operators.base import check_window, checked_pixels, checked_shape
@@ -133,7 +133,7 @@ def _window(op: Op, facts: Facts) -> Window:
 
 def _check_pool(op: Op, facts: Facts) -> str | None:
     maximum = op.kind == "MaxPool"
-    reason = check_moved(op, facts) if maximum else needs_floats(op, facts)
+    reason = check_filled(op, facts) if maximum else needs_floats(op, facts)
     if reason:
         return reason
     if facts.rank(op.input(0)) not in CHANNELS_LAST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,8 +13,9 @@ from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Reshaped
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.lower.steps import Converted, Elementwise, Pairwise, Reshaped
+from narrowpass_xnn_cpu.lower.typed import layout_of, needs_one_type, typed_operand
+from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.operators import Reduce
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -23,9 +25,45 @@ _KINDS = {
     "ReduceSumSquare": "sum_squared",
     "ReduceMax": "max",
     "ReduceMin": "min",
+    "ReduceProd": "prod",
+    "ReduceL1": "l1",
 }
-_OF_NOTHING = {"mean": np.nan, "sum": 0.0, "sum_squared": 0.0, "max": -np.inf, "min": np.inf}
+_COMPOSED = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+"""Reductions of floats that are put together from others."""
+
+_OURS = ("max", "min")
+"""XNNPACK's greatest and least lose NaN."""
+
+_TYPED_NAMES = {"sum_squared": "sum squares"}
+"""Where a name of `elem_kernels.REDUCTIONS` is another than XNNPACK's."""
+
+_OF_NOTHING = {
+    "mean": np.nan,
+    "sum": 0.0,
+    "sum_squared": 0.0,
+    "l1": 0.0,
+    "prod": 1.0,
+    "max": -np.inf,
+    "min": np.inf,
+}
 """What a reduction of no elements gives."""
+
+_REDUCED = (
+    *(ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64),
+    *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.BOOL),
+)
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _of_nothing(kind: str, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f" or kind not in ("max", "min"):
+        return _OF_NOTHING[kind] if kind != "mean" or dtype.kind == "f" else 0
+    if dtype.kind == "b":
+        return kind == "min"
+    limits = np.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
 
 
 class Reduced(Step):
@@ -35,8 +73,8 @@ class Reduced(Step):
         self, given: Slot, output: Slot, kind: str, axes: Callable[[Sizing], Sequence[int]]
     ) -> None:
         super().__init__([given], output)
-        # XNNPACK's greatest and least lose NaN.
-        ours = kind in ("max", "min")
+        self._typed = given.dtype != np.float32 or kind in ("l1", "prod")
+        ours = self._typed or kind in _OURS
         self.kernel = f"reduce {kind}" if ours else f"xnn reduce {kind}"
         self._kind = kind
         self._axes = axes
@@ -50,10 +88,17 @@ class Reduced(Step):
         if not elements(result):
             return Run(result)
         if not elements(shape):
-            value = np.full(result, _OF_NOTHING[self._kind], np.float32)
+            dtype = self.output.dtype
+            value = np.full(result, _of_nothing(self._kind, dtype), dtype)
             return Run(result, constant=value)
-        if all(shape[axis] == 1 for axis in axes) and self._kind != "sum_squared":
+        changes = self._kind in ("sum_squared", "l1")
+        if all(shape[axis] == 1 for axis in axes) and not changes:
             return Run(result, view=0)
+        if self._typed:
+            name = _TYPED_NAMES.get(self._kind, self._kind)
+            dtype = self.inputs[0].dtype
+            params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
+            return Run(result, "NP_TYPED_REDUCTION", params=params)
         if self._operator is None:
             params = kernels.extremes(shape, axes, least=self._kind == "min")
             return Run(result, "NP_EXTREMES", params=params)
@@ -67,9 +112,13 @@ def _axes_input(op: Op) -> ir.Value | None:
 
 
 def _check_reduce(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts)
+    reason = needs_one_type([op.required(0)], facts, *_REDUCED)
     if reason:
         return reason
+    if op.kind in _COMPOSED and (reason := needs_floats(op, facts)):
+        return reason
+    if facts.dtype(op.input(0)) == ir.DataType.BOOL and op.kind not in ("ReduceMax", "ReduceMin"):
+        return "it is of conditions"
     axes = _axes_input(op)
     if axes is not None and facts.constant(axes) is None:
         return "its axes are not constant"
@@ -77,7 +126,7 @@ def _check_reduce(op: Op, facts: Facts) -> str | None:
         found = reduced_axes(op, facts)
     except BackendError as error:
         return str(error)
-    if not found and op.kind in ("ReduceSumSquare", "ReduceL2"):
+    if not found and op.kind in ("ReduceSumSquare", "ReduceL1", *_COMPOSED):
         return "it has no axes to reduce"
     return None
 
@@ -102,20 +151,19 @@ def reduced_axes(op: Op, facts: Facts) -> tuple[int, ...]:
     return axes
 
 
-@lowers(*_KINDS, "ReduceL2", check=_check_reduce)
+@lowers(*_KINDS, *_COMPOSED, check=_check_reduce)
 def _reduce(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
-    perm = builder.layout(given)
+    perm = layout_of(builder, [given])
     axes = reduced_axes(op, builder.facts)
-    slot = builder.at(given, perm)
     if not axes:
-        builder.alias(output, slot, perm)
+        builder.alias(output, builder.at(given, perm), perm)
         return
+    slot = typed_operand(builder, given, perm)
     physical = tuple(sorted(perm.index(axis) for axis in axes))
-    kind = _KINDS.get(op.kind, "sum_squared")
-    slot = builder.emit(Reduced(slot, builder.scratch(output), kind, lambda _: physical))
-    if op.kind == "ReduceL2":
-        slot = builder.emit(Function(slot, builder.scratch(output), "sqrt"))
+    slot = _reduced(op, builder, slot, physical)
+    if slot.dtype == np.uint8:
+        slot = builder.emit(Converted(slot, builder.scratch(output)))
     if op.get("keepdims", 1):
         builder.alias(output, slot, perm)
         return
@@ -125,6 +173,30 @@ def _reduce(op: Op, builder: Builder) -> None:
         return tuple(size for axis, size in enumerate(shape) if axis not in physical)
 
     builder.emit(Reshaped(slot, builder.new(output), drop), output, left)
+
+
+def _reduced(op: Op, builder: Builder, slot: Slot, axes: tuple[int, ...]) -> Slot:
+    """Add a reduction along axes of a slot, which stay as dimensions of 1."""
+
+    def part() -> Slot:
+        return Slot(f"{op.output.name} (part)", slot.dtype)
+
+    def along(given: Slot, kind: str) -> Slot:
+        return builder.emit(Reduced(given, part(), kind, lambda _: axes))
+
+    if op.kind == "ReduceL2":
+        return builder.emit(Function(along(slot, "sum_squared"), part(), "sqrt"))
+    if op.kind == "ReduceLogSum":
+        return builder.emit(Function(along(slot, "sum"), part(), "log"))
+    if op.kind != "ReduceLogSumExp":
+        return along(slot, _KINDS[op.kind])
+    # Infinity less infinity would be NaN: less the largest number it is infinity still.
+    most = builder.emit(Elementwise(along(slot, "max"), part(), "clamp", (-_LARGEST, _LARGEST)))
+    less = builder.emit(
+        Function(builder.emit(Pairwise(slot, most, part(), "subtract")), part(), "exp")
+    )
+    sums = builder.emit(Function(along(less, "sum"), part(), "log"))
+    return builder.emit(Pairwise(sums, most, part(), "add"))
 
 
 def without(perm: Perm, axes: Sequence[int]) -> Perm:

@@ -8,7 +8,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.shape import check_moved
+from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import ResizeBilinear
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
@@ -103,7 +103,7 @@ def _scales(op: Op, facts: Facts) -> list[float] | None:
 
 def _check_resize(op: Op, facts: Facts) -> str | None:
     nearest = op.get("mode", "nearest") == "nearest"
-    reason = check_moved(op, facts) if nearest else needs_floats(op, facts)
+    reason = check_filled(op, facts) if nearest else needs_floats(op, facts)
     if reason:
         return reason
     if facts.rank(op.input(0)) != 4:

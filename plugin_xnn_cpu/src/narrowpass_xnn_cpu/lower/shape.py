@@ -13,16 +13,25 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.reduction import without
 from narrowpass_xnn_cpu.lower.steps import Reshaped, broadcast
+from narrowpass_xnn_cpu.lower.typed import ANY
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
-MOVED = (ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
+MOVED = ANY
 """Types of elements that are only moved."""
+
+_FILLED = (ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
+"""Types of elements that are moved, with others between or compared on the way."""
 
 
 def check_moved(op: Op, facts: Facts) -> str | None:
-    """Check that the first input is a tensor of floats or bytes, of a rank that is known."""
+    """Check that the first input is a tensor of numbers or conditions, of a rank that is known."""
     return needs(op.required(0), facts, *MOVED)
+
+
+def check_filled(op: Op, facts: Facts) -> str | None:
+    """Check that the first input is a tensor of floats or bytes, of a rank that is known."""
+    return needs(op.required(0), facts, *_FILLED)
 
 
 @lowers("Flatten", check=check_moved)

@@ -58,11 +58,11 @@ def copy(
     out_offset: int = 0,
 ) -> Any:
     """Give the parameters of ``NP_COPY``; strides and offsets in elements."""
-    sizes, (in_strides, out_strides) = _merged(sizes, (in_strides, out_strides))
+    sizes, (in_strides, out_strides) = merged(sizes, (in_strides, out_strides))
     params = extension().ffi.new("struct np_copy_params *")
-    _dims(params.sizes, sizes)
-    _dims(params.in_strides, in_strides)
-    _dims(params.out_strides, out_strides)
+    set_dims(params.sizes, sizes)
+    set_dims(params.in_strides, in_strides)
+    set_dims(params.out_strides, out_strides)
     params.rank = len(sizes)
     params.in_offset, params.out_offset = in_offset, out_offset
     params.element_size = element_size
@@ -71,11 +71,11 @@ def copy(
 
 def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: int) -> Any:
     """Give the parameters of ``NP_WHERE``: strides of the condition and of both choices."""
-    sizes, strides = _merged(sizes, strides)
+    sizes, strides = merged(sizes, strides)
     params = extension().ffi.new("struct np_where_params *")
-    _dims(params.sizes, sizes)
+    set_dims(params.sizes, sizes)
     for index in range(3):
-        _dims(params.strides[index], strides[index])
+        set_dims(params.strides[index], strides[index])
     params.rank, params.element_size = len(sizes), element_size
     return params
 
@@ -133,13 +133,13 @@ def layer_norm(
         root_mean_square: whether no mean is taken away.
         sum_offset: of the sum behind the result, in elements; 0 where nobody wants it.
     """
-    sizes, strides = _merged(sizes, strides)
+    sizes, strides = merged(sizes, strides)
     if len(sizes) > 3:
         raise BackendError(f"rows that lie along {len(sizes)} axes cannot be added")
     params = extension().ffi.new("struct np_layer_norm_params *")
-    _dims(params.sizes, [1] * (3 - len(sizes)) + sizes)
+    set_dims(params.sizes, [1] * (3 - len(sizes)) + sizes)
     for target, steps in zip((params.x_strides, params.added_strides), strides, strict=False):
-        _dims(target, [0] * (3 - len(sizes)) + [step * columns for step in steps])
+        set_dims(target, [0] * (3 - len(sizes)) + [step * columns for step in steps])
     params.columns, params.epsilon, params.sum_offset = columns, epsilon, sum_offset
     params.has_bias, params.has_added = bias, len(strides) > 1
     params.root_mean_square, params.target = root_mean_square, code()
@@ -211,6 +211,15 @@ _PART = 1 << 14
 
 def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
     """Give the parameters of ``NP_EXTREMES``, over some axes of a dense array that is not empty."""
+    params = extension().ffi.new("struct np_extremes_params *")
+    set_reduction(params, shape, axes)
+    params.tile = 1 + _PART // (params.reduced_count * max(1, params.columns, params.row))
+    params.least = least
+    return params
+
+
+def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> None:
+    """Write the axes of a reduction of a dense array that is not empty; see np_extremes_params."""
     steps = dense_strides(shape)
     places = [
         (size, step, axis in axes)
@@ -219,19 +228,15 @@ def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
     ]
     kept = [place[:2] for place in places if not place[2]]
     reduced = [place[:2] for place in places if place[2]]
-    params = extension().ffi.new("struct np_extremes_params *")
     inner = kept if places and not places[-1][2] else reduced
     size = inner.pop()[0] if inner else 1
     params.columns, params.row = (size, 0) if inner is kept else (0, size)
     for target, found in ((params.kept, kept), (params.reduced, reduced)):
         target.rank = len(found)
-        _dims(target.sizes, [size for size, _ in found])
-        _dims(target.strides, [step for _, step in found])
+        set_dims(target.sizes, [size for size, _ in found])
+        set_dims(target.strides, [step for _, step in found])
     params.kept_count = math.prod(size for size, _ in kept)
     params.reduced_count = math.prod(size for size, _ in reduced)
-    params.tile = 1 + _PART // (params.reduced_count * size)
-    params.least = least
-    return params
 
 
 def quantize(count: int, scale: float, zero_point: int, columns: int = 0) -> Any:
@@ -353,13 +358,13 @@ def attention(
     if count * parts >= 1 << 48 or scratch >= 1 << 48:
         raise BackendError(f"attention over {rows} and {keys} rows cannot be computed with")
     params = extension().ffi.new("struct np_attention_params *")
-    _dims(params.heads, heads)
+    set_dims(params.heads, heads)
     params.rows, params.keys, params.depth, params.values = rows, keys, depth, values
     targets = params.q_strides, params.k_strides, params.v_strides
     for target, given in zip(targets, strides, strict=False):
-        _dims(target, given[:4])
-    _dims(params.out_strides, out_strides[:4])
-    _dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
+        set_dims(target, given[:4])
+    set_dims(params.out_strides, out_strides[:4])
+    set_dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
     params.mask, params.fill = MASKS.index(mask), fill
     params.scale, params.safe = scale, safe
     params.block, params.parts, params.part_rows = block, parts, part_rows
@@ -390,11 +395,11 @@ def rotary(
     if rotated % 2 or not 0 <= rotated <= depth:
         raise BackendError(f"{rotated} of {depth} numbers are no pairs that could be turned")
     params = extension().ffi.new("struct np_rotary_params *")
-    _dims(params.sizes, sizes)
+    set_dims(params.sizes, sizes)
     params.depth, params.rotated = depth, rotated
     targets = params.x_strides, params.cos_strides, params.sin_strides, params.out_strides
     for target, given in zip(targets, strides, strict=True):
-        _dims(target, given)
+        set_dims(target, given)
     params.interleaved, params.halved = interleaved, halved
     return params
 
@@ -414,7 +419,7 @@ def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> list[int]:
     return [0 if size == 1 else stride for size, stride in zip(padded, strides, strict=True)]
 
 
-def _merged(
+def merged(
     sizes: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
     """Merge axes that all operands step through alike, and drop those of size 1."""
@@ -437,7 +442,8 @@ def _merged(
     return kept, steps
 
 
-def _dims(target: Any, values: Sequence[int]) -> None:
+def set_dims(target: Any, values: Sequence[int]) -> None:
+    """Write sizes or strides into an array of a struct."""
     if len(values) > MAX_DIMS:
         raise BackendError(f"a kernel takes {MAX_DIMS} dimensions at most, not {len(values)}")
     for index, value in enumerate(values):

@@ -8,10 +8,11 @@ import numpy as np
 
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve
-from narrowpass_xnn_cpu.lower.elementwise import common_layout, operand, same_shape
+from narrowpass_xnn_cpu.lower.elementwise import same_shape
 from narrowpass_xnn_cpu.lower.int8.constants import byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.int8.tables import clamping
+from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.reduction import reduced_axes, without
 from narrowpass_xnn_cpu.lower.steps import Reshaped, Table, broadcast

@@ -1,0 +1,69 @@
+"""Softmax and its relatives, and division by a norm: functions along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.native import elem_kernels
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+
+
+class RowFunction(Step):
+    """A function of the last axes, taken as one; one of `elem_kernels.ROWS`."""
+
+    in_place: Sequence[int] = (0,)
+
+    def __init__(self, given: Slot, output: Slot, axes: int, name: str) -> None:
+        super().__init__([given], output)
+        self.kernel = name
+        self._axes = axes
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        columns = elements(shape[len(shape) - self._axes :])
+        params = elem_kernels.rows(elements(shape) // columns, columns, self.kernel)
+        return Run(shape, "NP_ROWS", params=params)
+
+
+_NAMES = {"LogSoftmax": "log softmax", "Hardmax": "hardmax"}
+
+
+def _axis(op: Op) -> int:
+    if op.kind == "LpNormalization":
+        return int(op.get("axis", -1))
+    return int(op.get("axis", -1 if op.version >= 13 else 1))
+
+
+def _check(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts)
+    if reason:
+        return reason
+    rank = facts.rank(op.input(0)) or 0
+    if not -rank <= _axis(op) < rank:
+        return f"axis {_axis(op)} is not one of an input of rank {rank}"
+    if op.kind == "LpNormalization" and op.get("p", 2) not in (1, 2):
+        return f"there is no norm of order {op.get('p', 2)}"
+    return None
+
+
+@lowers("LogSoftmax", "Hardmax", "LpNormalization", check=_check)
+def _along_axis(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    rank = builder.rank(given)
+    axis, axes = _axis(op) % rank, 1
+    name = _NAMES.get(op.kind) or f"l{op.get('p', 2)} normalization"
+    if op.kind != "LpNormalization" and op.version < 13:
+        # Before operator set 13 all axes from `axis` on count as one.
+        axes, perm = rank - axis, identity(rank)
+    else:
+        perm = builder.layout(given)
+        if perm[-1] != axis:
+            perm = (*(a for a in perm if a != axis), axis)
+    step = RowFunction(builder.at(given, perm), builder.new(op.output), axes, name)
+    builder.emit(step, op.output, perm)
