@@ -17,7 +17,6 @@ enum np_call {
   NP_CONVOLUTION = 2,
   NP_DECONVOLUTION = 3,
   NP_FULLY_CONNECTED = 4,
-  NP_BATCH_MATMUL = 5,
   NP_REDUCE = 8,
   NP_SOFTMAX = 9,
   NP_PAD = 10,
@@ -74,7 +73,9 @@ enum np_call {
   NP_FP32_WINOGRAD = 81,
   NP_FP32_DEPTHWISE = 82,
   NP_FP32_SEPARABLE = 83,
-  NP_WIDENED = 84
+  NP_WIDENED = 84,
+
+  NP_MATMUL = 170
 };
 
 /* Statuses of ours, beside those of XNNPACK. */
