@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 
 RNG = np.random.default_rng(171)
@@ -94,17 +95,74 @@ def test_stride_of_one_is_a_convolution(window, attributes, relu):
     )
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(
     ("kernel", "attributes"),
     [
+        ((5, 7, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((5, 7, 4, 2), {"strides": [2, 1], "pads": [1, 0, 2, 1]}),
+        ((5, 7, 6, 4), {"strides": [2, 4], "pads": [3, 1, 2, 0]}),
+        ((5, 7, 4, 4), {"strides": [2, 2], "pads": [0, 1, 1, 1], "output_padding": [1, 1]}),
         ((5, 7, 2, 2), {"strides": [2, 2], "pads": [1, 0, 0, 1]}),
+        ((5, 7, 1, 4), {"strides": [1, 2], "pads": [0, 1, 0, 1]}),
+        ((5, 7, 16), {"strides": [8], "pads": [4, 4]}),
+        ((5, 7, 4), {"strides": [2], "pads": [1, 1], "output_padding": [1]}),
+        ((5, 7, 8), {"strides": [4]}),
+    ],
+)
+def test_kernel_of_several_strides_is_a_convolution(kernel, attributes, relu):
+    spatial = len(kernel) - 2
+    shapes = [(n, kernel[0], *(6, 7)[:spatial]) for n in (1, 3)]
+    assert_as_onnxruntime(
+        convolved(kernel, relu=relu, **attributes), *shapes, (1, kernel[0], *(5, 4)[:spatial])
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [
+        ((5, 7, 2, 2), {"strides": [2, 2]}),
+        ((5, 7, 3, 3), {"pads": [1, 1, 1, 1]}),
+        ((5, 7, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ],
+)
+def test_what_is_not_finite_stays_where_it_belongs(kernel, attributes):
+    model = convolved(kernel, **attributes)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = RNG.standard_normal((1, 5, 6, 7)).astype(np.float32)
+    x[0, 2, 1, 3], x[0, 4, 5, 6] = np.inf, np.nan
+    (wanted,) = session.run(None, {"x": x})
+    with narrowpass.load(
+        narrowpass.build(ir.from_proto(model), ""), "xnn-cpu", threads=1
+    ) as program:
+        assert not any("xnn" in plan.kernel for plan in program.explain() if plan.node == "c") or (
+            not fp32_choice.matmuls_are_ours()
+        )
+        got = program.run({"x": x})["z"]
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted))
+
+
+def test_empty_batches_and_sizes_without_an_output():
+    model = convolved((5, 7, 4, 4), strides=[2, 2], pads=[3, 3, 3, 3])
+    assert_as_onnxruntime(model, (1, 5, 4, 4), (1, 5, 3, 5))
+    program = narrowpass.load(narrowpass.build(ir.from_proto(model), ""), "xnn-cpu", threads=1)
+    assert program.run({"x": np.empty((0, 5, 4, 4), np.float32)})["z"].shape == (0, 7, 4, 4)
+    with pytest.raises(BackendError, match="nothing is left"):
+        program.run({"x": np.ones((1, 5, 1, 1), np.float32)})
+    upsampling = convolved((5, 7, 2, 2), strides=[2, 2])
+    program = narrowpass.load(narrowpass.build(ir.from_proto(upsampling), ""), "xnn-cpu", threads=1)
+    assert program.run({"x": np.empty((0, 5, 4, 3), np.float32)})["z"].shape == (0, 7, 8, 6)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [
         ((5, 7, 2, 2), {"strides": [3, 3], "output_padding": [1, 0]}),
         ((5, 7, 2, 2), {"strides": [2, 2], "dilations": [2, 2]}),
         ((6, 2, 2, 2), {"strides": [2, 2], "group": 2}),
         ((6, 2, 3, 3), {"group": 3}),
         ((5, 7, 3, 3), {"pads": [3, 1, 1, 1]}),
-        ((5, 7, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
-        ((5, 7, 16), {"strides": [8], "pads": [4, 4]}),
+        ((5, 7, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
     ],
 )
 def test_others_are_right_too(kernel, attributes):

@@ -241,11 +241,15 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
         return
     rank = len(kernel.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
+    extra = [0, *extra] if len(extra) == 1 else extra
+    if transposed.is_interleaved(window, groups, extra):
+        transposed.lower_interleaved(op, builder, packed, bias, window, extra)
+        return
     operator = Deconvolution(
         packed,
         bias,
         _movement(op, window),
-        [0, *extra] if len(extra) == 1 else extra,
+        extra,
         session=builder.session,
     )
     perm = CHANNELS_LAST[rank]

@@ -3,21 +3,28 @@
 Where the stride is the size of the kernel, each input pixel gives output pixels of its own: rows of
 a GEMM with [C, KH · KW · O], whose pieces are then moved to their lines. Where the stride is 1,
 it is the convolution with the kernel turned by 180 degrees (Dumoulin and Visin, A guide to
-convolution arithmetic for deep learning, 2016). Weights are packed through the weights cache.
+convolution arithmetic for deep learning, 2016). Where the size of the kernel is a multiple of the
+stride, as in vocoders, it is a convolution with an output channel for each of the stride's places,
+which are moved there and cut to the pads (Shi et al., Is the deconvolution layer the same as a
+convolutional layer?, 2016). Weights are packed through the weights cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
+from narrowpass_xnn_cpu.lower.join import Sliced
 from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lower.steps import Permute, Reshaped
 from narrowpass_xnn_cpu.native.operators import Movement, fp32_choice
-from narrowpass_xnn_cpu.plan.step import Shape
+from narrowpass_xnn_cpu.plan.step import Shape, Sizing
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 
@@ -38,6 +45,89 @@ def is_convolution(window: Window, groups: int) -> bool:
 def _reach(window: Window) -> tuple[int, int]:
     (height, width), (down, along) = window.size, window.dilations
     return (height - 1) * down, (width - 1) * along
+
+
+def is_interleaved(window: Window, groups: int, extra: Sequence[int]) -> bool:
+    """Return whether places between the strides are output channels of a convolution.
+
+    Args:
+        window: of the transposed convolution.
+        groups: of channels.
+        extra: output padding, down and right.
+    """
+    ours = groups == 1 and fp32_choice.convolutions_are_ours()
+    whole = all(k % s == 0 for k, s in zip(window.size, window.strides, strict=True))
+    kept = all(e <= pad for e, pad in zip(extra, window.pads[2:], strict=True))
+    return ours and whole and kept and max(window.dilations) == 1
+
+
+def lower_interleaved(
+    op: Op,
+    builder: Builder,
+    kernel: Weight,
+    bias: Weight | None,
+    window: Window,
+    extra: Sequence[int],
+) -> None:
+    """Lower one of `is_interleaved`; the kernel is [O, KH, KW, C]."""
+    outputs, high, wide, channels = kernel.shape
+    (down, along), rank = window.strides, builder.rank(op.output)
+    taps = high // down, wide // along
+
+    def places(array: Array) -> Array:
+        cut = array.reshape(outputs, taps[0], down, taps[1], along, channels)[:, ::-1, :, ::-1]
+        moved = cut.transpose(2, 4, 0, 1, 3, 5)
+        return np.ascontiguousarray(moved).reshape(-1, *taps, channels)
+
+    shape = (down * along * outputs, *taps, channels)
+    interleaved = kernel.then(f"places {down} {along}", places, shape)
+    if bias is not None:
+        times = down * along
+        bias = bias.then(f"tile {times}", lambda x: np.tile(x, times), [times * outputs])
+    around = (taps[0] - 1, taps[1] - 1) * 2
+    movement = Movement(around, (1, 1), (1, 1), 1, op.limits)
+    operator = fp32_choice.convolution(
+        interleaved, bias, movement, op.epilogue, winograd=False, session=builder.session
+    )
+    perm = CHANNELS_LAST[rank]
+    slot = builder.emit(
+        Convolve(
+            builder.at(op.required(0), perm),
+            builder.scratch(op.output),
+            operator,
+            Window(taps, around, (1, 1), (1, 1), window.only_for),
+            shape[0],
+            operator.name,
+            op.epilogue,
+        )
+    )
+    if down > 1:
+
+        def cut(shape: Shape) -> Shape:
+            return (*shape[:3], down, along * outputs)
+
+        slot = builder.emit(Reshaped(slot, builder.scratch(op.output), cut))
+        slot = builder.emit(Permute(slot, builder.scratch(op.output), (0, 1, 3, 2, 4)))
+
+    def join(shape: Shape) -> Shape:
+        if rank == 3:
+            return (shape[0], shape[1] * along, outputs)
+        if down == 1:
+            return (*shape[:2], shape[2] * along, outputs)
+        return (shape[0], shape[1] * down, shape[3] * along, outputs)
+
+    first, last = window.pads[:2], [p - e for p, e in zip(window.pads[2:], extra, strict=True)]
+
+    def part(shape: Shape, _: Sizing) -> tuple[list[int], list[int], list[int]]:
+        starts = [0, *first[4 - rank :], 0]
+        ends = [0, *last[4 - rank :], 0]
+        sizes = [n - a - b for n, a, b in zip(shape, starts, ends, strict=True)]
+        if min(sizes[1:]) < 1:
+            raise BackendError(f"nothing is left of the output of {list(shape)} within its pads")
+        return starts, sizes, [1] * rank
+
+    slot = builder.emit(Reshaped(slot, builder.scratch(op.output), join))
+    builder.emit(Sliced(slot, builder.new(op.output), part), op.output, perm)
 
 
 def lower_matmul(
