@@ -51,7 +51,7 @@ def assert_as_onnxruntime(model, *shapes, kernel=None):
             assert np.abs(got - wanted).max(initial=0) <= 1e-5 * np.abs(wanted).max(initial=0)
         found = {plan.op_type: plan.kernel for plan in program.explain()}["ConvTranspose"]
     if kernel is not None and fp32_choice.matmuls_are_ours():
-        assert found == kernel
+        assert found.split(" + ")[0] == kernel
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -65,13 +65,13 @@ def test_stride_of_the_kernel_is_a_gemm(window, bias, relu):
 
 def test_upsampling_of_images_is_a_fully_connected():
     model = convolved((16, 8, 2, 2), strides=[2, 2])
-    assert_as_onnxruntime(model, (2, 16, 8, 8), (1, 16, 3, 5))
+    assert_as_onnxruntime(model, (2, 16, 8, 8), (1, 16, 3, 5), kernel="fully connected")
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_lines_are_a_gemm_too(size):
     model = convolved((6, 9, size), strides=[size], relu=True)
-    assert_as_onnxruntime(model, (1, 6, 11), (2, 6, 1))
+    assert_as_onnxruntime(model, (1, 6, 11), (2, 6, 1), kernel="fully connected")
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -114,7 +114,10 @@ def test_kernel_of_several_strides_is_a_convolution(kernel, attributes, relu):
     spatial = len(kernel) - 2
     shapes = [(n, kernel[0], *(6, 7)[:spatial]) for n in (1, 3)]
     assert_as_onnxruntime(
-        convolved(kernel, relu=relu, **attributes), *shapes, (1, kernel[0], *(5, 4)[:spatial])
+        convolved(kernel, relu=relu, **attributes),
+        *shapes,
+        (1, kernel[0], *(5, 4)[:spatial]),
+        kernel="convolution",
     )
 
 
@@ -132,12 +135,8 @@ def test_what_is_not_finite_stays_where_it_belongs(kernel, attributes):
     x = RNG.standard_normal((1, 5, 6, 7)).astype(np.float32)
     x[0, 2, 1, 3], x[0, 4, 5, 6] = np.inf, np.nan
     (wanted,) = session.run(None, {"x": x})
-    with narrowpass.load(
-        narrowpass.build(ir.from_proto(model), ""), "xnn-cpu", threads=1
-    ) as program:
-        assert not any("xnn" in plan.kernel for plan in program.explain() if plan.node == "c") or (
-            not fp32_choice.matmuls_are_ours()
-        )
+    bundle = narrowpass.build(ir.from_proto(model), "")
+    with narrowpass.load(bundle, "xnn-cpu", threads=1) as program:
         got = program.run({"x": x})["z"]
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted))
 
