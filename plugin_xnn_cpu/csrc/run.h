@@ -79,7 +79,7 @@ typedef int np_scratch_kernel(const void *params, const void *const *inputs, voi
 np_scratch_kernel np_attention, np_cached_attention, np_int8_convolution, np_int8_depthwise,
     np_int8_product, np_int8_winograd, np_int8_quad_depthwise, np_fp32_convolution, np_fp32_winograd,
     np_fp32_depthwise, np_fp32_separable, np_bf16_convolution, np_nbits, np_widened;
-np_scratch_kernel np_dynamic_range, np_recurrent, np_trees;
+np_scratch_kernel np_dynamic_range, np_matmul, np_recurrent, np_trees;
 
 /* NP_FULLY_CONNECTED_INT8_ROWS. */
 int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,

@@ -29,9 +29,6 @@ static int set_up(const np_step *step, void *const *buffers, void *workspace) {
       return xnn_setup_fully_connected_nc_f32(step->op, a, out);
     case NP_FULLY_CONNECTED_INT8:
       return xnn_setup_fully_connected_nc_f32_qc8w(step->op, a, out);
-    case NP_BATCH_MATMUL:
-      return xnn_setup_batch_matrix_multiply_nc_f32(step->op, workspace, a,
-                                                    buffers[step->inputs[1]], out);
     case NP_REDUCE:
       /* Workspace is for accumulators wider than the output; given one, fp32 jumps to NULL. */
       return xnn_setup_reduce_nd(step->op, NULL, a, out);
@@ -181,6 +178,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_dynamic_quantize(step->params, inputs, out, workers);
     case NP_DYNAMIC_DEQUANTIZE:
       return np_dynamic_dequantize(step->params, inputs, out, workers);
+    case NP_MATMUL:
+      return np_matmul(step->params, inputs, out, workspace, workers);
     case NP_BF16_CONVOLUTION:
       return np_bf16_convolution(step->params, inputs, out, workspace, workers);
     case NP_MATH:

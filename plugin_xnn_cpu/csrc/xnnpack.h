@@ -31,7 +31,6 @@ void pthreadpool_destroy(pthreadpool_t threadpool);
 #define XNN_EXTRA_QUANTIZATION_PARAMS 15
 #define XNN_FLAG_DEPTHWISE_CONVOLUTION 0x00000001
 #define XNN_FLAG_TRANSPOSE_WEIGHTS 0x00000001
-#define XNN_FLAG_TRANSPOSE_B 0x00000001
 #define XNN_FLAG_ALIGN_CORNERS 0x00000008
 #define XNN_FLAG_DONT_SPIN_WORKERS 0x00000010
 #define XNN_FLAG_TENSORFLOW_LEGACY_MODE 0x00000004
@@ -350,17 +349,6 @@ enum xnn_status xnn_reshape_convert_nc_f32_qdu8(xnn_operator_t convert_op, size_
 enum xnn_status xnn_setup_convert_nc_f32_qdu8(xnn_operator_t convert_op, const float *input,
                                               uint8_t *output, float *row_sum,
                                               struct xnn_quantization_params *quantization_params);
-
-enum xnn_status xnn_create_batch_matrix_multiply_nc_f32(uint32_t flags,
-                                                        xnn_operator_t *batch_matrix_multiply_op);
-enum xnn_status xnn_reshape_batch_matrix_multiply_nc_f32(
-    xnn_operator_t batch_matrix_multiply_op, size_t num_batch_dims, const size_t *batch_dims_a,
-    const size_t *batch_dims_b, size_t m, size_t k, size_t n, size_t *workspace_size,
-    pthreadpool_t threadpool);
-enum xnn_status xnn_setup_batch_matrix_multiply_nc_f32(xnn_operator_t batch_matrix_multiply_op,
-                                                       void *workspace, const float *input_a,
-                                                       const float *input_b, float *output);
-
 
 enum xnn_status xnn_create_max_pooling2d_nhwc_s8(
     uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,

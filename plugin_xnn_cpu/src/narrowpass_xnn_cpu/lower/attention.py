@@ -17,6 +17,7 @@ from narrowpass_xnn_cpu.lower.cached_attention import with_caches
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Pairwise, broadcast
+from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
@@ -74,7 +75,7 @@ class Attention(Step):
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
-        views = [_View(shape, perm) for shape, perm in zip(shapes, self._perms, strict=True)]
+        views = [View(shape, perm) for shape, perm in zip(shapes, self._perms, strict=True)]
         for view, name in zip(views[1:], self.values, strict=False):
             view.expand([int(size) for size in sizing.value(name).reshape(-1)])
         q, k, v, *masks = views
@@ -97,7 +98,7 @@ class Attention(Step):
         if not scores[-1]:
             return Run(lies, constant=np.zeros(lies, np.float32))
         many = [1] * (3 - len(leading)) + list(leading)
-        out = _View(lies, self._perm)
+        out = View(lies, self._perm)
         strides = [view.strides() for view in (q, k, v, *masks)]
         out_strides = out.strides()
         if each > 1:
@@ -143,24 +144,6 @@ def _split(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list
     if len(shape) > 2 and shape[-3] == groups * each:
         return [batch, head * each, head, *rest]
     return [batch, head, 0, *rest]
-
-
-class _View:
-    """An operand with its axes in ONNX's order, wherever they lie."""
-
-    def __init__(self, lies: Shape, perm: Perm) -> None:
-        steps = kernels.dense_strides(lies)
-        places = [perm.index(axis) for axis in range(len(perm))]
-        self.shape = tuple(lies[place] for place in places)
-        self._strides = [0 if lies[place] == 1 else steps[place] for place in places]
-
-    def expand(self, target: Sequence[int]) -> None:
-        """Repeat what has size 1 for a target that has an axis more, before the last two."""
-        self.shape = broadcast(self.shape, (*target[:2], *target[3:]))
-
-    def strides(self) -> list[int]:
-        """Give five strides; 0 along axes that are broadcast."""
-        return [0] * (5 - len(self._strides)) + self._strides
 
 
 def _check(op: Op, facts: Facts) -> str | None:

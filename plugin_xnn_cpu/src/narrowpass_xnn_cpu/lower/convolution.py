@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower import transposed
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
 from narrowpass_xnn_cpu.lower.ending import emit, residual_of
@@ -227,15 +228,28 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
     groups = op.get("group", 1)
     inputs, per_group = kernel.shape[:2]
     outputs = per_group * groups
+    bias = _bias(facts, op.input(2))
+    padded = any(op.get("output_padding", ()))
+    if transposed.is_matmul(window, groups) and not padded:
+        transposed.lower_matmul(op, builder, kernel, bias, window)
+        return
     grouped = kernel.reshape(groups, inputs // groups, per_group, *window.size)
     packed = grouped.transpose(0, 2, 3, 4, 1).reshape(outputs, *window.size, inputs // groups)
+    if transposed.is_convolution(window, groups):
+        image = _image(facts, op.required(0))
+        transposed.lower_convolution(op, builder, packed, bias, window, image)
+        return
     rank = len(kernel.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
+    extra = [0, *extra] if len(extra) == 1 else extra
+    if transposed.is_interleaved(window, groups, extra):
+        transposed.lower_interleaved(op, builder, packed, bias, window, extra)
+        return
     operator = Deconvolution(
         packed,
-        _bias(facts, op.input(2)),
+        bias,
         _movement(op, window),
-        [0, *extra] if len(extra) == 1 else extra,
+        extra,
         session=builder.session,
     )
     perm = CHANNELS_LAST[rank]

@@ -30,6 +30,10 @@ class Ended(Step):
         epilogue: what becomes of sums.
         residual: what is added, where the epilogue has that.
         fits: whether the residual surely has the shape of the result.
+
+    Attributes:
+        epilogue: what becomes of sums.
+        residual: what is added; None for nothing.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Ended(Step):
         # A residual that is read with the bias: tile by tile, before sums are written there.
         self.in_place: Sequence[int] = (1,) if epilogue.residual == "before" else ()
         self.epilogue = epilogue
+        self.residual = residual
         self._fits = fits
 
     def fitting(self, shapes: Sequence[Shape], result: Shape) -> Epilogue:
@@ -87,8 +92,8 @@ def residual_of(op: Op, builder: Builder, perm: Perm) -> Slot | None:
 def emit(op: Op, builder: Builder, step: Ended, perm: Perm) -> None:
     """Add a step, and what may have to be done after it; the result is the output of `op`."""
     slot = builder.emit(step)
-    if op.residual is not None and not op.residual_fits:
-        slot, other = step.output, step.inputs[1]
+    if step.residual is not None and not op.residual_fits:
+        slot, other = step.output, step.residual
         added = Pairwise(slot, other, builder.scratch(op.output), "add")
         total = builder.emit(_Unless(added, slot, other))
         if op.epilogue.residual == "before" and (op.function != "clamp" or op.clamped):

@@ -10,22 +10,64 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits, same_shape
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.matching import with_constant
 from narrowpass_xnn_cpu.lower.op import RULES, Op
+
+_LEAST_DIVISOR = 1e-38
+
+
+def is_computed(op: Op, facts: Facts) -> bool:
+    """Return whether a matmul's second operand is no constant matrix."""
+    dims = facts.dims(op.input(1))
+    return not facts.is_constant(op.input(1)) or dims is None or len(dims) != 2 or 0 in dims
+
+
+def take_scale(
+    op: Op, facts: Facts, found: Mapping[ir.Node, Op], replaced: Container[ir.Node]
+) -> None:
+    """Take a constant factor of a matmul of two computed operands into it, as its ``alpha``."""
+    if op.kind != "MatMul" or not is_computed(op, facts):
+        return
+    user = facts.only_user(op.output)
+    if user is None or user.domain or user in found or user in replaced:
+        return
+    scaled = with_constant(user, facts) if user.op_type in ("Mul", "Div") else None
+    if scaled is None or scaled[0] is not op.output:
+        return
+    if user.op_type == "Div" and user.inputs[0] is not op.output:
+        return
+    if facts.rank(user.outputs[0]) != facts.rank(op.output):
+        return  # a number of shape [1, 1, 1] gives its rank to the output
+    alpha = scaled[1]
+    if user.op_type == "Div":
+        if not abs(alpha) > _LEAST_DIVISOR:
+            return  # its inverse is not finite
+        alpha = 1 / alpha
+    op.attributes = {**op.attributes, "alpha": alpha}
+    op.outputs = list(user.outputs)
+    op.nodes.append(user)
 
 
 def take_bias(op: Op, facts: Facts) -> None:
     """Make MatMul and the Add of a constant row one product with a bias."""
-    if op.kind != "MatMul" or not facts.is_constant(op.input(1)) or facts.rank(op.input(1)) != 2:
+    if op.kind != "MatMul":
         return
+    if is_computed(op, facts):
+        width = (facts.dims(op.output) or (None,))[-1]
+        fits: tuple[tuple[int | str | None, ...], ...] = ((width,),)
+        if not isinstance(width, int) or len(facts.dims(op.input(1)) or ()) < 2:
+            return
+    else:
+        width = (facts.dims(op.input(1)) or (None, None))[1]
+        fits = (), (1,), (width,)
     add = facts.only_user(op.output)
     if add is None or add.op_type != "Add" or add.domain or len(add.inputs) != 2:
         return
     (other,) = [value for value in add.inputs if value is not op.output] or [None]
-    width = (facts.dims(op.input(1)) or (None, None))[1]
     dims = facts.dims(other)
     if other is None or not facts.is_constant(other) or not facts.is_float(other):
         return
-    if dims not in ((), (1,), (width,)) or len(dims) > (facts.rank(op.output) or 0):
+    if dims not in fits or len(dims) > (facts.rank(op.output) or 0):
         return
     op.kind = "linear"
     op.inputs = [*op.inputs, other]

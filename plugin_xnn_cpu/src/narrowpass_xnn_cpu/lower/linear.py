@@ -13,11 +13,11 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import clamp
 from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.matmul import lower_computed
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product, is_ours
-from narrowpass_xnn_cpu.lower.steps import Pairwise, Reshaped
+from narrowpass_xnn_cpu.lower.steps import Pairwise
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import BatchMatMul
 from narrowpass_xnn_cpu.native.operators.few_rows import FewRows
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
@@ -97,39 +97,6 @@ class QuantizedRows(Step):
         return Run(result, "NP_INT8_ROWS", params=params) if rows else Run(result)
 
 
-class MatrixProducts(Step):
-    """Products of matrices that are both computed, or of batches of them."""
-
-    kernel = "xnn batch matmul"
-
-    def __init__(self, a: Slot, b: Slot, output: Slot, *, transpose_b: bool) -> None:
-        super().__init__([a, b], output)
-        self._transposed = transpose_b
-        self._operator = BatchMatMul(transpose_b=transpose_b)
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        a, b = shapes
-        m, k = a[-2:]
-        n, inner = b[-2:] if self._transposed else (b[-1], b[-2])
-        if k != inner:
-            raise BackendError(f"matrices of {list(a)} and {list(b)} do not fit together")
-        rank = max(len(a), len(b)) - 2
-        batch_a = (1,) * (rank + 2 - len(a)) + a[:-2]
-        batch_b = (1,) * (rank + 2 - len(b)) + b[:-2]
-        pairs = list(zip(batch_a, batch_b, strict=True))
-        if any(x != y and 1 not in (x, y) for x, y in pairs):
-            raise BackendError(f"batches of {list(a)} and {list(b)} do not fit together")
-        batch = tuple(0 if 0 in pair else max(pair) for pair in pairs)
-        result = (*batch, m, n)
-        if not elements(result):
-            return Run(result)
-        if k == 0:
-            return Run(result, constant=np.zeros(result, np.float32))
-        self._operator.reshape(batch_a, batch_b, m, k, n, sizing.pool)
-        return Run(result, self._operator.call, self._operator)
-
-
 def _matrix(facts: Facts, value: ir.Value | None) -> bool:
     """Tell whether a value is a constant matrix that has elements."""
     dims = facts.dims(value)
@@ -140,8 +107,6 @@ def _check_gemm(op: Op, facts: Facts) -> str | None:
     reason = needs_floats(op, facts, 3)
     if reason:
         return reason
-    if not _matrix(facts, op.input(1)) and (op.get("alpha", 1.0) != 1.0 or op.get("transA", 0)):
-        return "products of two computed matrices are covered without alpha and transA only"
     if facts.rank(op.input(0)) != 2 or facts.rank(op.input(1)) != 2:
         return "its operands are not matrices"
     if (
@@ -155,7 +120,7 @@ def _check_gemm(op: Op, facts: Facts) -> str | None:
 
 def _gemm_ends(op: Op, facts: Facts) -> bool:
     if not _matrix(facts, op.input(1)):
-        return False
+        return op.input(2) is None or _is_row(op, facts)
     kernel = facts.stored(op.required(1))
     outputs = kernel.shape[0 if op.get("transB", 0) else 1]
     added = op.input(2)
@@ -176,14 +141,11 @@ def _gemm(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given, matrix, added = op.required(0), op.required(1), op.input(2)
     transposed = bool(op.get("transB", 0))
-    rows = builder.at(given, (1, 0) if op.get("transA", 0) else None)
     beta = np.float32(op.get("beta", 1.0))
     if not _matrix(facts, matrix):
-        # Stored as [N, K] where transB, which is how a product with its transpose is asked for.
-        slot = builder.at(matrix)
-        both = MatrixProducts(rows, slot, builder.scratch(op.output), transpose_b=transposed)
-        _add(op, builder, builder.emit(both), added, beta)
+        _gemm_of_computed(op, builder, beta)
         return
+    rows = builder.at(given, (1, 0) if op.get("transA", 0) else None)
     kernel = facts.stored(matrix)
     if transposed:
         kernel = kernel.transpose(1, 0)
@@ -204,6 +166,25 @@ def _gemm(op: Op, builder: Builder) -> None:
     rows = rows_for(builder, rows, product)
     slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
     _add(op, builder, slot, added, beta)
+
+
+def _is_row(op: Op, facts: Facts) -> bool:
+    """Return whether the third input surely is [N], with N the columns of the output."""
+    columns = (facts.dims(op.output) or (None,))[-1]
+    return isinstance(columns, int) and facts.dims(op.input(2)) == (columns,)
+
+
+def _gemm_of_computed(op: Op, builder: Builder, beta: np.float32) -> None:
+    """Lower alpha · A·B + beta · C of computed matrices."""
+    facts, added = builder.facts, op.input(2)
+    transposed = bool(op.get("transA", 0)), bool(op.get("transB", 0))
+    if added is None or _is_row(op, facts):
+        bias = None if added is None else _scaled(builder, added, beta)
+        lower_computed(op, builder, transposed=transposed, bias=bias)
+        return
+    slot = lower_computed(op, builder, transposed=transposed, complete=False)
+    if slot is not None:
+        _add(op, builder, slot, added, beta)
 
 
 def _product(
@@ -266,14 +247,18 @@ def as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32
     return scaled.then(f"repeat {outputs}", lambda x: np.repeat(x, outputs), [outputs])
 
 
+def _scaled(builder: Builder, added: ir.Value, beta: np.float32) -> Slot:
+    """Give the slot of beta times a constant, or of a computed value whose beta is 1."""
+    if builder.facts.is_constant(added):
+        return builder.constant_slot(added.name or "", builder.facts.wide(added) * beta)
+    return builder.at(added)
+
+
 def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.float32) -> None:
     """Add what no bias can be, and clamp."""
     perm = identity(builder.rank(op.output))
     if added is not None:
-        if builder.facts.is_constant(added):
-            other = builder.constant_slot(added.name or "", builder.facts.wide(added) * beta)
-        else:
-            other = builder.at(added)
+        other = _scaled(builder, added, beta)
         slot = builder.emit(Pairwise(slot, other, builder.scratch(op.output), "add"))
     if op.clamped:
         clamp(builder, slot, op.output, perm, op)
@@ -295,8 +280,10 @@ def _check_matmul(op: Op, facts: Facts) -> str | None:
 
 def _matmul_ends(op: Op, facts: Facts) -> bool:
     matrix = op.required(1)
+    if not _matrix(facts, matrix):
+        return True
     rows = _count((facts.dims(op.input(0)) or ())[:-1])
-    return _matrix(facts, matrix) and is_ours(facts.stored(matrix), rows)
+    return is_ours(facts.stored(matrix), rows)
 
 
 @lowers("MatMul", "linear", check=_check_matmul, clamps=True, ends=_matmul_ends)
@@ -304,8 +291,8 @@ def _matmul(op: Op, builder: Builder) -> None:
     """Lower a product; `linear` has a bias as its third input."""
     facts = builder.facts
     a, b = op.required(0), op.required(1)
-    rank_a, rank_b = builder.rank(a), builder.rank(b)
     if _matrix(facts, b):
+        rank_a = builder.rank(a)
         kernel = facts.stored(b)
         bias = as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         leading = (facts.dims(a) or ())[:-1]
@@ -320,33 +307,5 @@ def _matmul(op: Op, builder: Builder) -> None:
         step = Linear(slot, builder.new(op.output), product, residual, op.residual_fits)
         emit(op, builder, step, perm)
         return
-    left = builder.at(a)
-    if rank_a == 1:
-        left = builder.emit(Reshaped(left, builder.scratch(a), lambda shape: (1, *shape)))
-    transposed = False
-    if rank_b == 1:
-        right = builder.at(b)
-        right = builder.emit(Reshaped(right, builder.scratch(b), lambda shape: (*shape, 1)))
-    else:
-        # The other way round is as good: XNNPACK packs the second operand anyway.
-        swapped = (*range(rank_b - 2), rank_b - 1, rank_b - 2)
-        transposed = not builder.has(b, identity(rank_b)) and (
-            builder.has(b, swapped) or builder.layout(b)[-1] == rank_b - 2
-        )
-        right = builder.at(b, swapped if transposed else None)
-    output = op.output
-    plain = rank_a > 1 and rank_b > 1
-    target = builder.new(output) if plain and not op.clamped else builder.scratch(output)
-    slot = builder.emit(MatrixProducts(left, right, target, transpose_b=transposed))
-    if not plain:
-
-        def squeeze(shape: Shape) -> Shape:
-            batch, m, n = shape[:-2], shape[-2], shape[-1]
-            return (*batch, *((m,) if rank_a > 1 else ()), *((n,) if rank_b > 1 else ()))
-
-        slot = builder.emit(Reshaped(slot, builder.scratch(output), squeeze))
-    perm = identity(builder.rank(output))
-    if op.clamped:
-        clamp(builder, slot, output, perm, op)
-    else:
-        builder.alias(output, slot, perm)
+    added = op.input(2)
+    lower_computed(op, builder, bias=None if added is None else builder.at(added))

@@ -9,7 +9,13 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_ending, take_limits
+from narrowpass_xnn_cpu.lower.fusing import (
+    take_bias,
+    take_channel_bias,
+    take_ending,
+    take_limits,
+    take_scale,
+)
 from narrowpass_xnn_cpu.lower.gates import with_factors
 from narrowpass_xnn_cpu.lower.int8.matching import Bytes
 from narrowpass_xnn_cpu.lower.liveness import without_superseded
@@ -284,6 +290,7 @@ def _fused(
             op = Op.of(node, version(node))
             rule = None if node.domain else RULES.get(node.op_type)
             if rule is not None and not rule.check(op, facts):
+                take_scale(op, facts, found, whole.replaced)
                 take_bias(op, facts)
                 take_channel_bias(op, facts)
                 take_ending(op, facts, version, found, whole.replaced)

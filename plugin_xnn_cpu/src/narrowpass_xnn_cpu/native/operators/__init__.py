@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.int8_rows import FullyConnectedS8, FullyConnectedS8F32
 from narrowpass_xnn_cpu.native.operators.int8_tensors import BinaryS8, MeanS8
 from narrowpass_xnn_cpu.native.operators.int8_windows import ConvolutionS8, DeconvolutionS8
-from narrowpass_xnn_cpu.native.operators.linear import BatchMatMul, FullyConnected
+from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.movement import Pad, ResizeBilinear, Transpose
 from narrowpass_xnn_cpu.native.operators.pooling import MaxPoolS8
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8, UnfitError
@@ -21,7 +21,6 @@ from narrowpass_xnn_cpu.native.operators.rows import Reduce, Softmax
 
 __all__ = [
     "UNBOUNDED",
-    "BatchMatMul",
     "Binary",
     "BinaryS8",
     "Convolution",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -153,37 +152,3 @@ def _layout(dtype: str, outputs: int) -> Layout | None:
         return FullyConnected(kernel, Weight.of(bias), session=session).block
 
     return layout_of(dtype, outputs, pack)
-
-
-class BatchMatMul(Operator):
-    """Products of matrices of two tensors: [..., M, K] by [..., K, N], or [..., N, K]."""
-
-    call = "NP_BATCH_MATMUL"
-
-    def __init__(self, *, transpose_b: bool = False) -> None:
-        super().__init__()
-        ffi, lib = self._ffi, self._lib
-        handle = ffi.new("xnn_operator_t *")
-        flags = lib.XNN_FLAG_TRANSPOSE_B if transpose_b else 0
-        status = lib.xnn_create_batch_matrix_multiply_nc_f32(flags | self._flags, handle)
-        self._created(status, handle)
-
-    def reshape(
-        self,
-        batch_a: Sequence[int],
-        batch_b: Sequence[int],
-        m: int,
-        k: int,
-        n: int,
-        pool: ThreadPool,
-    ) -> None:
-        """Take batches of one rank that broadcast together, of M x K and K x N matrices."""
-        a, b = checked_shape((*batch_a, m, k)), checked_shape((*batch_b, k, n))
-        if len(a) != len(b):
-            raise BackendError(f"batches {list(batch_a)} and {list(batch_b)} differ in rank")
-        sizes = self._ffi.new("size_t[1]")
-        status = self._lib.xnn_reshape_batch_matrix_multiply_nc_f32(
-            self.handle, len(a) - 2, list(a[:-2]), list(b[:-2]), m, k, n, sizes, pool.handle
-        )
-        self._reshaped(status, (a, b))
-        self.workspace = sizes[0]
