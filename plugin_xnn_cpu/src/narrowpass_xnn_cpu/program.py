@@ -35,7 +35,8 @@ from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.families import expand_checked
-from narrowpass_xnn_cpu.method import Method, Premises
+from narrowpass_xnn_cpu.form import Premises
+from narrowpass_xnn_cpu.method import Method, compile_body
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -80,7 +81,7 @@ class XnnProgram(Program):
                 self._methods[name] = self._compile(name, prepared, premises)
                 if self._methods[name].defaults:
                     self._models[name] = prepared
-                else:
+                elif not self._methods[name].decided:
                     _forget_weights(prepared)
         known = frozenset().union(*(method.known for method in self._methods.values()))
         check_kept(options.keep, known)
@@ -91,7 +92,7 @@ class XnnProgram(Program):
         if session is not None:
             session.label = method
         workspace = self._workspace or Workspace()
-        return Premises(workspace, session, identities, self._winograd)
+        return Premises(workspace, compile_body, session, identities, self._winograd)
 
     def _compile(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +114,12 @@ class HostUnit:
         return {name for item in self.items for name in item.inputs}
 
     def run(
-        self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool, times: Times | None
+        self,
+        values: dict[str, Any],
+        shapes: Shapes,
+        pool: ThreadPool,
+        out: Mapping[str, Any],
+        times: Times | None,
     ) -> None:
         """Run all nodes; their results go to `values`, the shapes of these to `shapes`."""
         for item in self.items:

@@ -19,7 +19,8 @@ from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
-from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN, Op
+from narrowpass_xnn_cpu.lower.repeatable import repeatable
 from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight, digest
 
 
@@ -68,17 +69,6 @@ _QUANTIZED = {
     ir.DataType.INT32,
 }
 
-_UNREPEATABLE = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-    "Dropout",
-}
-
-
 def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
     """Decide for each operation where it runs; `facts.fixed` grows on the way."""
     assigned = []
@@ -97,22 +87,12 @@ def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
 
 
 def _follows_from_shapes(op: Op, facts: Facts) -> bool:
-    node = op.nodes[0]
-    if len(op.nodes) != 1 or node.domain or any(not value.name for value in op.outputs):
-        return False
-    if op.superseded or op.kind.islower():
-        return False  # the node alone does not compute this
-    if not all(isinstance(value.type, ir.TensorType) for value in op.outputs):
-        return False
-    given = [value for value in (*op.inputs, *op.outputs) if value is not None]
-    if any(facts.dtype(value) == ir.DataType.STRING for value in given):
+    if op.nodes[0].domain == OUR_DOMAIN and op.kind == GUARD:
+        return facts.is_fixed(op.input(0))
+    if not repeatable(op, facts):
         return False
     if op.kind in ("Shape", "Size"):
-        return isinstance(op.required(0).type, ir.TensorType)
-    if op.kind in _UNREPEATABLE or any(subgraphs(node)):
-        return False
-    if not op.inputs:
-        return op.kind == "Constant"
+        return True
     return all(value is None or facts.is_fixed(value) for value in op.inputs)
 
 

@@ -201,13 +201,13 @@ class Partition:
 
     def run(
         self,
-        arrays: Mapping[str, Array],
+        arrays: dict[str, Any],
         shapes: Shapes,
         pool: ThreadPool,
         out: Mapping[str, Array],
         times: Times | None = None,
-    ) -> dict[str, Array]:
-        """Run the partition.
+    ) -> None:
+        """Run the partition; its outputs go to `arrays`.
 
         Args:
             arrays: an array for each input.
@@ -235,7 +235,7 @@ class Partition:
             self._bound = bound
             self._workspace.require(bound, bound.memory)
             self._signature, self._values = signature, values
-        return self._bound.run(arrays, pool, out, times)
+        arrays.update(self._bound.run(arrays, pool, out, times))
 
     def _grow(
         self,
