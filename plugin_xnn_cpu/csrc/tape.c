@@ -173,6 +173,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_widened(step->params, inputs, out, workspace, workers);
     case NP_BF16_CONVOLUTION:
       return np_bf16_convolution(step->params, inputs, out, workspace, workers);
+    case NP_PICK:
+      return np_pick(step->params, inputs, out, workers);
     default:
       return NP_STATUS_CALL;
   }

@@ -6,6 +6,7 @@
 #define NARROWPASS_TAPE_H
 
 #include "kernels.h"
+#include "pick_kernels.h"
 #include "workers.h"
 
 #define NP_MAX_INPUTS 6
@@ -74,7 +75,9 @@ enum np_call {
   NP_FP32_WINOGRAD = 81,
   NP_FP32_DEPTHWISE = 82,
   NP_FP32_SEPARABLE = 83,
-  NP_WIDENED = 84
+  NP_WIDENED = 84,
+
+  NP_PICK = 160
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

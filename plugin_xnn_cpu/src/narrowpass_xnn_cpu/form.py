@@ -89,8 +89,9 @@ class Form:
         graph = model.graph
         identities = None if premises.session is None else premises.identities
         facts = Facts(graph, kept, overridden, identities, observed)
-        derive_constants(graph, facts)
-        assigned = assign(operations(graph, facts, model, _version(model)), facts)
+        version = _version(model)
+        derive_constants(graph, facts, version)
+        assigned = assign(operations(graph, facts, model, version), facts)
         units = schedule(assigned)
         self._units = _compile(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}
@@ -141,14 +142,18 @@ class Form:
 
 
 class _Constants(Mapping[str, Array]):
-    """Constants by name, made when asked for; only those that running needs."""
+    """Constants by name, made when first asked for; only those that running needs."""
 
     def __init__(self, facts: Facts, names: Iterable[str]) -> None:
         known = facts.constants()
         self._weights = {name: facts.stored(known[name]) for name in names if name in known}
+        self._arrays: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
-        return self._weights[name].view()
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = self._weights[name].view()
+        return array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

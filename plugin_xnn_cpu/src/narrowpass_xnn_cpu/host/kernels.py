@@ -17,6 +17,9 @@ from narrowpass_xnn_cpu.host import quantization
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
+FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+"""What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""
+
 Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]
 """Takes the inputs (None for those left out) and gives the output, or a list of outputs."""

@@ -20,9 +20,6 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.partition import ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Times
 
-FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""
-
 
 class HostNode:
     """A node that numpy or the reference evaluator runs.
@@ -67,7 +64,7 @@ class HostNode:
             try:
                 with np.errstate(all="ignore"):
                     made = kernels.as_results(kernel(*given))
-            except FAILURES as error:
+            except kernels.FAILURES as error:
                 raise BackendError(f"node {self.name!r} ({op.kind}) failed: {error}") from error
             return {name: value for name, value in zip(names, made, strict=True) if name}
 

@@ -7,7 +7,7 @@ import enum
 import hashlib
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
+from narrowpass_xnn_cpu.lower.computed import derive_computed
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_xnn_cpu.lower.repeatable import repeatable
@@ -96,53 +97,58 @@ def _follows_from_shapes(op: Op, facts: Facts) -> bool:
     return all(value is None or facts.is_fixed(value) for value in op.inputs)
 
 
-def derive_constants(graph: ir.Graph, facts: Facts) -> None:
-    """Tell `facts` of constants that a node makes of constants without computing anything.
+def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> None:
+    """Tell `facts` of constants that a node makes of constants.
 
     `fold` leaves such nodes where a second form of a large weight would make the file grow;
-    Constant nodes are there where it did not run.
+    Constant nodes are there where it did not run. More than another view or another type of
+    elements is computed at once where it is small, and otherwise when somebody needs it.
     """
     for node in graph:
-        if node.op_type == "Constant" and not node.domain:
-            tensor = constant_tensor(node.outputs[0])
-            if tensor is not None and tensor.dtype != ir.DataType.STRING:
-                facts.derive(node.outputs[0], _inline(tensor))
-            continue
-        given = node.inputs[0] if node.inputs else None
-        if node.op_type == "Reshape" and not node.domain and derive_blocks(node, facts):
-            continue
-        if node.domain or given is None or not facts.is_constant(given):
-            continue
-        value = node.outputs[0]
-        if node.op_type == "Reshape" and len(node.inputs) == 2:
-            dims = facts.dims(value)
-            sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
-            weight = facts.stored(given)
-            if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
-                facts.derive(value, weight.reshape(*sizes))
-            continue
-        if node.op_type == "DequantizeLinear":
-            _derive_dequantized(node, value, facts)
-            continue
-        if node.op_type == "Slice":
-            _derive_start(node, value, facts)
-            continue
-        if len(node.inputs) != 1:
-            continue
-        if node.op_type == "Transpose":
-            perm = node.attributes.get("perm")
-            axes = tuple(range(facts.rank(given) or 0))[::-1]
-            if perm is not None:
-                axes, rank = tuple(perm.as_ints()), len(axes)
-                if sorted(axes) != list(range(rank)):
-                    continue  # whoever runs the node will say so
-            facts.derive(value, facts.stored(given).transpose(*axes))
-        elif node.op_type == "Identity":
-            facts.derive(value, facts.stored(given))
-        elif node.op_type == "Cast":
-            target = ir.DataType(node.attributes.get_int("to", 0))
-            if target in _FLOATS and facts.dtype(given) in _FLOATS:
-                facts.derive(value, facts.stored(given).cast(target.numpy()))
+        _derive_view(node, facts)
+        if not node.domain and not any(map(facts.is_constant, node.outputs)):
+            derive_computed(node, version(node), facts)
+
+
+def _derive_view(node: ir.Node, facts: Facts) -> None:
+    """Tell of the elements of a constant in another order, shape or type."""
+    if node.op_type == "Constant" and not node.domain:
+        tensor = constant_tensor(node.outputs[0])
+        if tensor is not None and tensor.dtype != ir.DataType.STRING:
+            facts.derive(node.outputs[0], _inline(tensor))
+        return
+    given = node.inputs[0] if node.inputs else None
+    if node.op_type == "Reshape" and not node.domain and derive_blocks(node, facts):
+        return
+    if node.domain or given is None or not facts.is_constant(given):
+        return
+    value = node.outputs[0]
+    if node.op_type == "Reshape" and len(node.inputs) == 2:
+        dims = facts.dims(value)
+        sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
+        weight = facts.stored(given)
+        if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
+            facts.derive(value, weight.reshape(*sizes))
+    elif node.op_type == "DequantizeLinear":
+        _derive_dequantized(node, value, facts)
+    elif node.op_type == "Slice":
+        _derive_start(node, value, facts)
+    elif len(node.inputs) != 1:
+        return
+    elif node.op_type == "Transpose":
+        perm = node.attributes.get("perm")
+        axes = tuple(range(facts.rank(given) or 0))[::-1]
+        if perm is not None:
+            axes, rank = tuple(perm.as_ints()), len(axes)
+            if sorted(axes) != list(range(rank)):
+                return  # whoever runs the node will say so
+        facts.derive(value, facts.stored(given).transpose(*axes))
+    elif node.op_type == "Identity":
+        facts.derive(value, facts.stored(given))
+    elif node.op_type == "Cast":
+        target = ir.DataType(node.attributes.get_int("to", 0))
+        if target in _FLOATS and facts.dtype(given) in _FLOATS:
+            facts.derive(value, facts.stored(given).cast(target.numpy()))
 
 
 def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
