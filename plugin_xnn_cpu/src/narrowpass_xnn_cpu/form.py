@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
-from narrowpass_xnn_cpu.host.control_flow import Compiled, ControlFlow, can_run
+from narrowpass_xnn_cpu.host.bodies import Compiled
+from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.assign import (
@@ -24,13 +25,14 @@ from narrowpass_xnn_cpu.lower.assign import (
     schedule,
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.deciding import WrongBranchError
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.raised import raise_images
-from narrowpass_xnn_cpu.lower.deciding import WrongBranchError
 from narrowpass_xnn_cpu.lower.op import GUARD, Op
 from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.steps import Observed
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -135,6 +137,38 @@ class Form:
         for unit in self._units:
             unit.run(values, shapes, pool, out, times)
         return {name: values[name] if name in values else self._read(name) for name in wanted}
+
+    def bind(
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: ThreadPool
+    ) -> tuple[Bound, dict[str, Array | str]] | None:
+        """Give what runs for the shapes of feeds, where that is one partition and nothing else.
+
+        Returns:
+            The partition, and of those values that it does not make what they are, or which input;
+            None where more runs.
+
+        Raises:
+            WrongBranchError: the graph was compiled for another branch.
+        """
+        if len(self.partitions) != 1 or any(
+            not isinstance(unit, Partition) and unit.computes for unit in self._units
+        ):
+            return None
+        shapes = self._shapes
+        for name, value in feeds.items():
+            shapes.shapes[name] = value.shape
+        made: set[str] = set()
+        bound = None
+        for unit in self._units:
+            if isinstance(unit, Partition):
+                bound = unit.bind(feeds, shapes, pool)
+                made = set(unit.outputs)
+            else:
+                unit.run({}, shapes, pool, {}, None)
+        if bound is None:
+            return None
+        names = [name for name in wanted if name not in made]
+        return bound, {name: name if name in feeds else self._read(name) for name in names}
 
     def _read(self, name: str) -> Any:
         found = self._shapes.values.get(name)
@@ -259,5 +293,9 @@ def _guard(op: Op) -> ShapeNode:
         return [condition]
 
     return ShapeNode(
-        op.nodes[0].name or label, (op.required(0).name or "",), (op.output.name or "",), False, check
+        op.nodes[0].name or label,
+        (op.required(0).name or "",),
+        (op.output.name or "",),
+        False,
+        check,
     )

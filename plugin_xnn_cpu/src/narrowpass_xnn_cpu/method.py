@@ -15,6 +15,7 @@ from narrowpass_xnn_cpu.lower.deciding import Decisions, WrongBranchError, decid
 from narrowpass_xnn_cpu.lower.families import expand_checked
 from narrowpass_xnn_cpu.native.meter import scratch_for
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.partition import Partition
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -147,14 +148,36 @@ class Method:
             array of `out` are that array.
         """
         with self.workspace.entered():
-            if not self.decided:
-                return self._forms.last.run(feeds, wanted, pool, out, times)
-            form = self._forms.choose(feeds)
-            while True:
-                try:
-                    return form.run(feeds, wanted, pool, out, times)
-                except WrongBranchError as wrong:
-                    form = self._forms.other(wrong, feeds)
+            return self.run_within(feeds, wanted, pool, out, times)
+
+    def run_within(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        pool: ThreadPool,
+        out: Mapping[str, Array],
+        times: Times | None = None,
+    ) -> dict[str, Any]:
+        """Run the method as `run` does; who calls has entered its workspace."""
+        if not self.decided:
+            return self._forms.last.run(feeds, wanted, pool, out, times)
+        form = self._forms.choose(feeds)
+        while True:
+            try:
+                return form.run(feeds, wanted, pool, out, times)
+            except WrongBranchError as wrong:
+                form = self._forms.other(wrong, feeds)
+
+    def bind(
+        self, feeds: Mapping[str, Any], pool: ThreadPool
+    ) -> tuple[Bound, dict[str, Array | str]] | None:
+        """Give what runs for feeds, where that is one partition; see `Form.bind`."""
+        form = self._forms.choose(feeds)
+        while True:
+            try:
+                return form.bind(feeds, self.outputs, pool)
+            except WrongBranchError as wrong:
+                form = self._forms.other(wrong, feeds)
 
     def observe(
         self, feeds: Mapping[str, Any], meters: Mapping[str, Meter], pool: ThreadPool
@@ -196,7 +219,7 @@ class _Forms:
         premises: Premises,
     ) -> None:
         self._name = name
-        self._model: ir.Model | None = model
+        self._model = model
         self._kept, self._observed, self._overridden = kept, observed, overridden
         self._premises = premises
         self._forms: list[tuple[Decisions, Form]] = []
@@ -208,7 +231,7 @@ class _Forms:
             self.last = self._form(model, premises)
             self.decided = False
         if not self.decided:
-            self._model = None
+            del self._model  # it is large
 
     def choose(self, feeds: Mapping[str, Any]) -> Form:
         """Give the form that ran with feeds of these shapes, or the last one."""
@@ -233,7 +256,6 @@ class _Forms:
         return found
 
     def _compile_for(self, decisions: Decisions, feeds: Mapping[str, Any]) -> Form:
-        assert self._model is not None  # it is kept where shapes decide
         # Weights are packed for this form alone: the session of the others is closed.
         premises = Premises(
             self._premises.workspace, self._premises.compile, None, {}, self._premises.winograd
@@ -248,7 +270,6 @@ class _Forms:
         return self._compile({**follow, **decisions}, premises)
 
     def _compile(self, guesses: Decisions, premises: Premises) -> Form:
-        assert self._model is not None  # see `_compile_for`
         model = self._model.clone()
         decisions = decide(model, guesses, self._overridden)
         expand_checked(model)

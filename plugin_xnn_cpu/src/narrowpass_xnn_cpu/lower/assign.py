@@ -70,6 +70,7 @@ _QUANTIZED = {
     ir.DataType.INT32,
 }
 
+
 def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
     """Decide for each operation where it runs; `facts.fixed` grows on the way."""
     assigned = []

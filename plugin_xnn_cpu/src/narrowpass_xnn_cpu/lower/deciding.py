@@ -110,9 +110,9 @@ class _Deciding:
         condition = node.inputs[0]
         if condition is None or not self._is_fixed(condition):
             return None
-        branches = [node.attributes.get(name) for name in ("then_branch", "else_branch")]
-        if any(branch is None or branch.is_ref() for branch in branches):
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
             return None
+        branches = [_branch(node, name) for name in ("then_branch", "else_branch")]
         label = next(value.name or "" for value in node.outputs if value.name)
         known = self._evaluate(condition)
         guards: list[ir.Node] = []
@@ -123,9 +123,7 @@ class _Deciding:
         else:
             taken = self.decisions[label] = self._guesses.get(label, True)
             guards.append(self._guard(node, condition, label, taken))
-        chosen = branches[0 if taken else 1]
-        assert chosen is not None  # seen above
-        return [*guards, *self._put(node, chosen.as_graph(), label, guards)]
+        return [*guards, *self._put(node, branches[0 if taken else 1], label, guards)]
 
     def _is_fixed(self, value: ir.Value) -> bool:
         """Tell whether a value follows from shapes and constants, as `assign` will find it."""
@@ -170,7 +168,9 @@ class _Deciding:
             return self._dims(op)
         given = [None if item is None else self._evaluate(item) for item in node.inputs]
         missing = [
-            array is None for array, item in zip(given, node.inputs, strict=True) if item is not None
+            array is None
+            for array, item in zip(given, node.inputs, strict=True)
+            if item is not None
         ]
         unknown = any(
             array is not None and array.dtype == np.int64 and bool((array == _UNKNOWN).any())
@@ -216,11 +216,12 @@ class _Deciding:
             if value.name:
                 value.name = self._unique(f"{label}/{value.name}")
         made = {value for each in nodes for value in each.outputs}
-        for old, new in zip(node.outputs, results, strict=True):
+        for old, result in zip(node.outputs, results, strict=True):
             if not old.name:
                 continue
+            new = result
             if new not in made:
-                identity = ir.Node("", "Identity", [new])
+                identity = ir.Node("", "Identity", [result])
                 nodes.append(identity)
                 new = identity.outputs[0]
             made.discard(new)
@@ -241,6 +242,10 @@ class _Deciding:
             found = f"{name}.{number}"
         self._names.add(found)
         return found
+
+
+def _branch(node: ir.Node, name: str) -> ir.Graph:
+    return node.attributes[name].as_graph()
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -15,7 +15,6 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.shape import MOVED, check_moved
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Pad
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _LONG = 1 << 10

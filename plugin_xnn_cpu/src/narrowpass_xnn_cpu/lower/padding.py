@@ -93,9 +93,8 @@ class Extended(Step):
                 raise BackendError(f"{list(shape)} has no elements to fill the pads with")
             tables.append(np.pad(kept, added, self._mode) if any(added) else kept)
         result = tuple([table.size for table in tables])
-        if result == tuple(shape):
-            if all((table == np.arange(table.size)).all() for table in tables):
-                return Run(result, view=0)
+        if all(np.array_equal(t, range(n)) for t, n in zip(tables, shape, strict=True)):
+            return Run(result, view=0)
         if not elements(result):
             return Run(result)
         strides = kernels.dense_strides(shape)

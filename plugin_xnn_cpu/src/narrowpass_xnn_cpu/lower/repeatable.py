@@ -20,9 +20,9 @@ _UNREPEATABLE = {
 
 
 def repeatable(op: Op, facts: Facts) -> bool:
-    """Tell whether an operation can be evaluated when shapes change, if what it reads is known then.
+    """Tell whether an operation can be evaluated when shapes change.
 
-    Shape and Size need to know the shape of their input alone.
+    What it reads must be known then; of the input of Shape and Size, the shape alone.
     """
     node = op.nodes[0]
     if len(op.nodes) != 1 or node.domain or any(not value.name for value in op.outputs):
