@@ -82,6 +82,7 @@ class Body:
         inner.opset_imports.update(model.opset_imports)
         self._method = compile_(inner, known)
         self.outputs = self._method.outputs
+        self._repeated: Repeated | None = None
         self.declared = [_declared(value) for value in inner.graph.outputs]
 
     @property
@@ -101,8 +102,10 @@ class Body:
         found = self._method.bind(feeds, pool)
         if found is None:
             return None
-        repeated = Repeated(found[0], roles, found[1])
-        return repeated if repeated.fits(feeds) else None
+        bound, others = found
+        if self._repeated is None or not self._repeated.holds(bound, others):
+            self._repeated = Repeated(bound, roles, feeds, others)
+        return self._repeated if self._repeated.fits else None
 
 
 def _skip_identities(graph: ir.Graph) -> None:

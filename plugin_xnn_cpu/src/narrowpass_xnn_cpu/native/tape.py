@@ -233,7 +233,7 @@ def aligned(size: int) -> np.ndarray[Any, Any]:
 
 
 _PAGE = 4096
-_EXTRA_BYTES = 16
+EXTRA_BYTES = 16
 """XNN_EXTRA_BYTES: what kernels may read beyond a buffer."""
 
 
@@ -256,7 +256,7 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _ends_well(start: int, array: np.ndarray[Any, Any]) -> bool:
     """Tell whether there are readable bytes after a dense array that starts there."""
     end = start + array.nbytes
-    return (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE or end + _EXTRA_BYTES <= _end(array.base)
+    return (end - 1) % _PAGE + EXTRA_BYTES < _PAGE or end + EXTRA_BYTES <= _end(array.base)
 
 
 def _end(base: object) -> int:

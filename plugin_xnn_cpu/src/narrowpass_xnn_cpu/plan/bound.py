@@ -49,7 +49,8 @@ class Outgoing:
         root: the slot in whose memory it is; None for a value that the partition has not.
         offset: the byte in that from which it lies there.
         fed: the input that it is a part of; empty where it is part of none.
-        array: the bytes that it is copied from, where these are always the same.
+        array: the bytes that it is copied from, where these are neither fed nor another output.
+        fixed: whether these never change.
     """
 
     shape: Shape
@@ -60,6 +61,7 @@ class Outgoing:
     offset: int = 0
     fed: str = ""
     array: Array | None = None
+    fixed: bool = False
 
 
 @dataclass(slots=True)
@@ -156,6 +158,7 @@ class Bound:
         self.memory = self._needed_memory()
         self._workspace = workspace
         self._generation = -1
+        self._grown = 0
         self._inputs = {slot: name for name, slot in inputs.items()}
         fed = [(name, self._binds(slot)) for name, slot in inputs.items()]
         self._fed = [(name, binds) for name, binds in fed if binds]
@@ -209,6 +212,7 @@ class Bound:
         for output in self._outputs:
             output.shape, output.size = shapes[output.slot], _bytes(output.slot, shapes)
         self.shapes = shapes
+        self._grown += 1
         self._runs.update(runs)
         for index, step in enumerate(self._steps):
             if step in runs:
@@ -350,8 +354,14 @@ class Bound:
                 array = np.ascontiguousarray(self._constants[root]).reshape(-1).view(np.uint8)
             elif root in self._offsets:
                 array = self._workspace.memory[self._offsets[root] :]
-            found[output.name] = Outgoing(*known, None, root, offset, fed, array)
+            fixed = root in self._constants
+            found[output.name] = Outgoing(*known, None, root, offset, fed, array, fixed)
         return found
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What changes with the sizes of anything, and with the place of the workspace."""
+        return self._grown, self._workspace.generation
 
     @property
     def fed(self) -> Sequence[tuple[str, list[tuple[int, int]]]]:
