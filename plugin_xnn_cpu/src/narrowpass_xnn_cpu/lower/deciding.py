@@ -99,6 +99,7 @@ class _Deciding:
         self._fixed: dict[ir.Value, bool] = {}
         self._known: dict[ir.Value, Array | None] = {}
         self._facts = Facts(model.graph)
+        self._labels: set[str | None] = set()
         self._names = {
             value.name for graph in nested_graphs(model.graph) for value in _values(graph)
         }
@@ -113,7 +114,7 @@ class _Deciding:
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return None
         branches = [_branch(node, name) for name in ("then_branch", "else_branch")]
-        label = next(value.name or "" for value in node.outputs if value.name)
+        label = self._label(node)
         known = self._evaluate(condition)
         guards: list[ir.Node] = []
         if known is not None and known.size == 1:
@@ -196,7 +197,7 @@ class _Deciding:
 
     def _guard(self, node: ir.Node, condition: ir.Value, label: str, taken: bool) -> ir.Node:
         attributes = [ir.AttrString("label", label), ir.AttrInt64("taken", int(taken))]
-        output = ir.Value(name=self._unique(f"{label}/decided"))
+        output = ir.Value(name=_unique(f"{label}/decided", self._names))
         return ir.Node(
             OUR_DOMAIN, GUARD, [condition], attributes, outputs=[output], name=node.name or label
         )
@@ -214,7 +215,7 @@ class _Deciding:
         own = [*weights, *(value for each in nodes for value in each.outputs)]
         for value in own:
             if value.name:
-                value.name = self._unique(f"{label}/{value.name}")
+                value.name = _unique(f"{label}/{value.name}", self._names)
         made = {value for each in nodes for value in each.outputs}
         for old, result in zip(node.outputs, results, strict=True):
             if not old.name:
@@ -235,13 +236,19 @@ class _Deciding:
         self._graph.remove(node, safe=True)
         return nodes
 
-    def _unique(self, name: str) -> str:
-        found, number = name, 1
-        while found in self._names:
-            number += 1
-            found = f"{name}.{number}"
-        self._names.add(found)
-        return found
+    def _label(self, node: ir.Node) -> str:
+        """Name an If: a result of an inner one may take the name of that of an outer one."""
+        return _unique(next(v.name or "" for v in node.outputs if v.name), self._labels)
+
+
+def _unique(name: str, taken: set[str | None]) -> str:
+    """Give a name that is not taken, and take it."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    taken.add(found)
+    return found
 
 
 def _branch(node: ir.Node, name: str) -> ir.Graph:
