@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import NodeEvaluator
+from narrowpass.reference import NodeEvaluator, blas_threads
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -21,6 +21,9 @@ from narrowpass_xnn_cpu.plan.partition import ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Times
 
 Array = np.ndarray[Any, Any]
+
+
+_MULTIPLYING = {"RNN", "GRU", "LSTM"}
 
 
 class HostNode:
@@ -49,6 +52,8 @@ class HostNode:
         self._results = tuple(value.name or "" for value in op.outputs)
         self._function = kernels.make(op, facts)
         self.native = self._function is not None
+        # The evaluator's nodes may multiply matrices; of ours, these do.
+        self._multiplies = self._function is None or op.kind in _MULTIPLYING
         if self._function is None:
             self.kernel = "onnx.reference"
             self._evaluator = evaluator = NodeEvaluator([node], model)
@@ -67,6 +72,13 @@ class HostNode:
         Raises:
             BackendError: it fails; the message names it.
         """
+        if self._multiplies:
+            with blas_threads(pool.threads):
+                self._run(values, shapes)
+        else:
+            self._run(values, shapes)
+
+    def _run(self, values: dict[str, Any], shapes: Shapes) -> None:
         if self._function is None:
             made = self._evaluate(
                 {n: values[n] if n in values else shapes.value(n) for n in self.inputs}

@@ -74,7 +74,7 @@ def decide(
         follow from them too.
     """
     for value in model.graph.inputs:
-        if dims is not None and value.name in dims:
+        if dims is not None and value.name and value.name in dims:
             value.shape = ir.Shape(dims[value.name])
     work = _Deciding(model, guesses, overridden, followed=dims is not None)
     infer(model, replace=work.replace)
