@@ -69,7 +69,8 @@ def test_loops(body):
 def test_states_that_change_places():
     """What one iteration gives as one state is the other state of the next one."""
     model = model_of("""g (int64 n, float[A] x, float[A] z)
-        => (float[A] p, float[A] q, float[T, A] rows) { p, q, rows = Loop (n, , x, z) <body = b (int64 i, bool c, float[A] s, float[A] t)
+        => (float[A] p, float[A] q, float[T, A] rows) {
+            p, q, rows = Loop (n, , x, z) <body = b (int64 i, bool c, float[A] s, float[A] t)
             => (bool d, float[A] u, float[A] v, float[A] r) {
                 d = Identity(c) u = Identity(t) v = Add(s, t) r = Sub(s, t)
             }> }""")

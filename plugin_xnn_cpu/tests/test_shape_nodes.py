@@ -141,7 +141,8 @@ def test_pad_of_images_between_convolutions(mode):
     """Images lie as [N, H, W, C] there: rows of pixels are copied as they are."""
     text = f"""<ir_version: 10, opset_import: ["": 19]>
         g (float[N, 3, H, W] x) => (float[N, 5, A, B] y)
-        <int64[8] pads = {{0, 0, 1, 2, 0, 0, 1, 2}}> {{ a = Conv(x, w) p = Pad<mode = "{mode}">(a, pads) y = Conv(p, v)
+        <int64[8] pads = {{0, 0, 1, 2, 0, 0, 1, 2}}> {{
+            a = Conv(x, w) p = Pad<mode = "{mode}">(a, pads) y = Conv(p, v)
         }}"""
     model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
