@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
+from narrowpass.inference import infer
 from narrowpass_xnn_cpu.lower.assign import captured
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.native.pool import ThreadPool
@@ -43,11 +45,28 @@ Compile = Callable[[ir.Model, Mapping[int, Weight]], Compiled]
 """Compiles a model, of some tensors of which it is known what they are, by their ``id``."""
 
 
+@dataclass(frozen=True)
+class Formal:
+    """What is known of an input of a body by what it is given; its own declaration goes before.
+
+    Attributes:
+        dtype: of the elements; None where it is not known.
+        dims: sizes, or None for those that are not known; None where not even their number is.
+        result: the output that is the input of the next iteration, which may be of another rank;
+            None where there is none.
+    """
+
+    dtype: ir.DataType | None
+    dims: Sequence[int | str | None] | None
+    result: int | None = None
+
+
 class Body:
     """A subgraph that was compiled.
 
     Args:
         graph: the subgraph.
+        formals: what is known of its own inputs.
         facts: of the graph around it.
         model: gives operator sets.
         compile_: compiles a model.
@@ -60,7 +79,14 @@ class Body:
             are not numbers.
     """
 
-    def __init__(self, graph: ir.Graph, facts: Facts, model: ir.Model, compile_: Compile) -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        formals: Sequence[Formal],
+        facts: Facts,
+        model: ir.Model,
+        compile_: Compile,
+    ) -> None:
         self.formals = tuple(value.name or "" for value in graph.inputs)
         clone = graph.clone(allow_outer_scope_values=True)
         outside: dict[ir.Value, ir.Value] = {}
@@ -80,6 +106,7 @@ class Body:
         self.reads = tuple(value.name or "" for value in outside if not facts.is_constant(value))
         inner = ir.Model(clone, ir_version=model.ir_version)
         inner.opset_imports.update(model.opset_imports)
+        _declare(inner, formals)
         self._method = compile_(inner, known)
         self.outputs = self._method.outputs
         self._repeated: Repeated | None = None
@@ -106,6 +133,35 @@ class Body:
         if self._repeated is None or not self._repeated.holds(bound, others):
             self._repeated = Repeated(bound, roles, feeds, others)
         return self._repeated if self._repeated.fits else None
+
+
+def _declare(model: ir.Model, formals: Sequence[Formal]) -> None:
+    """Give inputs of a body the types that they have; they need not be declared.
+
+    A state has the rank of the first one, if an iteration that is given that gives it again.
+    """
+    assumed: dict[int, int] = {}
+    for index, formal in enumerate(formals):
+        value = model.graph.inputs[index]
+        if value.type is None and formal.dtype is not None:
+            value.type = ir.TensorType(formal.dtype)
+        if value.shape is None and value.type is not None and formal.dims is not None:
+            if formal.result is not None:
+                assumed[index] = formal.result
+            value.shape = ir.Shape(formal.dims)
+    while assumed:
+        tried = model.clone()
+        infer(tried)
+        wrong = []
+        for index, result in assumed.items():
+            given, made = model.graph.inputs[index].shape, tried.graph.outputs[result].shape
+            if given is None or made is None or len(given) != len(made):
+                wrong.append(index)
+        if not wrong:
+            return
+        for index in wrong:
+            model.graph.inputs[index].shape = None
+            del assumed[index]
 
 
 def _skip_identities(graph: ir.Graph) -> None:

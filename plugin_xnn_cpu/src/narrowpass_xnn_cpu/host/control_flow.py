@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.host.bodies import Body, Compile
+from narrowpass_xnn_cpu.host.bodies import Body, Compile, Formal
 from narrowpass_xnn_cpu.host.iterations import Iterations
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
@@ -45,7 +45,7 @@ class ControlFlow:
         node = op.nodes[0]
         self._op = op
         self._bodies = [
-            Body(node.attributes[name].as_graph(), facts, model, compile_)
+            Body(node.attributes[name].as_graph(), _formals(op, facts), facts, model, compile_)
             for name in _BODIES[op.kind]
         ]
         self.name = node.name or next((v.name for v in op.outputs if v.name), "")
@@ -178,6 +178,36 @@ class ControlFlow:
         dtype, dims = graph
         dtype = dtype or self._empty[index] or np.dtype(np.float32)
         return np.zeros((0, *dims), dtype)
+
+
+def _formals(op: Op, facts: Facts) -> list[Formal]:
+    """Tell what is known of the inputs of a body."""
+    if op.kind == "If":
+        return []
+    if op.kind == "Loop":
+        states = [
+            Formal(facts.dtype(value), _unsized(facts.rank(value)), index + 1)
+            for index, value in enumerate(op.inputs[2:])
+        ]
+        return [Formal(ir.DataType.INT64, ()), Formal(ir.DataType.BOOL, ()), *states]
+    batched = op.version == 8
+    given = op.inputs[1:] if batched else op.inputs
+    first = len(given) - int(op.attributes["num_scan_inputs"])
+    axes = op.get("scan_input_axes", None) or [0] * (len(given) - first)
+    formals = []
+    for index, value in enumerate(given):
+        dims = facts.dims(value)
+        if dims is not None and batched:
+            dims = dims[1:]
+        if dims is not None and index >= first:
+            axis = axes[index - first] % max(1, len(dims))
+            dims = (*dims[:axis], *dims[axis + 1 :])
+        formals.append(Formal(facts.dtype(value), dims))
+    return formals
+
+
+def _unsized(rank: int | None) -> list[int | str | None] | None:
+    return None if rank is None else [None] * rank
 
 
 def _dtype(value: ir.Value) -> np.dtype[Any] | None:

@@ -139,6 +139,11 @@ def _cast(op: Op) -> Kernel:
     return lambda x: x.astype(dtype, copy=False)
 
 
+@_kernel("CastLike", since=15)
+def _cast_like(_: Op) -> Kernel:
+    return lambda x, like: x.astype(like.dtype, copy=False)
+
+
 @_kernel("Where", since=9, dtypes=_BOOLS)
 def _where(_: Op) -> Kernel:
     return np.where
