@@ -113,21 +113,16 @@ class ControlFlow:
     ) -> Sequence[Any]:
         count = self._iterations.states
         initial, given = operands[:count], operands[count:]
-        axes = self._op.get("scan_input_axes", None) or [0] * len(given)
-        directions = self._op.get("scan_input_directions", None) or [0] * len(given)
-        scans = [
-            Scanned(np.ascontiguousarray(np.moveaxis(array, axis, 0)), bool(backwards))
-            for array, axis, backwards in zip(given, axes, directions, strict=True)
-        ]
+        ways = zip(given, *self._ways("input", len(given)), strict=True)
+        scans = [Scanned(_first(array, axis), backwards) for array, axis, backwards in ways]
         states, stacks = self._scanned(initial, scans, values, pool)
-        out_axes = self._op.get("scan_output_axes", None) or [0] * len(stacks)
-        out_directions = self._op.get("scan_output_directions", None) or [0] * len(stacks)
-        turned = [
-            stack[::-1] if backwards else stack
-            for stack, backwards in zip(stacks, out_directions, strict=True)
-        ]
-        moved = [np.moveaxis(stack, 0, axis) for stack, axis in zip(turned, out_axes, strict=True)]
-        return [*states, *(np.ascontiguousarray(array) for array in moved)]
+        ways = zip(stacks, *self._ways("output", len(stacks)), strict=True)
+        return [*states, *(_last(stack, axis, backwards) for stack, axis, backwards in ways)]
+
+    def _ways(self, what: str, count: int) -> tuple[Sequence[int], Sequence[bool]]:
+        """Give the axes and the directions of scan inputs or outputs."""
+        axes = self._op.get(f"scan_{what}_axes", None) or [0] * count
+        return axes, list(map(bool, self._op.get(f"scan_{what}_directions", None) or [0] * count))
 
     def _scan_batches(
         self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
@@ -204,6 +199,17 @@ def _formals(op: Op, facts: Facts) -> list[Formal]:
             dims = (*dims[:axis], *dims[axis + 1 :])
         formals.append(Formal(facts.dtype(value), dims))
     return formals
+
+
+def _first(array: Array, axis: int) -> Array:
+    """Give an array with an axis as its first one, dense."""
+    return np.ascontiguousarray(array if axis == 0 else np.moveaxis(array, axis, 0))
+
+
+def _last(stack: Array, axis: int, backwards: bool) -> Array:
+    """Give a stack of slices as the output that it is, dense."""
+    turned = stack[::-1] if backwards else stack
+    return np.ascontiguousarray(turned if axis == 0 else np.moveaxis(turned, 0, axis))
 
 
 def _unsized(rank: int | None) -> list[int | str | None] | None:

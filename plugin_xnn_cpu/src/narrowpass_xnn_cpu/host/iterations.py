@@ -32,6 +32,7 @@ class Iterations:
 
     def __init__(self, body: Body, states: int, scans: int, *, numbered: bool) -> None:
         self._body = body
+        self._number, self._true = np.zeros((), np.int64), np.ones((), np.bool_)
         self.states = max(0, states)
         formals, outputs = list(body.formals), list(body.outputs)
         number, going = formals[:2] if numbered else ("", "")
@@ -73,8 +74,7 @@ class Iterations:
         feeds.update(zip(roles.states, initial, strict=True))
         feeds.update((name, scan.array[0]) for name, scan in zip(roles.slices, scans, strict=True))
         if roles.number:
-            feeds[roles.number] = np.zeros((), np.int64)
-            feeds[roles.going] = np.ones((), np.bool_)
+            feeds[roles.number], feeds[roles.going] = self._number, self._true
         if limit != 1:
             repeated = self._body.repeated(feeds, roles, pool)
             if repeated is not None:

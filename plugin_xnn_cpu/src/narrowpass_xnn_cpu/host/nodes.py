@@ -154,6 +154,7 @@ class HostUnit:
                 continue
             self._rest.append(item)
             made.update(item.outputs)
+        self._numpy = any(isinstance(item, HostNode) for item in self._rest)
         own = {name for item in self._early for name in item.outputs}
         self._sizes = _read([item for item in self._early if item.by_shape], own)
         self._values = _read([item for item in self._early if not item.by_shape], own)
@@ -182,15 +183,23 @@ class HostUnit:
             self._update(shapes)
         if not self._rest:
             return
+        if not self._numpy:
+            self._run(values, shapes, pool, times)
+            return
         with np.errstate(all="ignore"):
-            for item in self._rest:
-                if isinstance(item, ShapeNode):
-                    item.update(shapes)
-                    continue
-                start = 0.0 if times is None else time.perf_counter()
-                item.run(values, shapes, pool)
-                if times is not None:
-                    times.setdefault(item, []).append(time.perf_counter() - start)
+            self._run(values, shapes, pool, times)
+
+    def _run(
+        self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool, times: Times | None
+    ) -> None:
+        for item in self._rest:
+            if isinstance(item, ShapeNode):
+                item.update(shapes)
+                continue
+            start = 0.0 if times is None else time.perf_counter()
+            item.run(values, shapes, pool)
+            if times is not None:
+                times.setdefault(item, []).append(time.perf_counter() - start)
 
     def _update(self, shapes: Shapes) -> None:
         """Evaluate shape arithmetic, unless nothing that it reads has changed."""
