@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import onnx
 import pytest
@@ -381,3 +383,38 @@ def test_observed_values_are_those_of_the_branch_that_is_taken():
         x, meter = floats(*shape), Extremes()
         program.observe({"x": x}, {"r": meter})
         assert meter.high == x.max()
+
+
+def test_results_of_branches_are_not_shared_with_feeds_or_with_each_other():
+    """What a branch computes is given as it is; feeds, and one value twice, are copied."""
+    model = model_of("""g (float[N] x, bool c) => (float[N] p, float[N] q, float[N] r) {
+        p, q, r = If (c) <then_branch = t () => (float[N] a, float[N] b, float[N] d) {
+                              a = Neg(x) b = Identity(a) d = Identity(x) },
+                          else_branch = e () => (float[N] a, float[N] b, float[N] d) {
+                              d = Relu(x) b = Abs(x) a = Identity(x) }> }""")
+    program = compile_model(model)
+    for taken in (True, False):
+        feeds = {"x": floats(5), "c": np.array(taken)}
+        got = check(model, feeds, program=program, native=None).run(feeds)
+        arrays = [feeds["x"], *got.values()]
+        for index, one in enumerate(arrays):
+            assert not any(np.shares_memory(one, other) for other in arrays[:index])
+        before = {name: value.copy() for name, value in got.items()}
+        program.run({**feeds, "x": floats(5, seed=9)})
+        for name, value in before.items():
+            np.testing.assert_array_equal(got[name], value)
+
+
+def test_results_of_branches_are_not_copied():
+    model = model_of("""g (float[N] x, bool c) => (float[N] y) {
+        y = If (c) <then_branch = t () => (float[N] a) { a = Neg(x) },
+                    else_branch = e () => (float[N] b) { b = Abs(x) }> }""")
+    program = compile_model(model)
+    feeds = {"x": floats(1 << 20), "c": np.array(True)}
+    program.run(feeds)
+    tracemalloc.start()
+    got = program.run(feeds)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Its memory is that of the first result, which is gone.
+    assert peak < got["y"].nbytes / 2

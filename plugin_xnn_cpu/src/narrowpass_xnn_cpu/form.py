@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,6 @@ class Form:
 
     Attributes:
         plans: where nodes run.
-        fresh: names of the values that are made anew in each run.
         meters: those that look at values where they lie, by name.
     """
 
@@ -105,10 +104,24 @@ class Form:
         }
         self._constants = _Constants(facts, needed | facts.needed)
         self.plans = (*plans_of_units(name, units, self._units), *plans_of_weights(name, assigned))
-        self.fresh = frozenset(
+        self._fresh = frozenset(
             output for unit in self._units if isinstance(unit, Partition) for output in unit.outputs
         )
+        self._flow = [
+            item
+            for unit in self._units
+            if isinstance(unit, HostUnit)
+            for item in unit.items
+            if isinstance(item, ControlFlow)
+        ]
         self._shapes = Shapes(self._constants)
+
+    @property
+    def fresh(self) -> Set[str]:
+        """Names of the values that the last run has made anew."""
+        if not self._flow:
+            return self._fresh
+        return self._fresh.union(*(item.fresh for item in self._flow))
 
     @property
     def partitions(self) -> list[Partition]:

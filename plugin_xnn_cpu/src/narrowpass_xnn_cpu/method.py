@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,7 +122,7 @@ class Method:
         return self._forms.last.plans
 
     @property
-    def fresh(self) -> frozenset[str]:
+    def fresh(self) -> Set[str]:
         """Names of the values that the last run has made anew."""
         return self._forms.last.fresh
 

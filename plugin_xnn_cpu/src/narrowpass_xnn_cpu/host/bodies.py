@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,10 @@ class Compiled(Protocol):
     @property
     def plans(self) -> tuple[NodePlan, ...]:
         """Where its nodes run."""
+
+    @property
+    def fresh(self) -> Collection[str]:
+        """Names of the values that the last run has made anew."""
 
     def run_within(
         self, feeds: Any, wanted: Sequence[str], pool: ThreadPool, out: Any
@@ -116,6 +120,13 @@ class Body:
     def plans(self) -> tuple[NodePlan, ...]:
         """Where its nodes run."""
         return self._method.plans
+
+    @property
+    def fresh(self) -> list[bool]:
+        """Of each output, whether the last run has made it anew."""
+        fresh = self._method.fresh
+        names = self.outputs
+        return [n in fresh and names.index(n) == i for i, n in enumerate(names)]
 
     def run(self, feeds: Mapping[str, Any], pool: ThreadPool) -> list[Any]:
         """Run the subgraph on its own inputs and on the values around it, by name."""

@@ -20,6 +20,9 @@ from narrowpass_xnn_cpu.plan.partition import Shapes
 
 Array = np.ndarray[Any, Any]
 
+Results = tuple[Sequence[Any], Sequence[bool]]
+"""What an operator gives, and of each value whether it was made anew."""
+
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 
 
@@ -37,6 +40,7 @@ class ControlFlow:
         inputs: names of the values that it and its subgraphs read.
         outputs: names of the values that it makes.
         kernel: what runs it, for people.
+        fresh: names of the values that the last run has made anew: nobody else has their memory.
     """
 
     kernel = "control flow"
@@ -44,6 +48,7 @@ class ControlFlow:
     def __init__(self, op: Op, facts: Facts, model: ir.Model, compile_: Compile) -> None:
         node = op.nodes[0]
         self._op = op
+        self.fresh: set[str] = set()
         self._bodies = [
             Body(node.attributes[name].as_graph(), _formals(op, facts), facts, model, compile_)
             for name in _BODIES[op.kind]
@@ -86,38 +91,45 @@ class ControlFlow:
             made = self._run(operands, given, pool)
         except (AttributeError, BackendError, LookupError, ValueError) as error:
             raise BackendError(f"in {self._op.kind} {self.name!r}: {error}") from error
-        for name, value in zip(self._results, made, strict=True):
+        results, fresh = made
+        self.fresh.clear()
+        for name, value, new in zip(self._results, results, fresh, strict=True):
             if name:
                 values[name] = value
+                if new:
+                    self.fresh.add(name)
                 if isinstance(value, np.ndarray):
                     shapes.shapes[name] = value.shape
 
     def _branch(
         self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
-    ) -> Sequence[Any]:
+    ) -> Results:
         body = self._bodies[0 if operands[0].item() else 1]
-        return body.run({name: values[name] for name in body.reads}, pool)
+        return body.run({name: values[name] for name in body.reads}, pool), body.fresh
 
     def _loop(
         self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
-    ) -> Sequence[Any]:
+    ) -> Results:
         limit = None if operands[0] is None else int(operands[0].item())
         going = len(operands) < 2 or operands[1] is None or bool(operands[1].item())
         if not going or (limit is not None and limit <= 0):
-            return [*operands[2:], *map(self._nothing, range(len(self._empty)))]
-        states, stacks, _ = self._iterations.run(operands[2:], (), limit, values, pool)
-        return [*states, *stacks]
+            empty = [self._nothing(index) for index in range(len(self._empty))]
+            states = operands[2:]
+            return [*states, *empty], [False] * len(states) + [True] * len(empty)
+        states, stacks, fresh = self._iterations.run(operands[2:], (), limit, values, pool)
+        return [*states, *stacks], [*fresh, *(True for _ in stacks)]
 
     def _scan(
         self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
-    ) -> Sequence[Any]:
+    ) -> Results:
         count = self._iterations.states
         initial, given = operands[:count], operands[count:]
         ways = zip(given, *self._ways("input", len(given)), strict=True)
         scans = [Scanned(_first(array, axis), backwards) for array, axis, backwards in ways]
-        states, stacks = self._scanned(initial, scans, values, pool)
-        ways = zip(stacks, *self._ways("output", len(stacks)), strict=True)
-        return [*states, *(_last(stack, axis, backwards) for stack, axis, backwards in ways)]
+        states, given, fresh = self._scanned(initial, scans, values, pool)
+        ways = zip(given, *self._ways("output", len(given)), strict=True)
+        outputs = [_last(stack, axis, backwards) for stack, axis, backwards in ways]
+        return [*states, *outputs], [*fresh, *(True for _ in outputs)]
 
     def _ways(self, what: str, count: int) -> tuple[Sequence[int], Sequence[bool]]:
         """Give the axes and the directions of scan inputs or outputs."""
@@ -126,7 +138,7 @@ class ControlFlow:
 
     def _scan_batches(
         self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
-    ) -> Sequence[Any]:
+    ) -> Results:
         """Run a Scan of operator set 8: axis 0 is of batches, axis 1 of slices."""
         lengths, *rest = operands
         count = self._iterations.states
@@ -143,13 +155,14 @@ class ControlFlow:
                 for array, backwards in zip(given, directions, strict=True)
             ]
             first = [np.ascontiguousarray(state[batch]) for state in initial]
-            states, stacks = self._scanned(first, scans, values, pool)
+            states, stacks, _ = self._scanned(first, scans, values, pool)
             padded = [
                 np.concatenate([s, np.zeros((longest - length, *s.shape[1:]), s.dtype)])
                 for s in stacks
             ]
             batches.append([*states, *padded])
-        return [np.stack(column) for column in zip(*batches, strict=True)]
+        columns = [np.stack(column) for column in zip(*batches, strict=True)]
+        return columns, [True] * len(columns)
 
     def _scanned(
         self,
@@ -157,15 +170,15 @@ class ControlFlow:
         scans: Sequence[Scanned],
         values: Mapping[str, Any],
         pool: ThreadPool,
-    ) -> tuple[Sequence[Any], Sequence[Array]]:
+    ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
         lengths = {len(scan.array) for scan in scans}
         if len(lengths) != 1:
             raise ValueError(f"scan inputs have different lengths: {sorted(lengths)}")
         (length,) = lengths
         if not length:
-            return initial, [self._nothing(index) for index in range(len(self._empty))]
-        states, stacks, _ = self._iterations.run(initial, scans, length, values, pool)
-        return states, stacks
+            empty = [self._nothing(index) for index in range(len(self._empty))]
+            return initial, empty, [False] * len(initial)
+        return self._iterations.run(initial, scans, length, values, pool)
 
     def _nothing(self, index: int) -> Array:
         """Give what a scan output is when no iteration ran: nothing, of the type of a slice."""

@@ -56,7 +56,7 @@ class Iterations:
         limit: int | None,
         values: Mapping[str, Any],
         pool: ThreadPool,
-    ) -> tuple[Sequence[Any], Sequence[Array], int]:
+    ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
         """Run at least one iteration.
 
         Args:
@@ -67,7 +67,7 @@ class Iterations:
             pool: the threads.
 
         Returns:
-            The last state, the stacked outputs, and the number of iterations.
+            The last state, the stacked outputs, and of each state whether it was made anew.
         """
         roles = self._roles
         feeds = {name: values[name] for name in self._body.reads}
@@ -79,7 +79,9 @@ class Iterations:
             repeated = self._body.repeated(feeds, roles, pool)
             if repeated is not None:
                 known = limit is not None
-                return repeated.run(feeds, scans, limit or _ENDLESS, pool, known=known)
+                most = _ENDLESS if limit is None else limit
+                states, stacks = repeated.run(feeds, scans, most, pool, known=known)
+                return states, stacks, [True] * len(states)
         return self._one_by_one(feeds, scans, limit, pool)
 
     def _one_by_one(
@@ -88,7 +90,7 @@ class Iterations:
         scans: Sequence[Scanned],
         limit: int | None,
         pool: ThreadPool,
-    ) -> tuple[Sequence[Any], Sequence[Array], int]:
+    ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
         roles, body = self._roles, self._body
         rows: list[list[Any]] = [[] for _ in roles.scanned]
         count = 0
@@ -106,4 +108,5 @@ class Iterations:
             for row, value in zip(rows, results[self.states :], strict=True):
                 row.append(value)
             count += 1
-        return results[: self.states], [np.stack(row) for row in rows], count
+        fresh = body.fresh[self.first - self.states :]
+        return results[: self.states], [np.stack(row) for row in rows], fresh[: self.states]

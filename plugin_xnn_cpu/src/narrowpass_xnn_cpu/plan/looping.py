@@ -197,7 +197,7 @@ class Repeated:
         pool: ThreadPool,
         *,
         known: bool,
-    ) -> tuple[list[Array], list[Array], int]:
+    ) -> tuple[list[Array], list[Array]]:
         """Run at least one iteration.
 
         Args:
@@ -209,7 +209,7 @@ class Repeated:
             known: whether there surely are as many, unless the condition ends it.
 
         Returns:
-            The last state, the stacked outputs, and the number of iterations.
+            The last state, and the stacked outputs.
         """
         roles, places = self._roles, self._places
         held: list[Array] = []  # until the end: places are addresses only
@@ -246,7 +246,7 @@ class Repeated:
                 larger[:done] = stack[:done]
                 stacks[index] = larger
         states = [pair[done % 2].copy() for pair in self._turns]
-        return states, [s if len(s) == done else s[:done].copy() for s in stacks], done
+        return states, [s if len(s) == done else s[:done].copy() for s in stacks]
 
 
 def _out(
