@@ -179,6 +179,8 @@ class XnnProgram(Program):
                 seen.add(id(value))
             elif isinstance(value, np.ndarray):
                 value = value.copy(order="C")  # it may be a feed, a weight, or part of one
+            elif isinstance(value, list):
+                value = [item.copy() for item in value]  # arrays of a sequence
             results[name] = value
         if not out:
             return results

@@ -54,13 +54,13 @@ class Formal:
     """What is known of an input of a body by what it is given; its own declaration goes before.
 
     Attributes:
-        dtype: of the elements; None where it is not known.
+        type: what it is; None where that is not known.
         dims: sizes, or None for those that are not known; None where not even their number is.
         result: the output that is the input of the next iteration, which may be of another rank;
             None where there is none.
     """
 
-    dtype: ir.DataType | None
+    type: ir.TypeProtocol | None
     dims: Sequence[int | str | None] | None
     result: int | None = None
 
@@ -154,9 +154,13 @@ def _declare(model: ir.Model, formals: Sequence[Formal]) -> None:
     assumed: dict[int, int] = {}
     for index, formal in enumerate(formals):
         value = model.graph.inputs[index]
-        if value.type is None and formal.dtype is not None:
-            value.type = ir.TensorType(formal.dtype)
-        if value.shape is None and value.type is not None and formal.dims is not None:
+        if value.type is None:
+            value.type = formal.type
+        if (
+            value.shape is None
+            and isinstance(value.type, ir.TensorType)
+            and formal.dims is not None
+        ):
             if formal.result is not None:
                 assumed[index] = formal.result
             value.shape = ir.Shape(formal.dims)

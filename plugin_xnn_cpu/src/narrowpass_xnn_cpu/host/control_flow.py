@@ -194,10 +194,11 @@ def _formals(op: Op, facts: Facts) -> list[Formal]:
         return []
     if op.kind == "Loop":
         states = [
-            Formal(facts.dtype(value), _unsized(facts.rank(value)), index + 1)
+            Formal(_type(value, facts), _unsized(facts.rank(value)), index + 1)
             for index, value in enumerate(op.inputs[2:])
         ]
-        return [Formal(ir.DataType.INT64, ()), Formal(ir.DataType.BOOL, ()), *states]
+        number, going = ir.TensorType(ir.DataType.INT64), ir.TensorType(ir.DataType.BOOL)
+        return [Formal(number, ()), Formal(going, ()), *states]
     batched = op.version == 8
     given = op.inputs[1:] if batched else op.inputs
     first = len(given) - int(op.attributes["num_scan_inputs"])
@@ -210,8 +211,15 @@ def _formals(op: Op, facts: Facts) -> list[Formal]:
         if dims is not None and index >= first:
             axis = axes[index - first] % max(1, len(dims))
             dims = (*dims[:axis], *dims[axis + 1 :])
-        formals.append(Formal(facts.dtype(value), dims))
+        formals.append(Formal(_type(value, facts), dims))
     return formals
+
+
+def _type(value: ir.Value | None, facts: Facts) -> ir.TypeProtocol | None:
+    dtype = facts.dtype(value)
+    if dtype is not None:
+        return ir.TensorType(dtype)
+    return None if value is None else value.type
 
 
 def _first(array: Array, axis: int) -> Array:
@@ -244,8 +252,8 @@ def can_run(op: Op) -> bool:
     graphs = [body.as_graph() for body in bodies if body is not None]
     values = [*op.inputs, *op.outputs]
     values += [value for graph in graphs for value in (*graph.inputs, *graph.outputs)]
-    # Sequences and optionals go to the reference evaluator, as do types that nobody declared.
+    # Optionals go to the reference evaluator.
     return all(
-        value is None or value.type is None or isinstance(value.type, ir.TensorType)
+        value is None or isinstance(value.type, ir.TensorType | ir.SequenceType | None)
         for value in values
     )

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.reference import Recurrent
-from narrowpass_xnn_cpu.host import quantization
+from narrowpass_xnn_cpu.host import quantization, sequences
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
@@ -60,9 +60,11 @@ def _kernel(
 
 def make(op: Op, facts: Facts) -> Kernel | None:
     """Give the kernel of an operation; None where there is none for it."""
-    found = _KERNELS.get(op.kind)
-    if found is None or len(op.nodes) != 1 or op.nodes[0].domain:
+    if len(op.nodes) != 1 or op.nodes[0].domain:
         return None
+    found = _KERNELS.get(op.kind)
+    if found is None:
+        return sequences.make(op)
     build, since, dtypes = found
     if op.version < since:
         return None
@@ -440,6 +442,8 @@ def _arg(op: Op) -> Kernel:
     return lambda x: np.asarray(function(x, axis=axis, keepdims=keep), np.int64)
 
 
-def as_results(made: Any) -> Sequence[Array]:
-    """Give what a kernel gave as a list of arrays."""
+def as_results(made: Any) -> Sequence[Any]:
+    """Give what a kernel gave as a list of arrays; a tuple is of one sequence."""
+    if isinstance(made, tuple):
+        return made
     return [np.asarray(item) for item in made] if isinstance(made, list) else [np.asarray(made)]

@@ -94,7 +94,8 @@ class HostNode:
         for name, array in zip(self._results, self._computed(self._function, given), strict=True):
             if name:
                 values[name] = array
-                shapes.shapes[name] = array.shape
+                if isinstance(array, np.ndarray):  # not a sequence
+                    shapes.shapes[name] = array.shape
 
     def _computed(self, function: kernels.Kernel, given: Sequence[Any]) -> Sequence[Array]:
         """Give what the kernel makes of its operands in order; None for those left out."""
