@@ -10,7 +10,6 @@ from xnn_kit import check, compile_model
 
 from narrowpass.errors import BackendError
 
-
 LOOP = """g (int64 n, float[A, 4] x, float[4] w) => (float[A, 4] y, float[T, A, 4] rows)
     <bool go = {1}> { y, rows = Loop (n, go, x) <body = b (int64 i, bool c, float[A, 4] s)
         => (bool d, float[A, 4] t, float[A, 4] r) { %s }> }"""
