@@ -16,6 +16,7 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.shape import check_moved
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Pad
+from narrowpass_xnn_cpu.native.picking import pick
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 Pads = tuple[list[int], list[int]]
@@ -98,7 +99,7 @@ class Extended(Step):
         if not elements(result):
             return Run(result)
         strides = kernels.dense_strides(shape)
-        params = kernels.pick(tables, strides, self.output.dtype.itemsize)
+        params = pick(tables, strides, self.output.dtype.itemsize)
         return Run(result, "NP_PICK", params=params)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import isa
@@ -69,32 +66,6 @@ def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: 
     for index in range(3):
         _dims(params.strides[index], strides[index])
     params.rank, params.element_size = len(sizes), element_size
-    return params
-
-
-def pick(tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element_size: int) -> Any:
-    """Give the parameters of ``NP_PICK``.
-
-    Args:
-        tables: for each axis of the output, the indices along that of the input.
-        strides: of the input, in elements.
-        element_size: in bytes.
-    """
-    last = tables[-1]
-    # The longest part of a row that lies as it is in the input.
-    ends = [0, *(np.flatnonzero(np.diff(last) != 1) + 1).tolist(), last.size]
-    plain, first = 0, 0
-    if strides[-1] == 1:
-        plain, first = max((end - at, at) for at, end in itertools.pairwise(ends))
-    params = extension().ffi.new(
-        "struct np_pick_params *", {"tables": [i for table in tables for i in table.tolist()]}
-    )
-    _dims(params.sizes, [table.size for table in tables])
-    _dims(params.in_strides, strides)
-    starts = itertools.accumulate([table.size for table in tables[:-1]], initial=0)
-    _dims(params.starts, list(starts))
-    params.rank, params.first, params.plain = len(tables), first, plain
-    params.element_size = element_size
     return params
 
 
