@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 from flow_kit import agrees, floats, model_of
 from xnn_kit import check, compile_model
 
@@ -129,3 +130,47 @@ def test_results_of_branches_are_not_copied():
     tracemalloc.stop()
     # Its memory is that of the first result, which is gone.
     assert peak < got["y"].nbytes / 2
+
+
+@pytest.mark.parametrize(
+    "branch", ["b = Identity(x)", "z = Constant<value = float {3}>() b = Mul(x, z)"]
+)
+def test_small_branches_are_both_computed_and_chosen_among(branch):
+    model = model_of(
+        f"""g (float[4] x, bool c) => (float[4] y) {{
+        n = Neg(x)
+        q = If (c) <then_branch = t () => (float[4] a) {{ a = Tanh(n) }},
+                    else_branch = e () => (float[4] b) {{ {branch} }}>
+        y = Relu(q) }}"""
+    )
+    feeds = [
+        {"x": x, "c": np.array(c)}
+        for x in (floats(4), np.full(4, np.nan, np.float32))
+        for c in (True, False)
+    ]
+    program = agrees(model, *feeds)
+    plans = {plan.op_type: plan for plan in program.explain()}
+    assert "If" not in plans
+    assert plans["Where"].partition == plans["Relu"].partition is not None
+
+
+@pytest.mark.parametrize(
+    ("then", "other"),
+    [
+        ("a = Gather<axis = 0>(x, at)", "b = Identity(x)"),
+        ("a = Concat<axis = 0>(x, x)", "b = Identity(x)"),
+        ("a = Div(x, x)", "b = Cast<to = 1>(at)"),
+    ],
+)
+def test_branches_that_may_fail_or_differ_are_not_both_computed(then, other):
+    """An index that is out of range counts only where its branch is taken."""
+    model = model_of(f"""g (float[2] x, int64[2] at, bool c) => (float[K] y) {{
+        q = If (c) <then_branch = t () => (float[A] a) {{ {then} }},
+                    else_branch = e () => (float[B] b) {{ {other} }}>
+        y = Neg(q) }}""")
+    at = np.array([5, 6])
+    program = compile_model(model)
+    assert "If" in {plan.op_type for plan in program.explain()}
+    check(model, {"x": floats(2), "at": at, "c": np.array(False)}, program=program, native=None)
+    at = np.array([1, -1])
+    check(model, {"x": floats(2), "at": at, "c": np.array(True)}, program=program, native=None)

@@ -13,6 +13,7 @@ from narrowpass.feeds import FeedChecker
 from narrowpass_xnn_cpu.form import Form, Premises
 from narrowpass_xnn_cpu.lower.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_xnn_cpu.lower.families import expand_checked
+from narrowpass_xnn_cpu.lower.selecting import select
 from narrowpass_xnn_cpu.native.meter import scratch_for
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
@@ -272,6 +273,7 @@ class _Forms:
     def _compile(self, guesses: Decisions, premises: Premises) -> Form:
         model = self._model.clone()
         decisions = decide(model, guesses, self._overridden)
+        select(model)
         expand_checked(model)
         form = self._form(model, premises)
         self._forms.append((decisions, form))

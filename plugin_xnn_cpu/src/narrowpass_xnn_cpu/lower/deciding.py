@@ -9,16 +9,16 @@ where shapes come that decide otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.inference import infer
-from narrowpass.subgraphs import nested_graphs
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.lower.facts import Array, Facts
+from narrowpass_xnn_cpu.lower.inlining import branches, names_of, take_out, unique
 from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_xnn_cpu.lower.repeatable import repeatable
 
@@ -100,9 +100,7 @@ class _Deciding:
         self._known: dict[ir.Value, Array | None] = {}
         self._facts = Facts(model.graph)
         self._labels: set[str | None] = set()
-        self._names = {
-            value.name for graph in nested_graphs(model.graph) for value in _values(graph)
-        }
+        self._names = names_of(model.graph)
 
     def replace(self, node: ir.Node) -> Sequence[ir.Node] | None:
         """See `infer`."""
@@ -113,7 +111,6 @@ class _Deciding:
             return None
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return None
-        branches = [_branch(node, name) for name in ("then_branch", "else_branch")]
         label = self._label(node)
         known = self._evaluate(condition)
         guards: list[ir.Node] = []
@@ -124,7 +121,7 @@ class _Deciding:
         else:
             taken = self.decisions[label] = self._guesses.get(label, True)
             guards.append(self._guard(node, condition, label, taken))
-        return [*guards, *self._put(node, branches[0 if taken else 1], label, guards)]
+        return [*guards, *self._put(node, branches(node)[0 if taken else 1], label, guards)]
 
     def _is_fixed(self, value: ir.Value) -> bool:
         """Tell whether a value follows from shapes and constants, as `assign` will find it."""
@@ -197,7 +194,7 @@ class _Deciding:
 
     def _guard(self, node: ir.Node, condition: ir.Value, label: str, taken: bool) -> ir.Node:
         attributes = [ir.AttrString("label", label), ir.AttrInt64("taken", int(taken))]
-        output = ir.Value(name=_unique(f"{label}/decided", self._names))
+        output = ir.Value(name=unique(f"{label}/decided", self._names))
         return ir.Node(
             OUR_DOMAIN, GUARD, [condition], attributes, outputs=[output], name=node.name or label
         )
@@ -206,18 +203,10 @@ class _Deciding:
         self, node: ir.Node, branch: ir.Graph, label: str, before: Sequence[ir.Node]
     ) -> list[ir.Node]:
         """Put the nodes of a branch in the place of an If; its results keep their names."""
-        clone = branch.clone(allow_outer_scope_values=True)
-        results, nodes = list(clone.outputs), list(clone)
-        weights = list(clone.initializers.values())
-        clone.outputs.clear()
-        clone.remove(nodes)
-        clone.initializers.clear()
-        own = [*weights, *(value for each in nodes for value in each.outputs)]
-        for value in own:
-            if value.name:
-                value.name = _unique(f"{label}/{value.name}", self._names)
+        part = take_out(branch, label, self._names)
+        nodes, weights = part.nodes, part.weights
         made = {value for each in nodes for value in each.outputs}
-        for old, result in zip(node.outputs, results, strict=True):
+        for old, result in zip(node.outputs, part.results, strict=True):
             if not old.name:
                 continue
             new = result
@@ -238,25 +227,4 @@ class _Deciding:
 
     def _label(self, node: ir.Node) -> str:
         """Name an If: a result of an inner one may take the name of that of an outer one."""
-        return _unique(next(v.name or "" for v in node.outputs if v.name), self._labels)
-
-
-def _unique(name: str, taken: set[str | None]) -> str:
-    """Give a name that is not taken, and take it."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}.{number}"
-    taken.add(found)
-    return found
-
-
-def _branch(node: ir.Node, name: str) -> ir.Graph:
-    return node.attributes[name].as_graph()
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
+        return unique(next(v.name or "" for v in node.outputs if v.name), self._labels)
