@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
+from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
@@ -59,6 +60,9 @@ class Unit:
     ops: list[Assigned]
 
 
+_TINY = 16
+"""Elements that numpy computes with as fast as it starts."""
+
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
 _QUANTIZED = {
     ir.DataType.INT4,
@@ -85,7 +89,38 @@ def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
         reason = families.reason(op, facts)
         where = Where.NATIVE if reason is None else Where.HOST
         assigned.append(Assigned(op, where, reason or ""))
+    _leave_to_numpy(assigned, facts)
     return assigned
+
+
+def _leave_to_numpy(assigned: Sequence[Assigned], facts: Facts) -> None:
+    """Let numpy compute what is tiny, and what host operations alone wait for.
+
+    Such as whether an input says 16 kHz: a partition costs more than three nodes in numpy.
+    """
+    users = _users(assigned)[1]
+    awaited = _awaited(assigned, users)
+    native = {v for e in assigned if e.where is Where.NATIVE for v in e.op.outputs}
+    for index, entry in enumerate(assigned):
+        op = entry.op
+        if entry.where is not Where.NATIVE or not awaited[index] or len(op.nodes) != 1:
+            continue
+        given = [value for value in op.inputs if value is not None]
+        computed = [value for value in given if not facts.is_fixed(value)]
+        tiny = all(_is_tiny(value, facts) for value in (*given, *op.outputs))
+        if not tiny or not native.isdisjoint(computed) or op.kind != op.nodes[0].op_type:
+            continue
+        if kernels.make(op, facts) is not None:
+            entry.where = Where.HOST
+            native.difference_update(op.outputs)
+
+
+def _is_tiny(value: ir.Value, facts: Facts) -> bool:
+    sizes = facts.dims(value)
+    if sizes is None or value.name in facts.observed:
+        return False
+    dims = [dim for dim in sizes if isinstance(dim, int)]
+    return len(dims) == len(sizes) and math.prod(dims) <= _TINY
 
 
 def _follows_from_shapes(op: Op, facts: Facts) -> bool:
@@ -253,19 +288,7 @@ def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
     and so on, until all that is left is native, and is one partition. A unit depends on earlier
     ones only, so that there is no cycle between partitions.
     """
-    makers = {
-        value: index
-        for index, entry in enumerate(assigned)
-        for value in entry.op.outputs
-        if entry.where is not Where.WEIGHTS
-    }
-    waits: list[int] = []
-    users: list[list[int]] = [[] for _ in assigned]
-    for index, entry in enumerate(assigned):
-        needed = {makers[value] for value in reads(entry.op) if value in makers}
-        waits.append(len(needed))
-        for maker in needed:
-            users[maker].append(index)
+    waits, users = _users(assigned)
     awaited = _awaited(assigned, users)
     hosts = sum(entry.where is Where.HOST for entry in assigned)
     ready: dict[_Turn, list[int]] = {turn: [] for turn in _Turn}
@@ -292,6 +315,24 @@ def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
             units.append(unit)
         native = not native
     return units
+
+
+def _users(assigned: Sequence[Assigned]) -> tuple[list[int], list[list[int]]]:
+    """Give for each operation how many it waits for, and which ones wait for it."""
+    makers = {
+        value: index
+        for index, entry in enumerate(assigned)
+        for value in entry.op.outputs
+        if entry.where is not Where.WEIGHTS
+    }
+    waits: list[int] = []
+    users: list[list[int]] = [[] for _ in assigned]
+    for index, entry in enumerate(assigned):
+        needed = {makers[value] for value in reads(entry.op) if value in makers}
+        waits.append(len(needed))
+        for maker in needed:
+            users[maker].append(index)
+    return waits, users
 
 
 class _Turn(enum.Enum):
