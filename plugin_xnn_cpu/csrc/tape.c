@@ -2,8 +2,10 @@
 
 #include "tape.h"
 
+#include <string.h>
 #include <time.h>
 
+#include "loop.h"
 #include "run.h"
 #include "stopping.h"
 
@@ -200,6 +202,8 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_affine(step->params, inputs, out, workers);
     case NP_LRN:
       return np_lrn(step->params, inputs, out, workers);
+    case NP_PICK:
+      return np_pick(step->params, inputs, out, workers);
     default:
       return NP_STATUS_CALL;
   }
@@ -244,6 +248,46 @@ int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
   np_stop *outer = np_stop_begin(&stop);
   np_workers_begin(workers);
   const int status = run_steps(steps, count, buffers, workspace, workers, nanoseconds, failed);
+  np_workers_end(workers);
+  np_stop_end(outer);
+  return status;
+}
+
+static void move_buffers(np_loop *loop, void **buffers, size_t i) {
+  for (size_t k = 0; k < loop->place_count; k++) {
+    np_place *place = &loop->places[k];
+    char *turn = place->turns[(i + place->phase) % 2];
+    place->now = i == 0 && place->first != NULL ? place->first : turn + (ptrdiff_t)i * place->stride;
+  }
+  for (size_t k = 0; k < loop->buffer_count; k++) {
+    const np_place_buffer *bound = &loop->buffers[k];
+    buffers[bound->buffer] = loop->places[bound->place].now + bound->offset;
+  }
+}
+
+int np_run_loop(np_step *steps, size_t count, void **buffers, void *workspace, np_workers *workers,
+                size_t *failed, int (*ask)(void *context), void *context, np_loop *loop) {
+  np_stop stop = {.ask = ask, .context = context};
+  np_stop *outer = np_stop_begin(&stop);
+  np_workers_begin(workers);
+  int status = 0;
+  for (size_t i = loop->start; i < loop->end && status == 0; i++) {
+    move_buffers(loop, buffers, i);
+    *loop->counter = (int64_t)i;
+    loop->done = i;
+    status = run_steps(steps, count, buffers, workspace, workers, NULL, failed);
+    /* A body without steps asks too. */
+    if (status == 0 && count == 0 && (np_stopped() || (np_stop_due() && np_stop_ask()))) {
+      status = NP_STATUS_STOPPED;
+    }
+    if (status != 0) break;
+    for (size_t k = 0; k < loop->copy_count; k++) {
+      const np_place_copy *copy = &loop->copies[k];
+      memcpy(loop->places[copy->to].now, loop->places[copy->from].now + copy->offset, copy->size);
+    }
+    loop->done = i + 1;
+    if (loop->condition != NULL && *loop->condition == 0) break;
+  }
   np_workers_end(workers);
   np_stop_end(outer);
   return status;

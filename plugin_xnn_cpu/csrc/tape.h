@@ -7,6 +7,7 @@
 
 #include "elem_kernels.h"
 #include "kernels.h"
+#include "pick_kernels.h"
 #include "workers.h"
 
 #define NP_MAX_INPUTS 6
@@ -90,6 +91,7 @@ enum np_call {
   NP_DYNAMIC_RANGE = 150,
   NP_DYNAMIC_QUANTIZE = 151,
   NP_DYNAMIC_DEQUANTIZE = 152,
+  NP_PICK = 160,
   NP_MATMUL = 170,
   NP_TREES = 180
 };

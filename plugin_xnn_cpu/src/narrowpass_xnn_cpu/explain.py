@@ -12,6 +12,7 @@ from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where
 from narrowpass_xnn_cpu.lower.facts import NARROW
+from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.plan.partition import Partition
 
@@ -83,6 +84,12 @@ def _computed_in(node: ir.Node, entry: Assigned, kernel: str) -> str:
     return "" if dtype is None else dtype.name.lower()
 
 
+def _op_type(node: ir.Node) -> str:
+    if node.domain == OUR_DOMAIN and node.op_type == GUARD:
+        return "If"
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
 def _plans_of(
     method: str,
     entry: Assigned,
@@ -102,7 +109,7 @@ def _plans_of(
                 precision = precisions.get(name, "float32")
                 kernel += f" in {precision}{_sums(node, precision)}"
         elif entry.where is Where.SHAPES:
-            kernel = "shape arithmetic"
+            kernel = "decided by shapes" if entry.op.kind == GUARD else "shape arithmetic"
         elif entry.where is Where.WEIGHTS:
             kernel = "packed with the weights"
         else:
@@ -112,7 +119,7 @@ def _plans_of(
             NodePlan(
                 method=method,
                 node=name,
-                op_type=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+                op_type=_op_type(node),
                 dtype=_computed_in(node, entry, kernel),
                 partition=number if entry.where is Where.NATIVE else None,
                 kernel=kernel,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +31,11 @@ from narrowpass.requests import (
     write_outputs,
 )
 from narrowpass.subgraphs import subgraphs
+from narrowpass_xnn_cpu.form import Premises
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.families import expand_checked
-from narrowpass_xnn_cpu.method import Method, Premises
+from narrowpass_xnn_cpu.method import Method, compile_body
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -80,7 +80,7 @@ class XnnProgram(Program):
                 self._methods[name] = self._compile(name, prepared, premises)
                 if self._methods[name].defaults:
                     self._models[name] = prepared
-                else:
+                elif not self._methods[name].decided:
                     _forget_weights(prepared)
         known = frozenset().union(*(method.known for method in self._methods.values()))
         check_kept(options.keep, known)
@@ -91,7 +91,7 @@ class XnnProgram(Program):
         if session is not None:
             session.label = method
         workspace = self._workspace or Workspace()
-        return Premises(workspace, session, identities, self._winograd)
+        return Premises(workspace, compile_body, session, identities, self._winograd)
 
     def _compile(
         self,
@@ -133,7 +133,13 @@ class XnnProgram(Program):
         chosen = self._choose(method)
         wanted = choose_outputs(chosen.name, outputs, chosen.outputs, chosen.types, chosen.known)
         feeds = chosen.check(feeds)
-        return self._run(self._for(chosen, feeds), feeds, wanted, {} if out is None else out)
+        if out is not None:
+            check_targets(chosen.name, out, wanted)
+        form = self._for(chosen, feeds)
+        try:
+            return self._run(form, feeds, wanted, out or {})
+        except (BackendError, MemoryError) as error:
+            raise _named(chosen, error) from error
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
         """Run a method, and look at values where they lie; see `Program.observe`."""
@@ -144,8 +150,11 @@ class XnnProgram(Program):
         check_meters(meters)
         choose_outputs(chosen.name, tuple(meters), (), chosen.observable, chosen.known)
         feeds = chosen.check(feeds)
-        with self._told(chosen):
-            self._for(chosen, feeds).observe(feeds, meters, self._threads())
+        form = self._for(chosen, feeds)
+        try:
+            form.observe(feeds, meters, self._threads())
+        except (BackendError, MemoryError) as error:
+            raise _named(chosen, error) from error
 
     def _threads(self) -> ThreadPool:
         if self._pool.process != os.getpid():
@@ -153,35 +162,25 @@ class XnnProgram(Program):
             self._pool = shared(self._pool.threads, spin=self._pool.spin)
         return self._pool
 
-    @staticmethod
-    @contextlib.contextmanager
-    def _told(method: Method) -> Iterator[None]:
-        """Let errors of a run name the method."""
-        try:
-            yield
-        except BackendError as error:
-            raise BackendError(f"method {method.name!r}: {error}") from error
-        except MemoryError as error:
-            raise BackendError(f"method {method.name!r} is out of memory: {error}") from error
-
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
-        check_targets(method.name, out, wanted)
         direct: Outputs = {}
         if out:
             given = [array for value in feeds.values() for array in _arrays(value)]
             direct = {name: array for name, array in out.items() if _can_take(array, given)}
-        with self._told(method):
-            values = method.run(feeds, wanted, self._threads(), direct)
+        values = method.run(feeds, wanted, self._threads(), direct)
         results: Outputs = {}
         seen: set[int] = set()
+        fresh = method.fresh
         for name in wanted:
             value = values[name]
             if out and name in out:
                 continue
-            if name in method.fresh and id(value) not in seen:
+            if name in fresh and id(value) not in seen:
                 seen.add(id(value))
             elif isinstance(value, np.ndarray):
                 value = value.copy(order="C")  # it may be a feed, a weight, or part of one
+            elif isinstance(value, list):
+                value = [item.copy() for item in value]  # arrays of a sequence
             results[name] = value
         if not out:
             return results
@@ -294,6 +293,12 @@ class XnnProgram(Program):
     def _choose(self, name: str) -> Method:
         self._check_open()
         return choose_method(self._methods, name)[1]
+
+
+def _named(method: Method, error: BackendError | MemoryError) -> BackendError:
+    """Let the error of a run name the method."""
+    what = " is out of memory" if isinstance(error, MemoryError) else ""
+    return BackendError(f"method {method.name!r}{what}: {error}")
 
 
 def _prepared(model: ir.Model) -> ir.Model:

@@ -7,5 +7,13 @@ from narrowpass.reference._recurrent import Recurrent
 from narrowpass.reference.backend import ReferenceBackend
 from narrowpass.reference.nodes import NodeEvaluator
 from narrowpass.reference.program import ReferenceProgram
+from narrowpass.reference.threads import blas_threads
 
-__all__ = ["NodeEvaluator", "Recurrent", "ReferenceBackend", "ReferenceProgram", "replacement"]
+__all__ = [
+    "NodeEvaluator",
+    "Recurrent",
+    "ReferenceBackend",
+    "ReferenceProgram",
+    "blas_threads",
+    "replacement",
+]

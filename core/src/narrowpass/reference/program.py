@@ -17,6 +17,7 @@ from narrowpass.feeds import FeedChecker
 from narrowpass.reference._evaluator import Evaluator, Value
 from narrowpass.reference._graph import constant_array, make_evaluator
 from narrowpass.reference._values import conform, fresh
+from narrowpass.reference.threads import blas_threads
 from narrowpass.requests import (
     check_kept,
     check_targets,
@@ -72,7 +73,8 @@ class _Method:
 class ReferenceProgram(Program):
     """Runs methods with onnx's reference evaluator. Several threads may run it at once.
 
-    Slow by design: it is the oracle for other backends. `CompileOptions.threads` has no effect.
+    Slow by design: it is the oracle for other backends. `CompileOptions.threads` is the most that
+    numpy's matrix products use.
     """
 
     def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
@@ -80,6 +82,7 @@ class ReferenceProgram(Program):
             name: _compile(name, model, options.keep) for name, model in bundle.methods.items()
         }
         self._closed = False
+        self._threads = options.threads
         known = frozenset().union(*(method.known for method in self._methods.values()))
         check_kept(options.keep, known)
 
@@ -183,7 +186,8 @@ class ReferenceProgram(Program):
         seconds: list[float] | None = None,
     ) -> dict[str, Value]:
         try:
-            return method.evaluate(feeds, wanted, seconds)
+            with blas_threads(self._threads):
+                return method.evaluate(feeds, wanted, seconds)
         except BackendError as error:
             raise BackendError(f"method {name!r}: {error}") from error
 

@@ -13,9 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.reference import Recurrent
-from narrowpass_xnn_cpu.host import losses, numbers, quantization
+from narrowpass_xnn_cpu.host import losses, numbers, quantization, sequences
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
+
+FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+"""What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]
@@ -57,9 +60,11 @@ def _kernel(
 
 def make(op: Op, facts: Facts) -> Kernel | None:
     """Give the kernel of an operation; None where there is none for it."""
-    found = _KERNELS.get(op.kind)
-    if found is None or len(op.nodes) != 1 or op.nodes[0].domain:
+    if len(op.nodes) != 1 or op.nodes[0].domain:
         return None
+    found = _KERNELS.get(op.kind)
+    if found is None:
+        return sequences.make(op)
     build, since, dtypes = found
     if op.version < since:
         return None
@@ -444,6 +449,8 @@ for _names, _make_kernel, _since, _dtypes in (
         _KERNELS[_name] = _make_kernel, _since, _dtypes
 
 
-def as_results(made: Any) -> Sequence[Array]:
-    """Give what a kernel gave as a list of arrays."""
+def as_results(made: Any) -> Sequence[Any]:
+    """Give what a kernel gave as a list of arrays; a tuple is of one sequence."""
+    if isinstance(made, tuple):
+        return made
     return [np.asarray(item) for item in made] if isinstance(made, list) else [np.asarray(made)]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import NodeEvaluator
+from narrowpass.reference import NodeEvaluator, blas_threads
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -20,8 +20,10 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.partition import ShapeNode, Shapes
 from narrowpass_xnn_cpu.plan.step import Times
 
-FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""
+Array = np.ndarray[Any, Any]
+
+
+_MULTIPLYING = {"RNN", "GRU", "LSTM"}
 
 
 class HostNode:
@@ -46,46 +48,75 @@ class HostNode:
         self.name = node.name or next((v.name for v in op.outputs if v.name), "")
         self.operands = tuple("" if value is None else value.name or "" for value in op.inputs)
         self.outputs = tuple(value.name for value in op.outputs if value.name)
-        kernel = kernels.make(op, facts)
-        self.native = kernel is not None
-        if kernel is None:
-            evaluator = NodeEvaluator([node], model)
+        self._kind = op.kind
+        self._results = tuple(value.name or "" for value in op.outputs)
+        self._function = kernels.make(op, facts)
+        self.native = self._function is not None
+        # The evaluator's nodes may multiply matrices; of ours, these do.
+        self._multiplies = self._function is None or op.kind in _MULTIPLYING
+        if self._function is None:
             self.kernel = "onnx.reference"
+            self._evaluator = evaluator = NodeEvaluator([node], model)
             known = facts.constants() if evaluator.defaults else {}
             fed = [name for name in evaluator.defaults if name not in known]
             self.inputs = (*evaluator.inputs, *fed)
-            self._run: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: evaluator.run(
-                {n: _own(value) for n, value in values.items()}
-            )
-            return
-        self.kernel = f"numpy {op.kind}"
-        self.inputs = tuple(dict.fromkeys(name for name in self.operands if name))
-        names = [value.name or "" for value in op.outputs]
+        else:
+            self.kernel = f"numpy {op.kind}"
+            self.inputs = tuple(dict.fromkeys(name for name in self.operands if name))
 
-        def run(values: dict[str, Any]) -> dict[str, Any]:
-            given = [values[name] if name else None for name in self.operands]
-            try:
-                with np.errstate(all="ignore"):
-                    made = kernels.as_results(kernel(*given))
-            except FAILURES as error:
-                raise BackendError(f"node {self.name!r} ({op.kind}) failed: {error}") from error
-            return {name: value for name, value in zip(names, made, strict=True) if name}
+    def run(self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool) -> None:
+        """Run the node; what it makes goes to `values`, and its shapes to `shapes`.
 
-        self._run = run
-
-    def run(self, values: dict[str, Any], pool: ThreadPool) -> dict[str, Any]:
-        """Run the node on the values that `inputs` names.
+        Numpy is to ignore what is not finite.
 
         Raises:
             BackendError: it fails; the message names it.
         """
-        return self._run(values)
+        if self._multiplies:
+            with blas_threads(pool.threads):
+                self._run(values, shapes)
+        else:
+            self._run(values, shapes)
 
-    def evaluate(self, given: Sequence[Any]) -> Sequence[np.ndarray[Any, Any]]:
+    def _run(self, values: dict[str, Any], shapes: Shapes) -> None:
+        if self._function is None:
+            made = self._evaluate(
+                {n: values[n] if n in values else shapes.value(n) for n in self.inputs}
+            )
+            for name, value in made.items():
+                values[name] = value
+                if isinstance(value, np.ndarray):
+                    shapes.shapes[name] = value.shape
+            return
+        given = [
+            values[n] if n in values else shapes.value(n) if n else None for n in self.operands
+        ]
+        for name, array in zip(self._results, self._computed(self._function, given), strict=True):
+            if name:
+                values[name] = array
+                if isinstance(array, np.ndarray):  # not a sequence
+                    shapes.shapes[name] = array.shape
+
+    def _computed(self, function: kernels.Kernel, given: Sequence[Any]) -> Sequence[Array]:
+        """Give what the kernel makes of its operands in order; None for those left out."""
+        try:
+            made = function(*given)
+            return (made,) if type(made) is np.ndarray else kernels.as_results(made)
+        except kernels.FAILURES as error:
+            raise BackendError(f"node {self.name!r} ({self._kind}) failed: {error}") from error
+
+    def _evaluate(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return self._evaluator.run({name: _own(value) for name, value in given.items()})
+
+    def evaluate(self, given: Sequence[Any]) -> Sequence[Array]:
         """Run the node on its operands in order; None for those left out."""
-        values = dict(zip(self.operands, given, strict=True))
-        made = self._run({name: value for name, value in values.items() if name})
-        return [np.asarray(made[name], order="C") for name in self.outputs]
+        if self._function is None:
+            values = dict(zip(self.operands, given, strict=True))
+            made = self._evaluate({name: value for name, value in values.items() if name})
+            return [np.asarray(made[name], order="C") for name in self.outputs]
+        with np.errstate(all="ignore"):
+            results = zip(self._results, self._computed(self._function, given), strict=True)
+            return [np.asarray(array, order="C") for name, array in results if name]
 
 
 def _own(value: Any) -> Any:
@@ -96,17 +127,44 @@ def _own(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else value
 
 
-@dataclass
+HostItem = HostNode | ControlFlow | ShapeNode
+
+
 class HostUnit:
     """Operations that XNNPACK has not: run node by node.
+
+    Args:
+        items: nodes and shape arithmetic, in order.
+        outputs: names of the values that other units read.
 
     Attributes:
         items: nodes and shape arithmetic, in order.
         outputs: names of the values that other units read.
     """
 
-    items: list[HostNode | ControlFlow | ShapeNode]
-    outputs: tuple[str, ...]
+    def __init__(self, items: Sequence[HostItem], outputs: tuple[str, ...]) -> None:
+        self.items = list(items)
+        self.outputs = outputs
+        # What follows from values of earlier units is evaluated where these have changed.
+        made = {name for item in items if not isinstance(item, ShapeNode) for name in item.outputs}
+        self._early: list[ShapeNode] = []
+        self._rest: list[HostItem] = []
+        for item in items:
+            if isinstance(item, ShapeNode) and made.isdisjoint(item.inputs):
+                self._early.append(item)
+                continue
+            self._rest.append(item)
+            made.update(item.outputs)
+        self._numpy = any(isinstance(item, HostNode) for item in self._rest)
+        own = {name for item in self._early for name in item.outputs}
+        self._sizes = _read([item for item in self._early if item.by_shape], own)
+        self._values = _read([item for item in self._early if not item.by_shape], own)
+        self._known: tuple[list[Any], list[Any]] | None = None
+
+    @property
+    def computes(self) -> bool:
+        """Whether there is more than shape arithmetic that earlier units decide."""
+        return bool(self._rest)
 
     @property
     def reads(self) -> set[str]:
@@ -114,21 +172,50 @@ class HostUnit:
         return {name for item in self.items for name in item.inputs}
 
     def run(
-        self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool, times: Times | None
+        self,
+        values: dict[str, Any],
+        shapes: Shapes,
+        pool: ThreadPool,
+        out: Mapping[str, Any],
+        times: Times | None,
     ) -> None:
         """Run all nodes; their results go to `values`, the shapes of these to `shapes`."""
-        for item in self.items:
+        if self._early:
+            self._update(shapes)
+        if not self._rest:
+            return
+        if not self._numpy:
+            self._run(values, shapes, pool, times)
+            return
+        with np.errstate(all="ignore"):
+            self._run(values, shapes, pool, times)
+
+    def _run(
+        self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool, times: Times | None
+    ) -> None:
+        for item in self._rest:
             if isinstance(item, ShapeNode):
                 item.update(shapes)
                 continue
-            given = {
-                name: values[name] if name in values else shapes.value(name) for name in item.inputs
-            }
-            start = time.perf_counter()
-            made = item.run(given, pool)
+            start = 0.0 if times is None else time.perf_counter()
+            item.run(values, shapes, pool)
             if times is not None:
                 times.setdefault(item, []).append(time.perf_counter() - start)
-            for name, value in made.items():
-                values[name] = value
-                if isinstance(value, np.ndarray):
-                    shapes.shapes[name] = value.shape
+
+    def _update(self, shapes: Shapes) -> None:
+        """Evaluate shape arithmetic, unless nothing that it reads has changed."""
+        known = self._known
+        sizes = [shapes.shape(name) for name in self._sizes]
+        values = [shapes.value(name) for name in self._values]
+        if known is not None and sizes == known[0] and all(map(operator.is_, values, known[1])):
+            return
+        self._known = None
+        for item in self._early:
+            item.update(shapes)
+        self._known = sizes, values
+
+
+def _read(items: Sequence[ShapeNode], own: Collection[str]) -> tuple[str, ...]:
+    """Give the names that items read of what they do not make themselves, each once."""
+    names = [name for item in items for name in item.inputs if name and name not in own]
+    return tuple(dict.fromkeys(names))

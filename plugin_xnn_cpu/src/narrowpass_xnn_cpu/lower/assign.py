@@ -7,7 +7,7 @@ import enum
 import hashlib
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,14 @@ import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
+from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.quantization import dequantized, quantized
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
+from narrowpass_xnn_cpu.lower.computed import derive_computed
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
-from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN, Op
+from narrowpass_xnn_cpu.lower.repeatable import repeatable
 from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight, digest
 
 
@@ -57,6 +60,9 @@ class Unit:
     ops: list[Assigned]
 
 
+_TINY = 16
+"""Elements that numpy computes with as fast as it starts."""
+
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
 _QUANTIZED = {
     ir.DataType.INT4,
@@ -66,16 +72,6 @@ _QUANTIZED = {
     ir.DataType.INT16,
     ir.DataType.UINT16,
     ir.DataType.INT32,
-}
-
-_UNREPEATABLE = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-    "Dropout",
 }
 
 
@@ -93,79 +89,104 @@ def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
         reason = families.reason(op, facts)
         where = Where.NATIVE if reason is None else Where.HOST
         assigned.append(Assigned(op, where, reason or ""))
+    _leave_to_numpy(assigned, facts)
     return assigned
 
 
+def _leave_to_numpy(assigned: Sequence[Assigned], facts: Facts) -> None:
+    """Let numpy compute what is tiny, and what host operations alone wait for.
+
+    Such as whether an input says 16 kHz: a partition costs more than three nodes in numpy.
+    """
+    users = _users(assigned)[1]
+    awaited = _awaited(assigned, users)
+    native = {v for e in assigned if e.where is Where.NATIVE for v in e.op.outputs}
+    for index, entry in enumerate(assigned):
+        op = entry.op
+        if entry.where is not Where.NATIVE or not awaited[index] or len(op.nodes) != 1:
+            continue
+        given = [value for value in op.inputs if value is not None]
+        computed = [value for value in given if not facts.is_fixed(value)]
+        tiny = all(_is_tiny(value, facts) for value in (*given, *op.outputs))
+        if not tiny or not native.isdisjoint(computed) or op.kind != op.nodes[0].op_type:
+            continue
+        if kernels.make(op, facts) is not None:
+            entry.where = Where.HOST
+            native.difference_update(op.outputs)
+
+
+def _is_tiny(value: ir.Value, facts: Facts) -> bool:
+    sizes = facts.dims(value)
+    if sizes is None or value.name in facts.observed:
+        return False
+    dims = [dim for dim in sizes if isinstance(dim, int)]
+    return len(dims) == len(sizes) and math.prod(dims) <= _TINY
+
+
 def _follows_from_shapes(op: Op, facts: Facts) -> bool:
-    node = op.nodes[0]
-    if len(op.nodes) != 1 or node.domain or any(not value.name for value in op.outputs):
-        return False
-    if op.superseded or op.kind.islower():
-        return False  # the node alone does not compute this
-    if not all(isinstance(value.type, ir.TensorType) for value in op.outputs):
-        return False
-    given = [value for value in (*op.inputs, *op.outputs) if value is not None]
-    if any(facts.dtype(value) == ir.DataType.STRING for value in given):
+    if op.nodes[0].domain == OUR_DOMAIN and op.kind == GUARD:
+        return facts.is_fixed(op.input(0))
+    if not repeatable(op, facts):
         return False
     if op.kind in ("Shape", "Size"):
-        return isinstance(op.required(0).type, ir.TensorType)
-    if op.kind in _UNREPEATABLE or any(subgraphs(node)):
-        return False
-    if not op.inputs:
-        return op.kind == "Constant"
+        return True
     return all(value is None or facts.is_fixed(value) for value in op.inputs)
 
 
-def derive_constants(graph: ir.Graph, facts: Facts) -> None:
-    """Tell `facts` of constants that a node makes of constants without computing anything.
+def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> None:
+    """Tell `facts` of constants that a node makes of constants.
 
     `fold` leaves such nodes where a second form of a large weight would make the file grow;
-    Constant nodes are there where it did not run.
+    Constant nodes are there where it did not run. More than another view or another type of
+    elements is computed at once where it is small, and otherwise when somebody needs it.
     """
     for node in graph:
-        if node.op_type == "Constant" and not node.domain:
-            tensor = constant_tensor(node.outputs[0])
-            if tensor is not None and tensor.dtype != ir.DataType.STRING:
-                facts.derive(node.outputs[0], _inline(tensor))
-            continue
-        given = node.inputs[0] if node.inputs else None
-        if node.op_type == "Reshape" and not node.domain and derive_blocks(node, facts):
-            continue
-        if node.domain or given is None or not facts.is_constant(given):
-            continue
-        value = node.outputs[0]
-        if node.op_type == "Reshape" and len(node.inputs) == 2:
-            dims = facts.dims(value)
-            sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
-            weight = facts.stored(given)
-            if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
-                facts.derive(value, weight.reshape(*sizes))
-            continue
-        if node.op_type == "QuantizeLinear":
-            _derive_quantized(node, value, facts)
-            continue
-        if node.op_type == "DequantizeLinear":
-            _derive_dequantized(node, value, facts)
-            continue
-        if node.op_type == "Slice":
-            _derive_start(node, value, facts)
-            continue
-        if len(node.inputs) != 1:
-            continue
-        if node.op_type == "Transpose":
-            perm = node.attributes.get("perm")
-            axes = tuple(range(facts.rank(given) or 0))[::-1]
-            if perm is not None:
-                axes, rank = tuple(perm.as_ints()), len(axes)
-                if sorted(axes) != list(range(rank)):
-                    continue  # whoever runs the node will say so
-            facts.derive(value, facts.stored(given).transpose(*axes))
-        elif node.op_type == "Identity":
-            facts.derive(value, facts.stored(given))
-        elif node.op_type == "Cast":
-            target = ir.DataType(node.attributes.get_int("to", 0))
-            if target in _FLOATS and facts.dtype(given) in _FLOATS:
-                facts.derive(value, facts.stored(given).cast(target.numpy()))
+        _derive_view(node, facts)
+        if not node.domain and not any(map(facts.is_constant, node.outputs)):
+            derive_computed(node, version(node), facts)
+
+
+def _derive_view(node: ir.Node, facts: Facts) -> None:
+    """Tell of the elements of a constant in another order, shape or type."""
+    if node.op_type == "Constant" and not node.domain:
+        tensor = constant_tensor(node.outputs[0])
+        if tensor is not None and tensor.dtype != ir.DataType.STRING:
+            facts.derive(node.outputs[0], _inline(tensor))
+        return
+    given = node.inputs[0] if node.inputs else None
+    if node.op_type == "Reshape" and not node.domain and derive_blocks(node, facts):
+        return
+    if node.domain or given is None or not facts.is_constant(given):
+        return
+    value = node.outputs[0]
+    if node.op_type == "Reshape" and len(node.inputs) == 2:
+        dims = facts.dims(value)
+        sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
+        weight = facts.stored(given)
+        if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
+            facts.derive(value, weight.reshape(*sizes))
+    elif node.op_type == "QuantizeLinear":
+        _derive_quantized(node, value, facts)
+    elif node.op_type == "DequantizeLinear":
+        _derive_dequantized(node, value, facts)
+    elif node.op_type == "Slice":
+        _derive_start(node, value, facts)
+    elif len(node.inputs) != 1:
+        return
+    elif node.op_type == "Transpose":
+        perm = node.attributes.get("perm")
+        axes = tuple(range(facts.rank(given) or 0))[::-1]
+        if perm is not None:
+            axes, rank = tuple(perm.as_ints()), len(axes)
+            if sorted(axes) != list(range(rank)):
+                return  # whoever runs the node will say so
+        facts.derive(value, facts.stored(given).transpose(*axes))
+    elif node.op_type == "Identity":
+        facts.derive(value, facts.stored(given))
+    elif node.op_type == "Cast":
+        target = ir.DataType(node.attributes.get_int("to", 0))
+        if target in _FLOATS and facts.dtype(given) in _FLOATS:
+            facts.derive(value, facts.stored(given).cast(target.numpy()))
 
 
 def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
@@ -304,19 +325,7 @@ def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
     and so on, until all that is left is native, and is one partition. A unit depends on earlier
     ones only, so that there is no cycle between partitions.
     """
-    makers = {
-        value: index
-        for index, entry in enumerate(assigned)
-        for value in entry.op.outputs
-        if entry.where is not Where.WEIGHTS
-    }
-    waits: list[int] = []
-    users: list[list[int]] = [[] for _ in assigned]
-    for index, entry in enumerate(assigned):
-        needed = {makers[value] for value in reads(entry.op) if value in makers}
-        waits.append(len(needed))
-        for maker in needed:
-            users[maker].append(index)
+    waits, users = _users(assigned)
     awaited = _awaited(assigned, users)
     hosts = sum(entry.where is Where.HOST for entry in assigned)
     ready: dict[_Turn, list[int]] = {turn: [] for turn in _Turn}
@@ -343,6 +352,24 @@ def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
             units.append(unit)
         native = not native
     return units
+
+
+def _users(assigned: Sequence[Assigned]) -> tuple[list[int], list[list[int]]]:
+    """Give for each operation how many it waits for, and which ones wait for it."""
+    makers = {
+        value: index
+        for index, entry in enumerate(assigned)
+        for value in entry.op.outputs
+        if entry.where is not Where.WEIGHTS
+    }
+    waits: list[int] = []
+    users: list[list[int]] = [[] for _ in assigned]
+    for index, entry in enumerate(assigned):
+        needed = {makers[value] for value in reads(entry.op) if value in makers}
+        waits.append(len(needed))
+        for maker in needed:
+            users[maker].append(index)
+    return waits, users
 
 
 class _Turn(enum.Enum):

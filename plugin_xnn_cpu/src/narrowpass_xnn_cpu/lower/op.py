@@ -17,6 +17,12 @@ from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.lower.builder import Builder
 
+OUR_DOMAIN = "narrowpass.xnn_cpu"
+"""Of nodes that only this backend writes."""
+
+GUARD = "Guard"
+"""A node that says which value a condition had when its graph was compiled."""
+
 
 @dataclass
 class Op:

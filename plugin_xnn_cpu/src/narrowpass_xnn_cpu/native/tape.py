@@ -156,6 +156,25 @@ class Tape:
             self._failed,
             *self._interruption.arguments(),
         )
+        self._end(status)
+        return times
+
+    def run_loop(self, pool: ThreadPool, loop: Any) -> None:
+        """Run all steps many times, as ``np_loop`` says; raises as `run` does."""
+        status = self._lib.np_run_loop(
+            self._steps,
+            len(self._entries),
+            self._buffers,
+            self._workspace,
+            pool.workers,
+            self._failed,
+            *self._interruption.arguments(),
+            loop,
+        )
+        self._end(status)
+
+    def _end(self, status: int) -> None:
+        """Look at what a run gave."""
         if status:
             self._set_up_again()
             if status == self._lib.NP_STATUS_STOPPED:
@@ -166,7 +185,6 @@ class Tape:
             self._fresh = False
             for index, entry in enumerate(self._entries):
                 self._steps[index].set_up = not entry.moving
-        return times
 
 
 def address_of(array: np.ndarray[Any, Any]) -> Any:
@@ -215,7 +233,7 @@ def aligned(size: int) -> np.ndarray[Any, Any]:
 
 
 _PAGE = 4096
-_EXTRA_BYTES = 16
+EXTRA_BYTES = 16
 """XNN_EXTRA_BYTES: what kernels may read beyond a buffer."""
 
 
@@ -238,7 +256,7 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _ends_well(start: int, array: np.ndarray[Any, Any]) -> bool:
     """Tell whether there are readable bytes after a dense array that starts there."""
     end = start + array.nbytes
-    return (end - 1) % _PAGE + _EXTRA_BYTES < _PAGE or end + _EXTRA_BYTES <= _end(array.base)
+    return (end - 1) % _PAGE + EXTRA_BYTES < _PAGE or end + EXTRA_BYTES <= _end(array.base)
 
 
 def _end(base: object) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,34 @@ _BY_BYTES = frozenset(
     }
 )
 """Calls of XNNPACK whose time is that of their operands; products and convolutions take longer."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """Where an output comes from, for who computes it elsewhere than in an array of its own.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+        size: its bytes.
+        binds: of the buffers that lie in the array, where it is computed there; None where it is
+            copied.
+        root: the slot in whose memory it is; None for a value that the partition has not.
+        offset: the byte in that from which it lies there.
+        fed: the input that it is a part of; empty where it is part of none.
+        array: the bytes that it is copied from, where these are neither fed nor another output.
+        fixed: whether these never change.
+    """
+
+    shape: Shape
+    dtype: np.dtype[Any]
+    size: int
+    binds: list[tuple[int, int]] | None = None
+    root: Slot | None = None
+    offset: int = 0
+    fed: str = ""
+    array: Array | None = None
+    fixed: bool = False
 
 
 @dataclass(slots=True)
@@ -129,6 +158,7 @@ class Bound:
         self.memory = self._needed_memory()
         self._workspace = workspace
         self._generation = -1
+        self._grown = 0
         self._inputs = {slot: name for name, slot in inputs.items()}
         fed = [(name, self._binds(slot)) for name, slot in inputs.items()]
         self._fed = [(name, binds) for name, binds in fed if binds]
@@ -182,6 +212,7 @@ class Bound:
         for output in self._outputs:
             output.shape, output.size = shapes[output.slot], _bytes(output.slot, shapes)
         self.shapes = shapes
+        self._grown += 1
         self._runs.update(runs)
         for index, step in enumerate(self._steps):
             if step in runs:
@@ -305,6 +336,42 @@ class Bound:
         for output in self._copied:
             np.copyto(results[output.name], self._read(output.slot, arrays, results))
         return results
+
+    def outgoing(self) -> dict[str, Outgoing]:
+        """Tell where outputs come from, by name. It holds until the partition runs again."""
+        if self._generation != self._workspace.generation:
+            self._bind_inner()
+        found: dict[str, Outgoing] = {}
+        for output in self._outputs:
+            root, offset = self._storage[output.slot]
+            known = output.shape, output.slot.dtype, output.size
+            if output.direct:
+                found[output.name] = Outgoing(*known, output.binds, root)
+                continue
+            fed = self._inputs.get(root, "")
+            array = None
+            if root in self._constants:
+                array = np.ascontiguousarray(self._constants[root]).reshape(-1).view(np.uint8)
+            elif root in self._offsets:
+                array = self._workspace.memory[self._offsets[root] :]
+            fixed = root in self._constants
+            found[output.name] = Outgoing(*known, None, root, offset, fed, array, fixed)
+        return found
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What changes with the sizes of anything, and with the place of the workspace."""
+        return self._grown, self._workspace.generation
+
+    @property
+    def fed(self) -> Sequence[tuple[str, list[tuple[int, int]]]]:
+        """The inputs that buffers lie in, with these and their first bytes."""
+        return self._fed
+
+    @property
+    def tape(self) -> Tape:
+        """The tape, for who binds what is fed and given."""
+        return self._tape
 
     def _read(self, slot: Slot, arrays: Mapping[str, Array], results: Mapping[str, Array]) -> Array:
         """Give the elements of a slot that is not computed in an output's array."""

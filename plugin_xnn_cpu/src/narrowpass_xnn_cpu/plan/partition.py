@@ -201,13 +201,13 @@ class Partition:
 
     def run(
         self,
-        arrays: Mapping[str, Array],
+        arrays: dict[str, Any],
         shapes: Shapes,
         pool: ThreadPool,
         out: Mapping[str, Array],
         times: Times | None = None,
-    ) -> dict[str, Array]:
-        """Run the partition.
+    ) -> None:
+        """Run the partition; its outputs go to `arrays`.
 
         Args:
             arrays: an array for each input.
@@ -217,6 +217,11 @@ class Partition:
                 right shape.
             times: takes the seconds of each step, where given.
         """
+        bound = self.bind(arrays, shapes, pool)
+        arrays.update(bound.run(arrays, pool, out, times))
+
+    def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: ThreadPool) -> Bound:
+        """Give what runs for the shapes of these inputs; see `run`."""
         signature = pool.threads, tuple([arrays[name].shape for name in self.inputs])
         # What follows from shapes is another array where it has changed.
         values = [shapes.values.get(name) for name in self._needed]
@@ -235,7 +240,7 @@ class Partition:
             self._bound = bound
             self._workspace.require(bound, bound.memory)
             self._signature, self._values = signature, values
-        return self._bound.run(arrays, pool, out, times)
+        return self._bound
 
     def _grow(
         self,

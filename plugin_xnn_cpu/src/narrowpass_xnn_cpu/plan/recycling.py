@@ -48,6 +48,8 @@ class Recycled:
     def begin(self) -> None:
         """Say that a run begins: what is free now can be taken by it."""
         self._run += 1
+        if not self._blocks:
+            return
         oldest = self._run - _IDLE
         free = [block for block in self._blocks if _is_free(block)]
         if any(block.run < oldest for block in free):

@@ -6,8 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from narrowpass.arguments import Uncopied
 from narrowpass_xnn_cpu.native.tape import aligned
@@ -36,14 +35,12 @@ class Workspace(Uncopied):
         self._lock = threading.RLock()
         self._process = os.getpid()
 
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Keep others out. The same thread may enter again: subgraphs run within their method."""
+    def entered(self) -> contextlib.AbstractContextManager[Any]:
+        """Give a context that keeps others out; the same thread may enter again."""
         if self._process != os.getpid():
             # Another thread of the parent may have held the lock when this process was forked.
             self._lock, self._process = threading.RLock(), os.getpid()
-        with self._lock:
-            yield
+        return self._lock
 
     def require(self, user: Bound, size: int) -> None:
         """Say what a new user needs; users that are gone need nothing any more.

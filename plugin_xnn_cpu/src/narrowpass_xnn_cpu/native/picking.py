@@ -1,0 +1,48 @@
+"""Parameters of copies through tables of indices, checked and written for C."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.kernels import MAX_DIMS
+from narrowpass_xnn_cpu.native.library import extension
+
+
+def pick(tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element_size: int) -> Any:
+    """Give the parameters of ``NP_PICK``.
+
+    Args:
+        tables: for each axis of the output, the indices along that of the input.
+        strides: of the input, in elements.
+        element_size: in bytes.
+
+    Raises:
+        BackendError: no axes or too many, or elements of a size that the kernel has not.
+    """
+    if not 1 <= len(tables) <= MAX_DIMS:
+        raise BackendError(f"a kernel takes 1 to {MAX_DIMS} dimensions, not {len(tables)}")
+    if element_size not in (1, 2, 4, 8):
+        raise BackendError(f"a kernel takes elements of 1, 2, 4 or 8 bytes, not {element_size}")
+    last = tables[-1]
+    # The longest part of a row that lies as it is in the input.
+    ends = [0, *(np.flatnonzero(np.diff(last) != 1) + 1).tolist(), last.size]
+    plain, first = 0, 0
+    if strides[-1] == 1:
+        plain, first = max((end - at, at) for at, end in itertools.pairwise(ends))
+    sizes = [table.size for table in tables]
+    fields = {
+        "rank": len(tables),
+        "sizes": sizes,
+        "in_strides": list(strides),
+        "starts": list(itertools.accumulate(sizes[:-1], initial=0)),
+        "first": first,
+        "plain": plain,
+        "element_size": element_size,
+        "tables": [index for table in tables for index in table.tolist()],
+    }
+    return extension().ffi.new("struct np_pick_params *", fields)
