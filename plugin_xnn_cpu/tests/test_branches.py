@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import onnx
 import pytest
 from flow_kit import agrees, floats, model_of
 from xnn_kit import check, compile_model
@@ -174,3 +175,33 @@ def test_branches_that_may_fail_or_differ_are_not_both_computed(then, other):
     check(model, {"x": floats(2), "at": at, "c": np.array(False)}, program=program, native=None)
     at = np.array([1, -1])
     check(model, {"x": floats(2), "at": at, "c": np.array(True)}, program=program, native=None)
+
+
+def test_tiny_operations_that_only_a_condition_waits_for_run_in_numpy():
+    """A partition costs more than they do; the same operations stay native where they go on."""
+    model = model_of("""g (float x, float[N] z) => (float[N] y, float h) {
+        two = Constant<value = float {2}>() h = Mul(x, two) k = Neg(x) r = Exp(k)
+        zero = Constant<value = float {0}>() c = Greater(h, zero)
+        q = If (c) <then_branch = t () => (float[N] a) { a = Relu(z) },
+                    else_branch = e () => (float[N] b) { b = Tanh(z) }>
+        y = Mul(q, r) }""")
+    feeds = [{"x": np.array(x, np.float32), "z": floats(6)} for x in (0.5, -0.5)]
+    program = agrees(model, *feeds)
+    kernels = [plan.kernel for plan in program.explain() if plan.op_type == "Mul"]
+    assert len(kernels) == 2
+    assert "numpy Mul" in kernels
+    (power,) = [plan for plan in program.explain() if plan.op_type == "Exp"]
+    assert power.partition is not None
+
+
+def test_weights_that_nodes_put_together_are_packed():
+    """Exporters write the gates of recurrent cells so; without `fold` nobody has computed them."""
+    weights = floats(4, 6, seed=3)
+    model = model_of("""g (float[N, 4] x) => (float[N, 8] y)
+        <int64[1] zero = {0}, int64[1] two = {2}, int64[1] six = {6}, int64[1] one = {1}> {
+            a = Slice(w, zero, two, one) b = Slice(w, two, six, one) c = Concat<axis = 1>(b, a, a)
+            d = MatMul(x, c) y = Relu(d) }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    program = agrees(model, *({"x": floats(n, 4)} for n in (1, 3)))
+    packed = [p.op_type for p in program.explain() if p.kernel == "packed with the weights"]
+    assert sorted(set(packed)) == ["Concat", "Slice"]

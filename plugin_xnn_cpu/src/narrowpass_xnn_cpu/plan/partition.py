@@ -225,10 +225,8 @@ class Partition:
         signature = pool.threads, tuple([arrays[name].shape for name in self.inputs])
         # What follows from shapes is another array where it has changed.
         values = [shapes.values.get(name) for name in self._needed]
-        changed = signature != self._signature or any(
-            one is not other for one, other in zip(values, self._values, strict=True)
-        )
-        if changed or self._bound is None:
+        same = signature == self._signature and all(map(operator.is_, values, self._values))
+        if not same or self._bound is None:
             bound, self._bound = self._bound, None
             if any(map(operator.is_not, values, self._values)):
                 bound = None
