@@ -51,9 +51,10 @@ _PASSED_ON = {"Transpose", "Reshape", "Identity"}
 class StoreWeights(Pass):
     """Store float32 weights of products, convolutions and embeddings in half as many bytes.
 
-    So are W and R of LSTM, GRU and RNN. Nothing else is narrowed: each becomes an initializer of `dtype` and a Cast to float32, so that
-    any ONNX tool computes with the same numbers. Biases and other vectors stay as they are, and so
-    does a weight with an element that the type cannot hold, or that loses too much in rounding.
+    So are W and R of LSTM, GRU and RNN. Nothing else is narrowed: each becomes an initializer of
+    `dtype` and a Cast to float32, so that any ONNX tool computes with the same numbers. Biases and
+    other vectors stay as they are, and so does a weight with an element that the type cannot hold,
+    or that loses too much in rounding.
 
     Attributes:
         dtype: ``float16`` or ``bfloat16``.
