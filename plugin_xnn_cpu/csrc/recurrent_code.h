@@ -186,20 +186,29 @@ TARGET static void quantize(const np_recurrent_job *job, const float *states, co
   const size_t width = (p->hidden + 3) / 4 * 4;
   for (size_t b = 0; b < p->batch; b++) {
     const float *h = states + b * job->padded;
-    float most = 0, nothing = 0; /* the latter is NaN where an element is not finite */
-    for (size_t k = 0; k < p->hidden; k++) {
-      const float a = fabsf(h[k]);
-      most = a > most ? a : most;
-      nothing += h[k] * 0.0f;
+    vec highest = splat(0), nothing = splat(0); /* NaN where an element is not finite */
+    for (size_t k = 0; k < p->hidden; k += LANES) {
+      const vec x = load(h + k, p->hidden - k), a = (vec)((ivec)x & 0x7fffffff);
+      highest = choose(a > highest, a, highest);
+      nothing += x * 0.0f;
     }
-    const float factor = most > 1e-30f && nothing == 0 ? 127 / most : 0;
-    to->scales[b] = nothing == 0 ? most / 127 : nothing;
+    float most = 0, wrong = 0;
+    for (int i = 0; i < LANES; i++) {
+      most = highest[i] > most ? highest[i] : most;
+      wrong += nothing[i];
+    }
+    to->scales[b] = wrong == 0 ? most / 127 : wrong;
+    /* Where nothing is to be told apart, all are 0. */
+    const int usable = most > 1e-30f && wrong == 0;
+    const float factor = usable ? 127 / most : 0;
     uint8_t *bytes = to->bytes + b * width;
-    for (size_t k = 0; k < p->hidden; k++) {
-      const float x = factor == 0 ? 0 : h[k] * factor;
-      bytes[k] = (uint8_t)(128 + (int32_t)rintf(x));
+    for (size_t k = 0; k < width; k += LANES) {
+      vec x = splat(0);
+      if (usable && k < p->hidden) x = load(h + k, p->hidden - k) * factor;
+      const __m512i whole = _mm512_cvtps_epi32((__m512)x);
+      const __m128i made = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
+      memcpy(bytes + k, &made, width - k < LANES ? width - k : LANES);
     }
-    memset(bytes + p->hidden, 128, width - p->hidden);
   }
 }
 #endif

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from cache_kit import compiled
 from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_model, skip_where_nan_is_lost
 
+from narrowpass import Bundle
 from narrowpass.classify import ACTIVATIONS
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
@@ -50,6 +52,7 @@ def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, *
             op_type, ["x", "w", "r", "b", "lengths"], results, hidden_size=hidden, **attributes
         )
     )
+    state = [directions, "N", hidden]
     graph = helper.make_graph(
         nodes,
         "g",
@@ -57,7 +60,10 @@ def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, *
             helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", "N", inputs]),
             helper.make_tensor_value_info("lengths", TensorProto.INT32, ["N"]),
         ],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["T"][: name == "y"] + state)
+            for name in results
+        ],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -169,3 +175,17 @@ def test_no_steps_and_no_sequences():
     assert program.run(feeds(3, 0))["y"].shape == (3, 1, 0, 20)
     assert not program.run(feeds(0, 2))["h"].any()
     check(program, proto, feeds(2, 2))
+
+
+def test_weights_that_are_found_packed_give_the_same_bits(tmp_path):
+    _, model = quantized_model("GRU, both")
+    given = feeds(4, 2)
+    Bundle({"main": model}).save(tmp_path / "m.narrow")
+    found = [
+        compiled(Bundle.load(tmp_path / "m.narrow"), tmp_path / "cache", cache=True).run(given)
+        for _ in range(2)
+    ]
+    alone = compile_model(model).run(given)
+    for name, array in alone.items():
+        np.testing.assert_array_equal(found[0][name], array)
+        np.testing.assert_array_equal(found[1][name], array)
