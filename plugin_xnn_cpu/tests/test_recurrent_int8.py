@@ -31,7 +31,7 @@ def has_kernel():
     return bool(extension().lib.np_recurrent_takes_bytes(tiled.target()))
 
 
-def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, **added):
+def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, least=-128, **added):
     """Make a layer whose W and R are DequantizeLinear of int8, and one output for each result."""
     op_type, attributes = CASES[case][0], {**CASES[case][1], **added}
     rng = np.random.default_rng(5)
@@ -40,7 +40,7 @@ def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, *
     nodes, constants = [], {}
     for name, columns in (("w", inputs), ("r", hidden)):
         shape = directions, rows, columns
-        constants[f"{name}8"] = rng.integers(-128, 128, shape, np.int8)
+        constants[f"{name}8"] = rng.integers(least, 128, shape, np.int8)
         scale = rng.uniform(0.5, 2, () if one_scale else rows) / (100 * np.sqrt(columns))
         constants[f"{name}s"] = scale.astype(np.float32)
         nodes.append(helper.make_node("DequantizeLinear", [f"{name}8", f"{name}s"], [name], axis=1))
@@ -111,6 +111,15 @@ def test_results_are_near_those_of_the_same_weights(case, one_scale):
     for steps, batch in ((1, 1), (7, 1), (5, 3), (4, 6), (3, 9)):
         check(program, proto, feeds(steps, batch))
     check(program, proto, feeds(6, 3, lengths=[6, 0, 2]))
+
+
+@pytest.mark.parametrize("case", ["LSTM, both", "GRU, both", "LSTM"])
+def test_inputs_are_multiplied_as_bytes_with_the_scales_of_both_directions(case):
+    # A weight of -128 would leave the GEMM of the inputs in float32.
+    proto, model = quantized_model(case, least=-127)
+    program = compile_model(model)
+    assert any("in int8" in plan.reason for plan in program.explain())
+    check(program, proto, feeds(5, 3), tolerance=0.03)
 
 
 @pytest.mark.parametrize("hidden", [1, 3, 4, 15, 16, 17, 33, 64])
