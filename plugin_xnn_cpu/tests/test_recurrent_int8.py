@@ -118,7 +118,7 @@ def test_inputs_are_multiplied_as_bytes_with_the_scales_of_both_directions(case)
     # A weight of -128 would leave the GEMM of the inputs in float32.
     proto, model = quantized_model(case, least=-127)
     program = compile_model(model)
-    assert any("in int8" in plan.reason for plan in program.explain())
+    assert any("in int8" in plan.kernel for plan in program.explain())
     check(program, proto, feeds(5, 3), tolerance=0.03)
 
 
