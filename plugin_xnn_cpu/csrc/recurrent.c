@@ -4,15 +4,25 @@
 #include "recurrent.h"
 #include "stopping.h"
 
-static np_recurrent_code *best(int32_t target) {
+static np_recurrent_code *best(const struct np_recurrent_params *p) {
 #ifdef NP_CHOOSES_CPU
-  const int32_t isa = np_isa_for(target);
+  const int32_t isa = np_isa_for(p->target);
+  if (p->quantized) return np_recurrent_vnni;
   if (isa >= NP_TARGET_AVX512) return np_recurrent_avx512;
   if (isa == NP_TARGET_AVX2) return np_recurrent_avx2;
 #else
-  (void)target;
+  (void)p;
 #endif
   return np_recurrent_plain;
+}
+
+int np_recurrent_takes_bytes(int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  return np_isa_for(target) >= NP_TARGET_AVX512_VNNI;
+#else
+  (void)target;
+  return 0;
+#endif
 }
 
 size_t np_recurrent_lanes(int32_t target) {
@@ -67,8 +77,68 @@ void np_recurrent_pack(size_t directions, int32_t kind, size_t hidden, size_t ex
   }
 }
 
-size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidden, size_t lanes) {
-  return 4 * directions * batch * padded(hidden, lanes);
+size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidden, size_t lanes,
+                                   size_t copies) {
+  return 4 * directions * batch * padded(hidden, lanes) +
+         directions * copies * np_recurrent_row_bytes(batch, hidden) / sizeof(float);
+}
+
+size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras) {
+  const size_t gates = np_recurrent_gates(kind);
+  return directions * padded(hidden, 16) * (gates * ((hidden + 3) / 4 * 4 + 8) + 4 * extras);
+}
+
+/* As pack_gates, with four inputs of a unit side by side. */
+static int8_t *pack_bytes(const int8_t *weights, size_t from, size_t count, size_t hidden, int8_t *to) {
+  for (size_t unit = 0; unit < hidden; unit += 16) {
+    for (size_t k = 0; k < hidden; k += 4) {
+      for (size_t gate = from; gate < from + count; gate++) {
+        for (size_t at = 0; at < 64; at++, to++) {
+          const size_t row = unit + at / 4, column = k + at % 4;
+          *to = row < hidden && column < hidden ? weights[(gate * hidden + row) * hidden + column] : 0;
+        }
+      }
+    }
+  }
+  return to;
+}
+
+/* Behind the panels: scales, and what the offset of 128 adds to the accumulators, negated. */
+static void pack_scales(const int8_t *weights, const float *scales, size_t gates, size_t hidden,
+                        float *to) {
+  const size_t whole = padded(hidden, 16);
+  int32_t *offsets = (int32_t *)(to + gates * whole);
+  for (size_t gate = 0; gate < gates; gate++) {
+    for (size_t unit = 0; unit < whole; unit++, to++, offsets++) {
+      int32_t sum = 0;
+      for (size_t k = 0; unit < hidden && k < hidden; k++) {
+        sum += weights[(gate * hidden + unit) * hidden + k];
+      }
+      *to = unit < hidden ? scales[gate * hidden + unit] : 0;
+      *offsets = -128 * sum;
+    }
+  }
+}
+
+void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
+                             const int8_t *weights, const float *scales, const float *extra,
+                             void *packed) {
+  const size_t gates = np_recurrent_gates(kind), whole = padded(hidden, 16);
+  int8_t *to = packed;
+  for (size_t d = 0; d < directions; d++) {
+    const int8_t *from = weights + d * gates * hidden * hidden;
+    const size_t first = kind == NP_RECURRENT_GRU ? 2 : gates;
+    to = pack_bytes(from, 0, first, hidden, to);
+    to = pack_bytes(from, first, gates - first, hidden, to);
+    pack_scales(from, scales + d * gates * hidden, gates, hidden, (float *)to);
+    float *behind = (float *)to + 2 * gates * whole;
+    for (size_t e = 0; e < extras; e++) {
+      for (size_t unit = 0; unit < whole; unit++, behind++) {
+        *behind = unit < hidden ? extra[(d * extras + e) * hidden + unit] : 0;
+      }
+    }
+    to = (int8_t *)behind;
+  }
 }
 
 static size_t blocks(const np_recurrent_job *job) { return job->padded / job->params->lanes; }
@@ -77,10 +147,10 @@ static size_t blocks(const np_recurrent_job *job) { return job->padded / job->pa
 static void direction(void *context, size_t thread, size_t index) {
   const np_recurrent_job *job = context;
   const struct np_recurrent_params *p = job->params;
-  np_recurrent_code *code = best(p->target);
+  np_recurrent_code *code = best(p);
   for (size_t step = 0; step < p->steps; step++) {
-    code(job, index, step, 0, blocks(job), 0);
-    if (p->kind == NP_RECURRENT_GRU) code(job, index, step, 0, blocks(job), 1);
+    code(job, index, step, 0, blocks(job), 0, 0);
+    if (p->kind == NP_RECURRENT_GRU) code(job, index, step, 0, blocks(job), 0, 1);
     if (thread == 0 && step % 16 == 15 && (np_stopped() || (np_stop_due() && np_stop_ask()))) return;
   }
 }
@@ -96,8 +166,8 @@ static void part(void *context, size_t thread, size_t index) {
   const step_task *task = context;
   const struct np_recurrent_params *p = task->job->params;
   const size_t all = blocks(task->job), number = index % p->parts;
-  best(p->target)(task->job, index / p->parts, task->job->step, all * number / p->parts,
-                  all * (number + 1) / p->parts, task->phase);
+  best(p)(task->job, index / p->parts, task->job->step, all * number / p->parts,
+                  all * (number + 1) / p->parts, number, task->phase);
 }
 
 /* Copy states between the arrays of the model and ours, which have whole vectors. */
@@ -140,6 +210,7 @@ int np_recurrent(const void *params, const void *const *inputs, void *out, void 
       .cell = scratch + 2 * size,
       .reset = scratch + 3 * size,
       .padded = padded(p->hidden, p->lanes),
+      .rows = (uint8_t *)(scratch + 4 * size),
   };
   if (p->lengths_input != 0) {
     const int32_t *lengths = inputs[p->lengths_input];

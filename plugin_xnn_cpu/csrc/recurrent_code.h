@@ -146,6 +146,73 @@ TARGET NP_INLINE void multiply(const float *panel, const float *const *h, size_t
   }
 }
 
+#ifdef BYTES
+/* The same of rows of bytes, with an offset of 128, whose scales differ. */
+TARGET NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t *panel, size_t hidden,
+                                     size_t first, const float *scales, const int32_t *offsets,
+                                     size_t padded, vec sums[ROWS][4], const int rows,
+                                     const int gates) {
+  const size_t fours = (hidden + 3) / 4;
+  const uint8_t *x[ROWS];
+  __m512i all[ROWS][4];
+  UNROLL for (int r = 0; r < rows; r++) {
+    x[r] = from->bytes + (first + (size_t)r) * fours * 4;
+    UNROLL for (int g = 0; g < gates; g++) {
+      all[r][g] = _mm512_loadu_si512(offsets + (size_t)g * padded);
+    }
+  }
+  for (size_t k = 0; k < fours; k++) {
+    UNROLL for (int g = 0; g < gates; g++) {
+      const __m512i w = _mm512_loadu_si512(panel + (k * (size_t)gates + (size_t)g) * 64);
+      UNROLL for (int r = 0; r < rows; r++) {
+        int32_t four;
+        memcpy(&four, x[r] + 4 * k, sizeof four);
+        all[r][g] = _mm512_dpbusd_epi32(all[r][g], _mm512_set1_epi32(four), w);
+      }
+    }
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int g = 0; g < gates; g++) {
+      const vec scale = *(const vec *)(scales + (size_t)g * padded);
+      const vec exact = (vec)_mm512_cvtepi32_ps(all[r][g]);
+      sums[r][g] += exact * (scale * from->scales[first + (size_t)r]);
+    }
+  }
+}
+
+/* Quantize the states of all sequences of a direction: from -max to max in 254 steps. */
+TARGET static void quantize(const np_recurrent_job *job, const float *states, const np_recurrent_rows *to) {
+  const struct np_recurrent_params *p = job->params;
+  const size_t width = (p->hidden + 3) / 4 * 4;
+  for (size_t b = 0; b < p->batch; b++) {
+    const float *h = states + b * job->padded;
+    vec highest = splat(0), nothing = splat(0); /* NaN where an element is not finite */
+    for (size_t k = 0; k < p->hidden; k += LANES) {
+      const vec x = load(h + k, p->hidden - k), a = (vec)((ivec)x & 0x7fffffff);
+      highest = choose(a > highest, a, highest);
+      nothing += x * 0.0f;
+    }
+    float most = 0, wrong = 0;
+    for (int i = 0; i < LANES; i++) {
+      most = highest[i] > most ? highest[i] : most;
+      wrong += nothing[i];
+    }
+    to->scales[b] = wrong == 0 ? most / 127 : wrong;
+    /* Where nothing is to be told apart, all are 0. */
+    const int usable = most > 1e-30f && wrong == 0;
+    const float factor = usable ? 127 / most : 0;
+    uint8_t *bytes = to->bytes + b * width;
+    for (size_t k = 0; k < width; k += LANES) {
+      vec x = splat(0);
+      if (usable && k < p->hidden) x = load(h + k, p->hidden - k) * factor;
+      const __m512i whole = _mm512_cvtps_epi32((__m512)x);
+      const __m128i made = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
+      memcpy(bytes + k, &made, width - k < LANES ? width - k : LANES);
+    }
+  }
+}
+#endif
+
 /* Where a tile lies. */
 typedef struct {
   const np_recurrent_job *job;
@@ -159,6 +226,11 @@ typedef struct {
   size_t count; /* units of the block */
   const float *before;
   float *after;
+#ifdef BYTES
+  const np_recurrent_rows *bytes;
+  const float *scales;    /* of the first gate and unit: [gates][padded] */
+  const int32_t *offsets; /* the same */
+#endif
 } place;
 
 TARGET NP_INLINE vec gate(const place *at, int row, int number) {
@@ -221,7 +293,7 @@ TARGET NP_INLINE void end_gru(const place *at, int row, vec z, vec candidate) {
 }
 
 /* A tile of `rows` sequences by one block of units. */
-TARGET NP_INLINE void tile(const place *at, const float *panel, const float *const *h,
+TARGET NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
                            const int kind, const int phase, const int rows) {
   const np_recurrent_job *job = at->job;
   const struct np_recurrent_params *p = job->params;
@@ -241,7 +313,13 @@ TARGET NP_INLINE void tile(const place *at, const float *panel, const float *con
       }
     }
   }
+#ifdef BYTES
+  (void)h;
+  multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, job->padded, sums,
+                 rows, gates);
+#else
   multiply(panel, h, p->hidden, sums, rows, gates);
+#endif
   UNROLL for (int r = 0; r < rows; r++) {
     if (kind == NP_RECURRENT_LSTM) {
       end_lstm(at, r, sums[r]);
@@ -264,31 +342,52 @@ TARGET NP_INLINE void tile(const place *at, const float *panel, const float *con
 }
 
 TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step, size_t first,
-                             size_t last, const int kind, const int phase) {
+                             size_t last, size_t number, const int kind, const int phase) {
   const struct np_recurrent_params *p = job->params;
   const size_t gates = np_recurrent_gates(kind), padded = job->padded, hidden = p->hidden;
-  const size_t each = padded * hidden * gates + np_recurrent_extras(p) * padded;
-  const float *packed = (const float *)p->packed + direction * each;
   const size_t side = kind == NP_RECURRENT_GRU ? (phase == 0 ? 2 : 1) : gates;
+#ifdef BYTES
+  const size_t width = (hidden + 3) / 4 * 4;
+  const int8_t *packed = (const int8_t *)p->packed + direction * np_recurrent_direction_bytes(p, padded);
+  const int8_t *panels = packed + (phase == 0 ? 0 : padded * width * 2);
+  const float *scales = (const float *)(packed + padded * width * gates);
+  const int32_t *offsets = (const int32_t *)(scales + gates * padded);
+  const float *extras = scales + 2 * gates * padded;
+  const size_t before = phase == 0 ? 0 : 2 * padded; /* of gates in the first phase */
+  const np_recurrent_rows bytes = np_recurrent_rows_of(job, direction, number);
+#else
+  (void)number;
+  const size_t width = hidden, each = padded * hidden * gates + np_recurrent_extras(p) * padded;
+  const float *packed = (const float *)p->packed + direction * each;
   const float *panels = packed + (phase == 0 ? 0 : padded * hidden * 2);
+  const float *extras = packed + padded * hidden * gates;
+#endif
   const int backwards = direction == 1 || p->backwards;
   const size_t row = backwards ? p->steps - 1 - step : step;
   const float *read = phase == 0 ? job->hidden[step & 1] : job->reset;
+#ifdef BYTES
+  quantize(job, read + direction * p->batch * padded, &bytes);
+#endif
   for (size_t i = first; i < last; i++) {
     /* To and fro: where the weights are larger than the cache, what was read last is still there. */
     const size_t block = step & 1 ? first + last - 1 - i : i;
     place at = {
         .job = job,
         .functions = p->functions + 3 * direction,
-        .extra = packed + padded * hidden * gates + block * LANES,
+        .extra = extras + block * LANES,
         .direction = direction,
         .row = row,
         .unit = block * LANES,
         .count = hidden - block * LANES,
         .before = job->hidden[step & 1],
         .after = job->hidden[(step & 1) ^ 1],
+#ifdef BYTES
+        .bytes = &bytes,
+        .scales = scales + before + block * LANES,
+        .offsets = offsets + before + block * LANES,
+#endif
     };
-    const float *panel = panels + block * LANES * hidden * side;
+    const void *panel = panels + block * LANES * width * side;
     while (at.sequence < p->batch) {
       const size_t rows = p->batch - at.sequence >= ROWS ? ROWS : 1;
       at.gates = job->gates + ((row * p->batch + at.sequence) * p->directions + direction) * gates * hidden +
@@ -308,22 +407,22 @@ TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size
 }
 
 TARGET void CODE(const np_recurrent_job *job, size_t direction, size_t step, size_t first,
-                 size_t last, int phase) {
+                 size_t last, size_t number, int phase) {
   switch (job->params->kind) {
     case NP_RECURRENT_LSTM:
-      blocks(job, direction, step, first, last, NP_RECURRENT_LSTM, 0);
+      blocks(job, direction, step, first, last, number, NP_RECURRENT_LSTM, 0);
       return;
     case NP_RECURRENT_GRU:
       if (phase == 0) {
-        blocks(job, direction, step, first, last, NP_RECURRENT_GRU, 0);
+        blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU, 0);
       } else {
-        blocks(job, direction, step, first, last, NP_RECURRENT_GRU, 1);
+        blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU, 1);
       }
       return;
     case NP_RECURRENT_GRU_AFTER:
-      blocks(job, direction, step, first, last, NP_RECURRENT_GRU_AFTER, 0);
+      blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU_AFTER, 0);
       return;
     default:
-      blocks(job, direction, step, first, last, NP_RECURRENT_RNN, 0);
+      blocks(job, direction, step, first, last, number, NP_RECURRENT_RNN, 0);
   }
 }

@@ -67,7 +67,20 @@ struct np_recurrent_params {
   size_t parts; /* of the units of a direction, computed by threads in each step; 0 where a
                    thread computes a direction from end to end */
   int32_t target; /* NP_TARGET_* */
+  int32_t quantized; /* np_recurrent_pack_bytes wrote `packed`: states are quantized in each step, from
+                        -max to max in 254 steps; where one is not finite, all that follows is NaN */
 };
+
+/* Whether this processor has the kernel for weights of int8. */
+int np_recurrent_takes_bytes(int32_t target);
+
+/* Bytes of packed weights of int8, for 16 lanes. */
+size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras);
+
+/* weights[directions][gates · hidden][hidden], scales[directions][gates · hidden], extra as below. */
+void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
+                             const int8_t *weights, const float *scales, const float *extra,
+                             void *packed);
 
 /* The lanes for which weights are packed, on this processor. */
 size_t np_recurrent_lanes(int32_t target);
@@ -80,7 +93,8 @@ size_t np_recurrent_packed_floats(size_t directions, int32_t kind, size_t hidden
 void np_recurrent_pack(size_t directions, int32_t kind, size_t hidden, size_t extras, size_t lanes,
                        const float *weights, const float *extra, void *packed);
 
-/* Floats of the workspace. */
-size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidden, size_t lanes);
+/* Floats of the workspace; `copies` of the quantized states are 0 without such. */
+size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidden, size_t lanes,
+                                   size_t copies);
 
 #endif

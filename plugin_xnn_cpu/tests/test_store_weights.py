@@ -98,6 +98,39 @@ def test_weights_are_halved_and_biases_are_not(tmp_path, dtype):
     )
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_weights_of_recurrent_layers_are_halved(tmp_path, op_type, dtype):
+    gates, hidden = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type], 40
+    constants = {
+        "w": floats(1, gates * hidden, 32),
+        "r": floats(1, gates * hidden, hidden),
+        "b": floats(1, 2 * gates * hidden),
+    }
+    node = helper.make_node(op_type, ["x", "w", "r", "b"], ["y"], hidden_size=hidden)
+    graph = helper.make_graph(
+        [node],
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["T", 1, 2, hidden])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    bundle = build(model, f"store-weights{{dtype={dtype}}}")
+    stored = saved_model(bundle, tmp_path / "m.narrow")
+    types = {tensor.name: tensor.data_type for tensor in stored.graph.initializer}
+    narrow = getattr(TensorProto, dtype.upper())
+    assert types == {"w": narrow, "r": narrow, "b": TensorProto.FLOAT}
+    x = floats(7, 2, 32)
+    right = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    program = compiled(Bundle.load(tmp_path / "m.narrow"), cache="memory")
+    assert not any(plan.reason for plan in program.explain())
+    # The bfloat16 instruction rounds inputs, too; errors of the gates pass from step to step.
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    error = np.abs(program.run({"x": x})["y"] - right).max()
+    assert 0 < error <= 8 * unit * np.abs(right).max()
+
+
 def test_other_runtimes_load_it(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     saved_model(build(decoder()), tmp_path / "m.narrow")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from narrowpass.constants import constant_tensor
 from narrowpass_int8_sym.floors import warn_of_weights
 from narrowpass_int8_sym.halves import stay_wide_after
 from narrowpass_int8_sym.products import Product, product_of
+from narrowpass_int8_sym.recurrent import RECURRENT, weights_of
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
 from narrowpass_int8_sym.storage import store, taken_names
 from narrowpass_int8_sym.tables import find_tables, store_tables, tell_tables
@@ -23,7 +25,7 @@ from narrowpass_int8_sym.weights import Array, magnitudes
 if TYPE_CHECKING:
     from narrowpass import Context
 
-_DYNAMIC = ("MatMul", "Gemm")
+_DYNAMIC = ("MatMul", "Gemm", *RECURRENT)
 
 ROWS_STAY = "activations of"
 """How the reason begins that convolutions are left for in mode ``dynamic``."""
@@ -48,9 +50,9 @@ class Stored:
     def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
         """Give the places, among all nodes, of those whose constants can be stored in bytes."""
         found = self._candidates(model, ctx, {})
-        products = {n: each for n, (_, each) in found.items() if isinstance(each, Product)}
+        products = {n: each for n, (_, each) in found.items() if not isinstance(each, str)}
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
-        tables = self._tables(model, products.values(), ())
+        tables = self._tables(model, chain.from_iterable(products.values()), ())
         return sorted((*products, *(places[node] for node in tables)))
 
     def rewrite(self, model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
@@ -69,15 +71,18 @@ class Stored:
         made: dict[tuple[ir.Value, int | None], ir.Value] = {}
         largest: dict[str, Array] = {}
         candidates = self._candidates(model, ctx, held)
-        products = [each for _, each in candidates.values() if isinstance(each, Product)]
+        products = [
+            each for _, found in candidates.values() if isinstance(found, list) for each in found
+        ]
         tables = self._tables(model, products, [nodes[number] for number in held])
-        for number, (by, product) in candidates.items():
+        for number, (by, found) in candidates.items():
             node = nodes[number]
-            if isinstance(product, str):
+            if isinstance(found, str):
                 ctx.counters["left"] += 1
-                _decide(ctx, node, "float", by, product)
+                _decide(ctx, node, "float", by, found)
                 continue
-            self._replace(product, made, largest, taken)
+            for product in found:
+                self._replace(product, made, largest, taken)
             stay_wide_after(node)
             if self.dynamic:
                 node.metadata_props[ACTIVATIONS] = "dynamic"
@@ -102,8 +107,8 @@ class Stored:
 
     def _candidates(
         self, model: ir.Model, ctx: Context, held: Mapping[int, str]
-    ) -> dict[int, tuple[str, Product | str]]:
-        """Give, for each node with a weight or two operands, who decides and what is found.
+    ) -> dict[int, tuple[str, list[Product] | str]]:
+        """Give, for each node with weights or two operands, who decides and what is found.
 
         By the number of the node; a text is the reason to leave it.
         """
@@ -113,20 +118,20 @@ class Stored:
             if not chosen:
                 ctx.log.warning("int8-sym: red item %r selects no node", item)
             red.update(dict.fromkeys(chosen, f"option red={item}"))
-        found: dict[int, tuple[str, Product | str]] = {}
+        found: dict[int, tuple[str, list[Product] | str]] = {}
         for number, node in enumerate(nodes):
-            product = product_of(node)
-            if product is None:
+            weights = _weights(node)
+            if weights is None:
                 continue
             mode = "dynamic" if self.dynamic else "weight-only"
-            by = f"mode={mode}" if isinstance(product, Product) else "rule"
+            by = "rule" if isinstance(weights, str) else f"mode={mode}"
             if node in red:
-                by, product = red[node], "it is to stay float"
-            elif number in held and isinstance(product, Product):
-                by, product = "verification", held[number]
+                by, weights = red[node], "it is to stay float"
+            elif number in held and not isinstance(weights, str):
+                by, weights = "verification", held[number]
             elif self.dynamic and node.op_type not in _DYNAMIC:
-                by, product = "rule", f"{ROWS_STAY} {node.op_type} are not quantized at run time"
-            found[number] = by, product
+                by, weights = "rule", f"{ROWS_STAY} {node.op_type} are not quantized at run time"
+            found[number] = by, weights
         return found
 
     def _replace(
@@ -146,6 +151,12 @@ class Stored:
             scales = np.asarray(of_magnitudes(found, least))
             made[weight, axis] = store(weight, axis, scales, taken)
         product.read(made[weight, axis], taken)
+
+
+def _weights(node: ir.Node) -> list[Product] | str | None:
+    """Give what is multiplied with; a reason to leave it, or None for other operators."""
+    product = product_of(node)
+    return [product] if isinstance(product, Product) else product or weights_of(node)
 
 
 def _decide(ctx: Context, node: ir.Node, what: str, by: str, reason: str) -> None:

@@ -37,8 +37,11 @@ _WEIGHTS = {
     "Conv": (1,),
     "ConvTranspose": (1,),
     "Gather": (0,),
+    "GRU": (1, 2),
+    "LSTM": (1, 2),
+    "RNN": (1, 2),
 }
-"""Inputs that are weights of linear layers, convolutions and embeddings."""
+"""Inputs that are weights of linear and recurrent layers, convolutions and embeddings."""
 
 _PASSED_ON = {"Transpose", "Reshape", "Identity"}
 """Operators between a weight and what it is a weight of."""
@@ -48,9 +51,10 @@ _PASSED_ON = {"Transpose", "Reshape", "Identity"}
 class StoreWeights(Pass):
     """Store float32 weights of products, convolutions and embeddings in half as many bytes.
 
-    Nothing else is narrowed: each becomes an initializer of `dtype` and a Cast to float32, so that
-    any ONNX tool computes with the same numbers. Biases and other vectors stay as they are, and so
-    does a weight with an element that the type cannot hold, or that loses too much in rounding.
+    So are W and R of LSTM, GRU and RNN. Nothing else is narrowed: each becomes an initializer of
+    `dtype` and a Cast to float32, so that any ONNX tool computes with the same numbers. Biases and
+    other vectors stay as they are, and so does a weight with an element that the type cannot hold,
+    or that loses too much in rounding.
 
     Attributes:
         dtype: ``float16`` or ``bfloat16``.

@@ -16,6 +16,7 @@ from narrowpass_xnn_cpu.lower.linear import Linear, rows_for
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.recurrent import (
     FUNCTIONS,
     GATES,
@@ -70,6 +71,8 @@ class Recurrent(Step):
     ) -> None:
         super().__init__([gates, *others.values()], output)
         self.kernel = f"recurrence {recurrence.cell.kind}"
+        if recurrence.quantized:
+            self.kernel = f"recurrence int8 {recurrence.cell.kind}"
         self._recurrence = recurrence
         self._wanted = tuple(wanted)
         self._others = tuple(others)
@@ -288,14 +291,33 @@ def _extra(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Wei
     return facts.weight(value).reshape(directions, 3, hidden)
 
 
+def _recurrence(op: Op, builder: Builder, cell: Cell, extra: Weight | None) -> Recurrence:
+    """Give what computes the steps: with bytes where rows are to be quantized and can be."""
+    weights = builder.facts.stored(op.required(2))
+    stored = weights.quantized if op.activations == "dynamic" else None
+    if stored is not None and stored.zero is None and stored.integers.dtype == np.int8:
+        directions, rows = weights.shape[:2]
+        count = stored.scale.size
+        if count == 1 or (stored.axis == 1 and count == rows):
+            scales = stored.scale.then(
+                f"rows of gates {directions} {rows}",
+                lambda array: np.broadcast_to(array.reshape(1, -1), (directions, rows)),
+                (directions, rows),
+            )
+            try:
+                return Recurrence(cell, stored.integers, extra, builder.session, scales)
+            except UnfitError:  # this processor has no kernel for it
+                pass
+    return Recurrence(cell, weights.cast(np.dtype(np.float32)), extra, builder.session)
+
+
 @lowers("LSTM", "GRU", "RNN", check=_check)
 def _recurrent(op: Op, builder: Builder) -> None:
     facts = builder.facts
     directions = _DIRECTIONS[_direction(op)]
     cell = _cell(op, directions)
     batch_first = bool(op.get("layout", 0))
-    recurrence_weights = facts.weight(op.required(2))
-    hidden = recurrence_weights.shape[-1]
+    hidden = facts.stored(op.required(2)).shape[-1]
     kernel = facts.stored(op.required(1))
     size = kernel.shape[-1]
     kernel = kernel.reshape(directions * GATES[cell.kind] * hidden, size).transpose(1, 0)
@@ -314,12 +336,8 @@ def _recurrent(op: Op, builder: Builder) -> None:
     rows = builder.at(given, (1, 0, 2) if batch_first else None)
     gates = Slot(f"{given.name} (gates)", np.dtype(np.float32))
     builder.emit(Linear(rows_for(builder, rows, product), gates, product))
-    recurrence = Recurrence(
-        cell,
-        recurrence_weights,
-        _extra(op, facts, cell.kind, directions, hidden),
-        builder.session,
-    )
+    extra = _extra(op, facts, cell.kind, directions, hidden)
+    recurrence = _recurrence(op, builder, cell, extra)
     others = {
         name: builder.at(value)
         for name, value in (

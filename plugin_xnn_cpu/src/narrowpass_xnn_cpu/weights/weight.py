@@ -46,15 +46,27 @@ class Quantized:
         integers = self.integers.reshape(*shape)
         if self.scale.size == 1:
             return dataclasses.replace(self, integers=integers, axis=0) if shape else None
-        before = math.prod(self.integers.shape[: self.axis])
+        channels = self.scale.size
+        last = math.prod(self.integers.shape[: self.axis + 1])
         for axis, size in enumerate(shape):
-            if size == self.scale.size and math.prod(shape[:axis]) == before:
-                return dataclasses.replace(self, integers=integers, axis=axis)
+            if channels and size % channels == 0 and math.prod(shape[: axis + 1]) == last:
+                # Axes before that of the scales may have become part of it.
+                scale, zero = (_tiled(each, size // channels) for each in (self.scale, self.zero))
+                if scale is not None:
+                    return Quantized(integers, scale, zero, axis)
         return None
 
     def times(self, factor: np.float32) -> Quantized:
         """Give what the weight times a number is stored as."""
         return dataclasses.replace(self, scale=self.scale.times(factor))
+
+
+def _tiled(weight: Weight | None, count: int) -> Weight | None:
+    if weight is None or count == 1:
+        return weight
+    return weight.then(
+        f"tile {count}", lambda array: np.tile(array.reshape(-1), count), [weight.size * count]
+    )
 
 
 @dataclass(frozen=True, eq=False)

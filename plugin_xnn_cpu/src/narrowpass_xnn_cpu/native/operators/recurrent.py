@@ -16,6 +16,7 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape
+from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -77,20 +78,31 @@ class Recurrence(tiled.Tiled):
 
     Args:
         cell: what a step does.
-        weights: float32 [directions, gates * hidden, hidden].
+        weights: float32 [directions, gates * hidden, hidden], or int8 where there are scales.
         extra: float32 [directions, vectors, hidden]: the peepholes of an LSTM, of gates i, o, f, or
             the bias of the product that a GRU resets; None for none.
         session: of the weights cache; None to pack for this operator alone.
+        scales: float32 [directions, gates * hidden], of int8 weights: states are quantized in each
+            step, too. None for float32.
+
+    Attributes:
+        quantized: whether states are multiplied as bytes.
 
     Raises:
         BackendError: sizes that do not fit together.
+        UnfitError: int8 weights on a processor without the kernel, or too many hidden units.
     """
 
     call = "NP_RECURRENT"
     layout = "NP_RECURRENT_LAYOUT"
 
     def __init__(
-        self, cell: Cell, weights: Weight, extra: Weight | None, session: Session | None = None
+        self,
+        cell: Cell,
+        weights: Weight,
+        extra: Weight | None,
+        session: Session | None = None,
+        scales: Weight | None = None,
     ) -> None:
         super().__init__()
         directions, rows, hidden = checked_shape(weights.shape, 3)
@@ -107,6 +119,10 @@ class Recurrence(tiled.Tiled):
         lib = self._lib
         self._lanes = int(lib.np_recurrent_lanes(tiled.target()))
         kind = KINDS.index(cell.kind)
+        self.quantized = scales is not None
+        if scales is not None:
+            self._pack_bytes(session, (directions, kind, hidden, extras), weights, extra, scales)
+            return
         sizes = directions, kind, hidden, extras, self._lanes
         self._pack_own(
             session,
@@ -116,6 +132,30 @@ class Recurrence(tiled.Tiled):
             None,
             4 * lib.np_recurrent_packed_floats(*sizes),
             lambda to, k, b, _s: lib.np_recurrent_pack(*sizes, k, b, to),
+        )
+
+    def _pack_bytes(
+        self,
+        session: Session | None,
+        sizes: tuple[int, int, int, int],
+        weights: Weight,
+        extra: Weight | None,
+        scales: Weight,
+    ) -> None:
+        lib = self._lib
+        if not lib.np_recurrent_takes_bytes(tiled.target()):
+            raise UnfitError("this processor has no kernel for recurrence weights of int8")
+        if weights.dtype != np.int8 or scales.shape != weights.shape[:2]:
+            raise BackendError(f"weights of {weights.dtype} with {list(scales.shape)} scales")
+        tiled.checked_sums(sizes[2], "hidden units")
+        self._pack_own(
+            session,
+            (*sizes, "int8"),
+            weights,
+            extra,
+            scales,
+            lib.np_recurrent_packed_bytes(*sizes),
+            lambda to, k, b, s: lib.np_recurrent_pack_bytes(*sizes, k, s, b, to),
         )
 
     def reshape(
@@ -138,7 +178,9 @@ class Recurrence(tiled.Tiled):
         checked_shape((steps, batch, self.directions, self.gates, self.hidden))
         lib, cell = self._lib, self.cell
         sizes = self.directions, batch, self.hidden, self._lanes
-        self.workspace = 4 * lib.np_recurrent_scratch_floats(*sizes)
+        parts = self._parts(batch, pool.threads)
+        copies = max(1, parts) if self.quantized else 0
+        self.workspace = 4 * lib.np_recurrent_scratch_floats(*sizes, copies)
         functions = [
             {"kind": FUNCTIONS.index(f.name), "alpha": f.alpha, "beta": f.beta}
             for each in cell.functions
@@ -159,8 +201,9 @@ class Recurrence(tiled.Tiled):
             "clip": cell.clip,
             **{f"{name}_input": place for name, place in inputs.items()},
             **places,
-            "parts": self._parts(batch, pool.threads),
+            "parts": parts,
             "target": tiled.target(),
+            "quantized": self.quantized,
         }
         self.params = self._ffi.new("struct np_recurrent_params *", fields)
         return self.params

@@ -1,0 +1,41 @@
+"""The two weights of LSTM, GRU and RNN, which are stored in bytes where nothing else is."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_int8_sym.products import FLOAT, Product
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+"""The operators that multiply inputs with W and states with R, of [directions, gates, K] each."""
+
+_WEIGHTS = ((1, "W"), (2, "R"))
+
+
+def weights_of(node: ir.Node) -> list[Product] | str | None:
+    """Tell how the weights of a recurrent layer can be stored in bytes.
+
+    Scales differ along the rows of gates. Those of two directions are the same: DequantizeLinear
+    has scales along one axis.
+
+    Returns:
+        W and R; None for other operators, and a reason for a layer whose weights cannot be.
+    """
+    if node.domain or node.op_type not in RECURRENT:
+        return None
+    found = []
+    for index, name in _WEIGHTS:
+        value = node.inputs[index] if len(node.inputs) > index else None
+        tensor = constant_tensor(value)
+        if value is None or tensor is None:
+            return f"its weight {name} is computed"
+        if value.is_graph_input():
+            return f"its weight {value.name!r} may be fed; freeze-weights makes it a constant"
+        if tensor.dtype != FLOAT:
+            return f"its weight {value.name!r} is {tensor.dtype.name.lower()}"
+        dims = tuple(tensor.shape.numpy())
+        if len(dims) != 3 or 0 in dims:
+            return f"its weight {value.name!r} is {list(dims)}, and not [directions, gates, K]"
+        found.append(Product(node, value, index, 1))
+    return found
