@@ -63,6 +63,12 @@ class Emitter:
         self.weights: list[ir.Value] = []
         self._label = label
 
+    def discard(self) -> None:
+        """Let nothing of the graph be read by what was written."""
+        for node in self.nodes:
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+
     def get(self, name: str, default: Any) -> Any:
         """Give an attribute, or its default.
 

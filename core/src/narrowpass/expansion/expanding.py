@@ -79,8 +79,10 @@ def expand(
         try:
             results = rule.write(emitter)
         except Kept:
+            emitter.discard()
             return None
         except Unsupported as error:
+            emitter.discard()
             found.append(Expansion(label, node.op_type, node.domain, str(error)))
             return None
         nodes = _put(node, emitter, results, names, model)
