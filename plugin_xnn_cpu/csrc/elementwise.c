@@ -37,34 +37,3 @@ int np_add_clamp(const void *params, const void *const *inputs, void *out, np_wo
   np_divide_tiles(used, add_clamp_part, &task, p->count, TILE, 0);
   return 0;
 }
-
-static void to_float_part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_to_float_params *p = task->params;
-  float *out = task->out + start;
-#define NP_CONVERT(type)                                              \
-  {                                                                   \
-    const type *in = (const type *)task->a + start;                   \
-    for (size_t i = 0; i < count; i++) out[i] = (float)in[i];         \
-    return;                                                           \
-  }
-  switch (p->from) {
-    case NP_CAST_BOOL:
-    case NP_CAST_U8:
-      NP_CONVERT(uint8_t)
-    case NP_CAST_I32:
-      NP_CONVERT(int32_t)
-    default:
-      NP_CONVERT(int64_t)
-  }
-#undef NP_CONVERT
-}
-
-int np_to_float(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_to_float_params *p = params;
-  job task = {p, inputs[0], NULL, out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, to_float_part, &task, p->count, TILE, 0);
-  return 0;
-}

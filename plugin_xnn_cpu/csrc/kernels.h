@@ -334,15 +334,4 @@ struct np_observe_params {
   np_meter *meter;
 };
 
-#define NP_CAST_BOOL 0
-#define NP_CAST_I32 1
-#define NP_CAST_I64 2
-#define NP_CAST_U8 3
-
-/* float out[i] = in[i]. */
-struct np_to_float_params {
-  size_t count;
-  int32_t from;
-};
-
 #endif

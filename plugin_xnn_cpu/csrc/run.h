@@ -65,7 +65,7 @@ void np_divide_tiles(np_workers *workers, np_tile *tile, void *context, size_t c
 typedef int np_kernel(const void *params, const void *const *inputs, void *out,
                       np_workers *workers);
 
-np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp, np_to_float,
+np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp,
     np_function, np_interleave, np_softmax_pairs,
     np_convert, np_gather_s8, np_rotary, np_gate, np_scatter_rows, np_quantize, np_dequantize,
     np_table, np_observe, np_few_rows, np_int8_rows, np_pool, np_extremes,

@@ -110,8 +110,6 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_layer_norm(step->params, inputs, out, workers);
     case NP_ADD_CLAMP:
       return np_add_clamp(step->params, inputs, out, workers);
-    case NP_TO_FLOAT:
-      return np_to_float(step->params, inputs, out, workers);
     case NP_FUNCTION:
       return np_function(step->params, inputs, out, workers);
     case NP_INTERLEAVE:

@@ -43,7 +43,6 @@ enum np_call {
   NP_GATHER = 34,
   NP_LAYER_NORM = 35,
   NP_ADD_CLAMP = 36,
-  NP_TO_FLOAT = 37,
   NP_FUNCTION = 38,
   NP_INTERLEAVE = 39,
   NP_SOFTMAX_PAIRS = 40,

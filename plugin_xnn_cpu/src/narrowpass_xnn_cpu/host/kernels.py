@@ -13,7 +13,14 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.reference import Recurrent
-from narrowpass_xnn_cpu.host import losses, numbers, quantization, sequences
+from narrowpass_xnn_cpu.host import (
+    losses,
+    numbers,
+    quantization,
+    selection,
+    sequences,
+    signals,
+)
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 
@@ -135,7 +142,7 @@ def _where(_: Op) -> Kernel:
     return np.where
 
 
-@_kernel("Gather")
+@_kernel("Gather", dtypes=_ALL | _WIDENED | {ir.DataType.STRING})
 def _gather(op: Op) -> Kernel:
     axis = op.get("axis", 0)
 
@@ -370,17 +377,10 @@ def _dequantize(op: Op) -> Kernel:
     return quantization.make(op)
 
 
-@_kernel("Trilu", since=14)
+@_kernel("Trilu", since=14, dtypes=_ALL | _WIDENED)
 def _trilu(op: Op) -> Kernel:
     function = np.triu if op.get("upper", 1) else np.tril
     return lambda x, k=None: function(x, 0 if k is None else int(k.item()))
-
-
-@_kernel("CumSum", since=11, dtypes=_NUMBERS)
-def _cumsum(op: Op) -> Kernel:
-    if op.get("exclusive", 0) or op.get("reverse", 0):
-        raise KeyError("exclusive or reverse")
-    return lambda x, axis: np.cumsum(x, int(axis.item()), dtype=x.dtype)
 
 
 @_kernel("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", since=1, dtypes=_ALL)
@@ -419,15 +419,6 @@ def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
     return limits.min if least else limits.max
 
 
-@_kernel("ArgMax", "ArgMin", dtypes=_NUMBERS)
-def _arg(op: Op) -> Kernel:
-    if op.get("select_last_index", 0):
-        raise KeyError("select_last_index")
-    function = np.argmax if op.kind == "ArgMax" else np.argmin
-    axis, keep = op.get("axis", 0), bool(op.get("keepdims", 1))
-    return lambda x: np.asarray(function(x, axis=axis, keepdims=keep), np.int64)
-
-
 _EVERY = set(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED}
 
 for _names, _make_kernel, _since, _dtypes in (
@@ -444,6 +435,20 @@ for _names, _make_kernel, _since, _dtypes in (
     (("Mean",), numbers.mean_of_all, 8, _FLOATS | _WIDENED),
     (("NegativeLogLikelihoodLoss",), losses.negative_log_likelihood, 12, _FLOATS),
     (("SoftmaxCrossEntropyLoss",), losses.softmax_cross_entropy, 12, _FLOATS),
+    (("TopK",), selection.top_k, 1, _NUMBERS | _WIDENED),
+    (("ScatterElements", "Scatter"), selection.scatter_elements, 9, _ALL | _WIDENED),
+    (("ScatterND",), selection.scatter_nd, 11, _ALL | _WIDENED),
+    (("ArgMax", "ArgMin"), selection.arg_extreme, 1, _NUMBERS | _WIDENED),
+    (("CumSum", "CumProd"), selection.cumulative, 11, _NUMBERS | _WIDENED),
+    (("OneHot",), selection.one_hot, 9, _ALL | _WIDENED),
+    (("Compress",), selection.compress, 9, _ALL | _WIDENED),
+    (("ReverseSequence",), selection.reverse_sequence, 10, _ALL | _WIDENED),
+    (("EyeLike",), selection.eye_like, 9, _ALL | _WIDENED),
+    (("Unique",), selection.unique, 11, _NUMBERS),
+    (("SpaceToDepth",), selection.space_to_depth, 1, _ALL | _WIDENED),
+    (("NonMaxSuppression",), selection.suppress, 10, {ir.DataType.FLOAT}),
+    (("DFT",), signals.dft, 17, _FLOATS),
+    (("STFT",), signals.stft, 17, _FLOATS),
 ):
     for _name in _names:
         _KERNELS[_name] = _make_kernel, _since, _dtypes

@@ -26,9 +26,6 @@ _BLOCK_FLOATS = 1 << 15
 _LINE = 16
 """Floats of a cache line, and of a vector in attention.c."""
 
-CAST_CODES = {"bool": 0, "int32": 1, "int64": 2, "uint8": 3}
-"""Element types that can be converted to float32, as ``NP_CAST_*``."""
-
 FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log", "root", "inverse root")
 """Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""
 
@@ -149,20 +146,6 @@ def layer_norm(
 def add_clamp(count: int, low: float, high: float) -> Any:
     """Give the parameters of ``NP_ADD_CLAMP``."""
     return extension().ffi.new("struct np_add_clamp_params *", (count, low, high))
-
-
-def to_float(count: int, dtype: str) -> Any:
-    """Give the parameters of ``NP_TO_FLOAT``."""
-    return extension().ffi.new("struct np_to_float_params *", (count, CAST_CODES[dtype]))
-
-
-CONVERSIONS = {
-    ("float16", "float32"): 0,
-    ("float32", "float16"): 1,
-    ("bfloat16", "float32"): 2,
-    ("float32", "bfloat16"): 3,
-}
-"""Element types between which there is a conversion, as ``NP_CONVERT_*``."""
 
 
 def convert(count: int, source: str, target: str) -> Any:
