@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from gallery import Model, collect
 from gallery.feeds import feeds_of
 from gallery.packages import FOLDER
@@ -34,8 +35,6 @@ from runners.loaders import installed
 from runners.turns import Entrant, cores, in_turns
 
 import narrowpass
-
-QUANTIZED = ("dynamic", "qdq", "qoperator")
 
 
 def measure(model: Model, threads: int, rounds: int, seconds: float) -> dict[str, Any]:
@@ -48,6 +47,7 @@ def measure(model: Model, threads: int, rounds: int, seconds: float) -> dict[str
         return {"model": model.name, "group": model.group, "unmade": _first_line(error)}
     row: dict[str, Any] = {"model": model.name, "group": model.group, "threads": threads}
     row["fallbacks"] = _fallbacks(path)
+    row["quantized"] = "quant" in model.name.lower() or _is_quantized(path)
     runtimes = [name for name in ("narrowpass", "onnxruntime", "openvino") if name in installed()]
     entrants = [Entrant(name, name, str(path)) for name in runtimes]
     for name, timing in in_turns(entrants, [feeds], threads, rounds, seconds).items():
@@ -71,6 +71,11 @@ def _plain(path: Path, feeds: dict[str, Any]) -> list[Any]:
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds))
+
+
+def _is_quantized(path: Path) -> bool:
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    return any("Quant" in node.op_type or "Integer" in node.op_type for node in nodes)
 
 
 def _fallbacks(path: Path) -> dict[str, int] | str:
@@ -99,7 +104,7 @@ def _error(ours: Any, right: Any) -> float:
 def is_right(row: dict[str, Any]) -> bool:
     """Tell whether the project's error is within the bound that the head of this file states."""
     ours, theirs = row.get("narrowpass", {}), row.get("onnxruntime", {})
-    least = 2e-2 if row["group"] in QUANTIZED else 1e-4
+    least = 2e-2 if row.get("quantized") else 1e-4
     return bool(ours.get("error", np.inf) <= max(least, 3 * theirs.get("error", 0.0)))
 
 

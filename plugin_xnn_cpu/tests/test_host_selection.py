@@ -1,7 +1,7 @@
 """Operators by numpy that choose, count or place elements, and Fourier transforms.
 
-Against onnxruntime: exact, since elements are small integers, but for transforms (1e-5 of the largest
-element: they are computed in double here).
+Against onnxruntime: exact, since elements are small integers, but for transforms (1e-5 of the
+largest element: they are computed in double here).
 """
 
 from __future__ import annotations
@@ -212,6 +212,6 @@ def test_indices_out_of_range_are_errors(op_type):
     indices = np.array([[7, 0]], np.int64)
     feeds = {"data": drawn((3, 4), np.float32), "indices": indices}
     feeds["updates"] = drawn((1, 2) if op_type == "ScatterElements" else (1,), np.float32)
-    with compile_model(model_of(op_type, feeds, ["y"], version=18)) as program:
-        with pytest.raises(BackendError, match="'node'"):
-            program.run(feeds)
+    program = compile_model(model_of(op_type, feeds, ["y"], version=18))
+    with program, pytest.raises(BackendError, match="'node'"):
+        program.run(feeds)

@@ -139,7 +139,8 @@ def one_hot(op: Op) -> Kernel:
         whole = indices.astype(np.int64)
         whole = np.where(whole < 0, whole + count, whole)
         numbers = np.arange(count).reshape(-1, *(1,) * (rank - 1 - at))
-        return np.where(np.expand_dims(whole, at) == numbers, values[1], values[0])
+        made: Array = np.where(np.expand_dims(whole, at) == numbers, values[1], values[0])
+        return made
 
     return run
 

@@ -148,6 +148,15 @@ def add_clamp(count: int, low: float, high: float) -> Any:
     return extension().ffi.new("struct np_add_clamp_params *", (count, low, high))
 
 
+CONVERSIONS = {
+    ("float16", "float32"): 0,
+    ("float32", "float16"): 1,
+    ("bfloat16", "float32"): 2,
+    ("float32", "bfloat16"): 3,
+}
+"""Element types between which there is a conversion, as ``NP_CONVERT_*``."""
+
+
 def convert(count: int, source: str, target: str) -> Any:
     """Give the parameters of ``NP_CONVERT``."""
     fields = count, CONVERSIONS[source, target]
