@@ -257,20 +257,22 @@ def export(name: str, folder: Path) -> Path:
             feeds.append(torch.ones(shape, dtype=torch.int64))
         else:
             feeds.append(torch.randn(shape))
-    write(First(), tuple(feeds), path, names)
+    write(First().eval(), tuple(feeds), path, names)
     return path
 
 
 def write(model: Any, feeds: tuple[Any, ...], path: Path, names: list[str]) -> None:
-    """Export with torch.onnx; the exporter that traces is there in all versions."""
+    """Export with torch.onnx: by a trace, or where that lacks an operator, from torch.export."""
     import torch
 
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
+    named = {"input_names": names, "output_names": ["y"]}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model, feeds, str(draft), input_names=names, output_names=["y"], dynamo=False,
-            opset_version=17,
-        )  # fmt: skip
+        try:
+            torch.onnx.export(model, feeds, str(draft), **named, dynamo=False, opset_version=17)
+        except torch.onnx.errors.UnsupportedOperatorError:
+            program = torch.onnx.export(model, feeds, **named, dynamo=True, opset_version=18)
+            program.save(str(draft), external_data=False)
     draft.rename(path)

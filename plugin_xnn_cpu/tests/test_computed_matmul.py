@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 import narrowpass
 from narrowpass.errors import BackendError
 from narrowpass.testing import model_from_text
 from narrowpass_xnn_cpu.native import kernels
+
+ort = pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(170)
 LEVELS = ("plain", "avx2", "avx512")
@@ -53,7 +54,7 @@ def floats(*shape):
 
 
 def matmul_text(first, second, nodes="z = MatMul(x, y)", rank=None):
-    rank = np.matmul(np.empty(first), np.empty(second)).ndim if rank is None else rank
+    rank = np.matmul(np.zeros(first), np.zeros(second)).ndim if rank is None else rank
     a, b = (",".join(DIMS[i] + str(n) for i in range(len(s))) for n, s in ((0, first), (1, second)))
     out = f"float[{','.join(DIMS[:rank])}]" if rank else "float"
     return f"g (float[{a}] x, float[{b}] y) => ({out} z) {{ {nodes} }}"

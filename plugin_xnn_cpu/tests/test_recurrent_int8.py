@@ -107,7 +107,7 @@ def kernel_of(program):
 def test_results_are_near_those_of_the_same_weights(case, one_scale):
     proto, model = quantized_model(case, one_scale=one_scale)
     program = compile_model(model)
-    assert ("int8" in kernel_of(program)) == has_kernel()
+    assert ("recurrence int8" in kernel_of(program)) == has_kernel()
     for steps, batch in ((1, 1), (7, 1), (5, 3), (4, 6), (3, 9)):
         check(program, proto, feeds(steps, batch))
     check(program, proto, feeds(6, 3, lengths=[6, 0, 2]))
@@ -143,7 +143,7 @@ def test_threads_change_nothing(case):
 def test_without_the_property_states_stay_floats():
     proto, model = quantized_model("LSTM", dynamic=False)
     program = compile_model(model)
-    assert "int8" not in kernel_of(program)
+    assert "recurrence int8" not in kernel_of(program)
     check(program, proto, feeds(5, 2), tolerance=1e-5)
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operators import fp32_choice
+
+ort = pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(171)
 

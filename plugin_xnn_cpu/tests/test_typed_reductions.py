@@ -172,6 +172,7 @@ def test_instance_normalization(threads):
 @pytest.mark.parametrize("groups", [1, 3, 4, 12])
 @pytest.mark.parametrize("opset", [18, 21])
 def test_group_normalization(groups, opset):
+    pytest.importorskip("onnxruntime")  # onnx's evaluator loses digits where a variance is small
     count = groups if opset < 21 else 12
     scale, bias = (RNG.standard_normal(count).astype(np.float32) for _ in "sb")
     shapes = [["n", 12, "h", "w"], scale, bias]

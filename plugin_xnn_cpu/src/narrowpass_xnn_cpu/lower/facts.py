@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,12 @@ SMALL = 1 << 16
 
 def _nothing() -> None:
     return None
+
+
+def _texts(tensor: ir.TensorProtocol) -> Array:
+    """Give strings as numpy's kernels take them: str in an array of objects."""
+    listed = [x.decode() if isinstance(x, bytes) else x for x in tensor.numpy().ravel()]
+    return np.array(listed, object).reshape(tuple(tensor.shape.numpy()))
 
 
 class Facts:
@@ -129,7 +136,9 @@ class Facts:
             if id(tensor) not in self._hashes:
                 self._hashes[id(tensor)] = identity_of(tensor)
             known = self._hashes[id(tensor)]
-        make = tensor.numpy
+        make = lying = tensor.numpy
+        if tensor.dtype == ir.DataType.STRING:
+            make = lying = functools.partial(_texts, tensor)
         if known and isinstance(tensor, MappedTensor) and tensor.sha256 is not None:
             make = tensor.checked
         # A recipe refers to its tensor, and not to `self`, which has all the others too.
@@ -139,7 +148,7 @@ class Facts:
             known,
             make,
             getattr(tensor, "drop", _nothing),
-            lying=tensor.numpy,
+            lying=lying,
         )
 
     def weight(self, value: ir.Value) -> Weight:
