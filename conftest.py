@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+import zlib
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -16,3 +19,14 @@ settings.load_profile("repository")
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep packed weights of tests out of the user's cache directory."""
     os.environ["NARROWPASS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """Give each test the same random numbers, whichever tests ran before it in its process."""
+    state = np.random.default_rng(zlib.crc32(request.node.nodeid.encode())).bit_generator.state
+    kits = [module for name, module in list(sys.modules.items()) if name.endswith("_kit")]
+    for module in (request.module, *kits):
+        numbers = getattr(module, "RNG", None)
+        if isinstance(numbers, np.random.Generator):
+            numbers.bit_generator.state = state

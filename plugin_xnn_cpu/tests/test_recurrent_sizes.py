@@ -23,13 +23,16 @@ TOLERANCE = 2e-6
 
 def weights_of(op_type, directions, inputs, hidden, *, bias=True):
     rows = GATES[op_type] * hidden
-    made = {
+    recurrent = RNG.standard_normal((directions, GATES[op_type], hidden, hidden)) / hidden**0.5
+    # A gate of norm 1 does not raise the error of the state from step to step.
+    recurrent /= np.maximum(np.linalg.norm(recurrent, 2, axis=(2, 3), keepdims=True), 1)
+    weights = {
         "w": RNG.standard_normal((directions, rows, inputs)) / inputs**0.5,
-        "r": RNG.standard_normal((directions, rows, hidden)) / hidden**0.5,
+        "r": recurrent.reshape(directions, rows, hidden),
     }
     if bias:
-        made["b"] = RNG.standard_normal((directions, 2 * rows)) / 4
-    return {name: array.astype(np.float32) for name, array in made.items()}
+        weights["b"] = RNG.standard_normal((directions, 2 * rows)) / 4
+    return {name: array.astype(np.float32) for name, array in weights.items()}
 
 
 def model_of(op_type, weights, *, lengths=False, states=False, outputs=None, **attributes):

@@ -88,7 +88,7 @@ def test_linear_classifier(transform, classes, strings):
     else:
         named["classlabels_ints"] = [3 * i + 1 for i in range(classes)]
     outputs = {"label": (label, [None]), "y": (FLOAT, [None, classes])}
-    x = rows(40)
+    x = rows(400)
     found, _ = agree(ml_model("LinearClassifier", x, outputs, **named), {"x": x})
     assert len(set(found)) == classes
 

@@ -269,6 +269,7 @@ def test_methods_that_share_two_products_have_four_tensors(tmp_path):
 def test_programs_share_and_the_last_frees(tmp_path):
     bundle = saved(tmp_path / "b.narrow", main=network())
     x = floats(2, 48)
+    gc.collect()  # programs of earlier tests
     before = shared().packed_count
     first = compiled(bundle, cache="memory")
     held = shared().packed_count
@@ -289,6 +290,7 @@ def test_programs_share_and_the_last_frees(tmp_path):
 
 def test_without_a_cache_nothing_is_shared(tmp_path):
     bundle = saved(tmp_path / "b.narrow", one=network(), two=network())
+    gc.collect()  # programs of earlier tests
     before = shared().packed_count
     program = compiled(bundle, tmp_path / "cache", cache=False)
     assert shared().packed_count == before
