@@ -239,6 +239,12 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
   return 0;
 }
 
+#define PAGE 4096
+
+int np_ends_in_page(const void *start, size_t size) {
+  return ((uintptr_t)start + size - 1) % PAGE + XNN_EXTRA_BYTES < PAGE;
+}
+
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
            np_workers *workers, uint64_t *nanoseconds, size_t *failed, int (*ask)(void *context),
            void *context) {

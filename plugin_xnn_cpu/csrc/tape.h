@@ -122,4 +122,8 @@ int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
            np_workers *workers, uint64_t *nanoseconds, size_t *failed, int (*ask)(void *context),
            void *context);
 
+/* Whether the bytes that kernels may read beyond `size` bytes at `start` lie in the page of the last
+ * of these, which is mapped. */
+int np_ends_in_page(const void *start, size_t size);
+
 #endif

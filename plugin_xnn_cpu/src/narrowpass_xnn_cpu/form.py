@@ -34,6 +34,7 @@ from narrowpass_xnn_cpu.lower.steps import Observed
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
+from narrowpass_xnn_cpu.plan.prepared import Prepared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 from narrowpass_xnn_cpu.weights.session import Session
@@ -151,6 +152,33 @@ class Form:
             unit.run(values, shapes, pool, out, times)
         return {name: values[name] if name in values else self._read(name) for name in wanted}
 
+    @property
+    def _alone(self) -> bool:
+        """Whether one partition runs and nothing else."""
+        return len(self.partitions) == 1 and all(
+            isinstance(unit, Partition) or not unit.computes for unit in self._units
+        )
+
+    def prepare(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        workspace: Workspace,
+        pool: ThreadPool,
+    ) -> Prepared | None:
+        """Give what runs for other feeds of the types and shapes of these, which have just run.
+
+        Returns:
+            None where more than one partition runs, or results are copies of other values.
+        """
+        if not self._alone:
+            return None
+        (partition,) = self.partitions
+        bound = partition.bound
+        if bound is None or not bound.repeats or not set(wanted) <= partition.outputs.keys():
+            return None
+        return Prepared(partition, wanted, feeds, workspace, pool)
+
     def bind(
         self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: ThreadPool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
@@ -163,9 +191,7 @@ class Form:
         Raises:
             WrongBranchError: the graph was compiled for another branch.
         """
-        if len(self.partitions) != 1 or any(
-            not isinstance(unit, Partition) and unit.computes for unit in self._units
-        ):
+        if not self._alone:
             return None
         shapes = self._shapes
         for name, value in feeds.items():

@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.native.meter import scratch_for
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.partition import Partition
+from narrowpass_xnn_cpu.plan.prepared import Prepared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
@@ -46,6 +47,7 @@ class Method:
         defaults: names of the inputs that have defaults.
         types: of the outputs, and of the values that a run can give beside them, by name.
         observable: names of the values that `observe` can be asked for.
+        alike: whether the feeds that were checked last were like those before them.
         decided: whether shapes decide what runs, so that `model` is needed for other shapes.
     """
 
@@ -76,6 +78,7 @@ class Method:
         kept = [value for value in kept if value not in observed]
         self.types = {value: known[value].type for value in (*self.outputs, *kept)}
         self.workspace = premises.workspace
+        self.alike = False
         self._checked: list[tuple[Any, ...]] | None = None
         self._forms = _Forms(name, model, kept, observed, overridden, premises)
         self.decided = self._forms.decided
@@ -94,7 +97,9 @@ class Method:
         except AttributeError:
             signature = None  # something else than arrays: sequences, or a mistake
         if signature is not None and signature == self._checked:
+            self.alike = True
             return feeds
+        self.alike = False
         checked = self.checker.check(feeds)
         # Each string is looked at, and so is what a subclass of arrays may hold.
         fixed = signature is not None and not any(
@@ -168,6 +173,10 @@ class Method:
                 return form.run(feeds, wanted, pool, out, times)
             except WrongBranchError as wrong:
                 form = self._forms.other(wrong, feeds)
+
+    def prepare(self, feeds: Mapping[str, Any], pool: ThreadPool) -> Prepared | None:
+        """Give what runs for other feeds of the types and shapes of these; see `Form.prepare`."""
+        return self._forms.last.prepare(feeds, self.outputs, self.workspace, pool)
 
     def bind(
         self, feeds: Mapping[str, Any], pool: ThreadPool

@@ -26,7 +26,7 @@ class Interruption:
 
     def arguments(self) -> tuple[Any, Any]:
         """Give what ``np_run`` asks, and the context of that; NULL for both where none need be."""
-        if threading.current_thread() is not threading.main_thread():
+        if threading.get_ident() != threading.main_thread().ident:
             return self._loaded.ffi.NULL, self._loaded.ffi.NULL
         return self._loaded.lib.np_let_signals_in, self._handle
 

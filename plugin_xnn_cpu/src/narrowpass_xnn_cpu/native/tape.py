@@ -61,7 +61,6 @@ class Tape:
         self._steps = ffi.new("np_step[]", max(1, len(entries)))
         self._buffers = ffi.new("void *[]", max(1, buffers))
         self._failed = ffi.new("size_t *")
-        self._integer = ffi.typeof("uintptr_t")
         self._workspace = ffi.NULL
         self._interruption = Interruption(extension())
         self._fresh = True
@@ -108,9 +107,10 @@ class Tape:
         self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
         """Do as `bind_all`, with `readable` of an array that may be empty; give that."""
-        if array.nbytes and array.flags.c_contiguous:
+        size = array.nbytes
+        if size and array.flags.c_contiguous:
             start = _buffer(self._ffi, array)
-            if _ends_well(int(self._ffi.cast(self._integer, start)), array):
+            if self._lib.np_ends_in_page(start, size) or _ends_well(_start(array), array):
                 self.bind_at(binds, start)
                 return array
         given = readable(array)

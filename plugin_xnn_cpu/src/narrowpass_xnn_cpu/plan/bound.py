@@ -11,7 +11,7 @@ import numpy as np
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, check_memory, readable
 from narrowpass_xnn_cpu.plan.memory import Lifetime, place
-from narrowpass_xnn_cpu.plan.recycling import Recycled
+from narrowpass_xnn_cpu.plan.recycling import SMALL, Recycled
 from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Slot, Step, Times, elements
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
@@ -171,6 +171,7 @@ class Bound:
             size = self._bytes(slot)
             self._outputs.append(_Output(name, slot, shapes[slot], size, whole, binds))
         self._copied = [output for output in self._outputs if not output.direct]
+        self._large = any(output.size >= SMALL for output in self._outputs)
 
     def _binds(self, root: Slot) -> list[tuple[int, int]]:
         """Give the buffers that lie in the memory of a slot, with their first bytes."""
@@ -335,6 +336,42 @@ class Bound:
                 times.setdefault(step, []).append(float(nanoseconds) / 1e9)
         for output in self._copied:
             np.copyto(results[output.name], self._read(output.slot, arrays, results))
+        return results
+
+    @property
+    def repeats(self) -> bool:
+        """Whether all outputs are computed in arrays of their own; see `run_again`."""
+        return not self._copied
+
+    def run_again(
+        self, feeds: Sequence[tuple[Sequence[tuple[int, int]], Array]], pool: ThreadPool
+    ) -> dict[str, Array]:
+        """Run the tape for shapes that it ran for before, where `repeats` holds.
+
+        Args:
+            feeds: for each input that is read, its buffers with the first byte of each, and a dense
+                array.
+            pool: the threads.
+
+        Raises:
+            BackendError: see `Tape.run`.
+        """
+        tape, empty = self._tape, np.empty
+        held = [tape.bind_readable(binds, array) for binds, array in feeds]
+        results: dict[str, Array] = {}
+        if self._large:
+            self._recycled.begin()
+        for output in self._outputs:
+            dtype = output.slot.dtype
+            if output.size < SMALL:
+                results[output.name] = target = empty(output.shape, dtype)
+                tape.bind_all(output.binds, target)
+                continue
+            target, address = self._recycled.take_at(output.shape, dtype, output.size)
+            results[output.name] = target
+            tape.bind_at(output.binds, address)
+        tape.run(pool)
+        del held  # not before: the tape has addresses only
         return results
 
     def outgoing(self) -> dict[str, Outgoing]:

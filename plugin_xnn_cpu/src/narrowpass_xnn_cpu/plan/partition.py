@@ -190,6 +190,11 @@ class Partition:
         return self._needed
 
     @property
+    def bound(self) -> Bound | None:
+        """What ran last: the steps for those shapes. Operators have the sizes of no other."""
+        return self._bound
+
+    @property
     def memory(self) -> int:
         """Bytes of inner values and of scratch memory, for the shapes of the last run."""
         return 0 if self._bound is None else self._bound.memory

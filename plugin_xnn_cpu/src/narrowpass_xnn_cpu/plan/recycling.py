@@ -12,7 +12,7 @@ import numpy as np
 
 from narrowpass_xnn_cpu.native.tape import ALIGNMENT, address_of, allocate
 
-_SMALL = 1 << 15
+SMALL = 1 << 15
 """Bytes below which the allocator gives back memory that is in the page tables."""
 _SPARE = 8
 """One part in so many is allocated too: a cache that grows by a row finds room in the next run."""
@@ -74,7 +74,7 @@ class Recycled:
 
         The address is None where it is not known yet.
         """
-        if size < _SMALL:
+        if size < SMALL:
             return np.empty(shape, dtype), None
         best = self._best(size)
         if best is None:
