@@ -24,6 +24,13 @@ from narrowpass import (
     Program,
     Registry,
 )
+from narrowpass.quantization import (
+    FixedOutput,
+    OperatorSpec,
+    QuantizationSpec,
+    RowQuantization,
+    ScaleBound,
+)
 from narrowpass.reference import ReferenceBackend
 from narrowpass.testing import assert_signature_unchanged, run_pass
 from narrowpass_int8_sym.repair_quantized import RepairQuantized
@@ -83,7 +90,7 @@ class Limited(Backend):
     """The reference backend, with limits."""
 
     name = "limited"
-    limits: Mapping[str, Any]
+    limits: QuantizationSpec
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept:
         return Accept()
@@ -91,29 +98,27 @@ class Limited(Backend):
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         return ReferenceBackend().compile(bundle, options)
 
-    def quantization_constraints(self) -> Mapping[str, Any]:
+    def quantization_spec(self) -> QuantizationSpec:
         return self.limits
 
 
-PRODUCT = {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8}
-SUM = {"what": "input / output", "low": 2.0**-10, "high": 2.0**8}
-CONVERSION = {"what": "input / output", "low": 2.0**-8, "high": 2.0**7, "closed": True}
-XNNPACK: dict[str, Any] = {
-    "activations": {"dtype": "int8", "range": (-128, 127)},
-    "weights": {"dtype": "int8", "range": (-127, 127), "zero_point": 0, "axis": "output"},
-    "smallest_scale": float(np.finfo(np.float32).tiny),
-    "ratios": {
+PRODUCT = OperatorSpec(ScaleBound("input * weight / output", 2.0**-32, 2.0**8))
+SUM = OperatorSpec(ScaleBound("input / output", 2.0**-10, 2.0**8))
+CONVERSION = OperatorSpec(ScaleBound("input / output", 2.0**-8, 2.0**7, closed=True))
+SAME = ("Clip", "Concat", "MaxPool", "Pad", "Relu", "Reshape", "Resize", "Slice")
+XNNPACK = QuantizationSpec(
+    operators={
         **dict.fromkeys(("Conv", "ConvTranspose", "MatMul", "Gemm"), PRODUCT),
         "Add": SUM,
         "Sub": SUM,
-        "Mul": {"what": "input * input / output", "low": 2.0**-16, "high": 2.0**8},
+        "Mul": OperatorSpec(ScaleBound("input * input / output", 2.0**-16, 2.0**8)),
         "LeakyRelu": CONVERSION,
         "QuantizeLinear": CONVERSION,
+        **dict.fromkeys(SAME, OperatorSpec(same=True)),
+        "Softmax": OperatorSpec(output=FixedOutput("uint8", 2.0**-8, 0)),
     },
-    "same_quantization": ("Clip", "Concat", "MaxPool", "Pad", "Relu", "Reshape", "Resize", "Slice"),
-    "fixed_outputs": {"Softmax": {"dtype": "uint8", "scale": 2.0**-8, "zero_point": 0}},
-    "dynamic": {"operators": ("MatMul", "Gemm")},
-}
+    rows=RowQuantization(frozenset({"MatMul", "Gemm"})),
+)
 """PRECISION's table, as the native backend gives it."""
 
 
@@ -147,14 +152,14 @@ REGISTRY = Registry()
 """Without plugins: the pass is given as it is."""
 
 
-def repaired(proto: onnx.ModelProto, limits: Mapping[str, Any] | None = None) -> Repaired:
+def repaired(proto: onnx.ModelProto, spec: QuantizationSpec | None = None) -> Repaired:
     """Run the pass under all checks; a second run must change nothing and decide the same."""
     given = ir.from_proto(proto)
     found: list[Decision] = []
     handler = _Kept()
     log = logging.getLogger("narrowpass.test")
     log.addHandler(handler)
-    target = Limited(XNNPACK if limits is None else limits)
+    target = Limited(XNNPACK if spec is None else spec)
     try:
         result = run_pass(
             RepairQuantized(),

@@ -15,6 +15,7 @@ from int8_kit import Array
 
 import narrowpass
 from narrowpass import Bundle, Context, Decision, Samples
+from narrowpass.quantization import OperatorSpec, QuantizationSpec, ScaleBound
 from narrowpass.reference import ReferenceBackend
 from narrowpass.testing import model_from_text, run_pass
 from narrowpass_int8_sym.int8_sym import Int8Sym
@@ -23,15 +24,20 @@ Feeds = dict[str, Array]
 
 
 class Limited(ReferenceBackend):
-    """A backend with constraints."""
+    """A backend with limits."""
 
     name = "limited"
 
-    def __init__(self, constraints: Mapping[str, Any]) -> None:
-        self.constraints = constraints
+    def __init__(self, spec: QuantizationSpec) -> None:
+        self.spec = spec
 
-    def quantization_constraints(self) -> Mapping[str, Any]:
-        return self.constraints
+    def quantization_spec(self) -> QuantizationSpec:
+        return self.spec
+
+
+def limits(**bounds: ScaleBound) -> QuantizationSpec:
+    """Give a spec that limits ratios of scales, by operator, and nothing else."""
+    return QuantizationSpec(operators={name: OperatorSpec(each) for name, each in bounds.items()})
 
 
 @dataclass(frozen=True)
@@ -108,12 +114,12 @@ def graph(text: str, constants: Mapping[str, Array] | None = None, opset: int = 
 def quantized(
     model: ir.Model,
     data: list[Feeds],
-    constraints: Mapping[str, Any] | None = None,
+    spec: QuantizationSpec | None = None,
     **options: Any,
 ) -> Quantized:
     """Run the pass under all checks; a second run must change nothing."""
     samples = Samples("test data", lambda: data)
-    ctx = Context(target=Limited(constraints or {}), samples=samples)
+    ctx = Context(target=Limited(spec or QuantizationSpec()), samples=samples)
     pass_ = Int8Sym(**options)
     result = run_pass(pass_, model, ctx=ctx)
     told = told_of(pass_, model, ctx)

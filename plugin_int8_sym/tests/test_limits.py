@@ -6,23 +6,27 @@ import numpy as np
 import pytest
 
 from narrowpass.errors import UsageError
-from narrowpass_int8_sym.limits import Bound, Limits, Violation
-from narrowpass_int8_sym.scales import Parameters
+from narrowpass.quantization import (
+    FixedOutput,
+    OperatorSpec,
+    Parameters,
+    QuantizationSpec,
+    ScaleBound,
+    Violation,
+)
 
-CONSTRAINTS = {
-    "activations": {"dtype": "int8", "range": (-128, 127)},
-    "weights": {"dtype": "int8", "range": (-127, 127), "zero_point": 0},
-    "smallest_scale": 2.0**-100,
-    "ratios": {
-        "Conv": {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8},
-        "Add": {"what": "input / output", "low": 2.0**-10, "high": 2.0**8},
-        "Mul": {"what": "input * input / output", "low": 2.0**-16, "high": 2.0**8},
-        "LeakyRelu": {"what": "input / output", "low": 2.0**-8, "high": 2.0**7, "closed": True},
+SPEC = QuantizationSpec(
+    smallest_scale=2.0**-100,
+    operators={
+        "Conv": OperatorSpec(ScaleBound("input * weight / output", 2.0**-32, 2.0**8)),
+        "Add": OperatorSpec(ScaleBound("input / output", 2.0**-10, 2.0**8)),
+        "Mul": OperatorSpec(ScaleBound("input * input / output", 2.0**-16, 2.0**8)),
+        "LeakyRelu": OperatorSpec(ScaleBound("input / output", 2.0**-8, 2.0**7, closed=True)),
+        "MaxPool": OperatorSpec(same=True),
+        "Concat": OperatorSpec(same=True),
+        "Softmax": OperatorSpec(output=FixedOutput("uint8", 2.0**-8, 0)),
     },
-    "same_quantization": ("MaxPool", "Concat"),
-    "fixed_outputs": {"Softmax": {"dtype": "uint8", "scale": 2.0**-8, "zero_point": 0}},
-}
-LIMITS = Limits.of(CONSTRAINTS)
+)
 
 
 def scaled(*exponents, zero_point=0):
@@ -30,7 +34,7 @@ def scaled(*exponents, zero_point=0):
 
 
 def found(op_type, inputs, output, weights=None, **more):
-    return LIMITS.violations(op_type, inputs, output, weights, **more)
+    return SPEC.violations(op_type, inputs, output, weights, **more)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +49,12 @@ def test_low_is_allowed_and_high_is_not(op_type, inputs, weights, low, high):
     just = 1 + 2.0**-20
     assert found(op_type, scaled(*inputs), Parameters(2.0**low, 0), weights) == []
     (above,) = found(op_type, scaled(*inputs), Parameters(2.0**low * just, 0), weights)
-    assert above.limit == LIMITS.ratios[op_type].low
+    assert above.limit == SPEC.bound(op_type).low
     assert above.measured < above.limit
     assert found(op_type, scaled(*inputs), Parameters(2.0**high * just, 0), weights) == []
     (below,) = found(op_type, scaled(*inputs), Parameters(2.0**high, 0), weights)
     assert (below.measured, below.limit) == (256.0, 256.0)
-    assert below.name == LIMITS.ratios[op_type].what
+    assert below.name == SPEC.bound(op_type).ratio
 
 
 def test_a_closed_bound_allows_both_ends():
@@ -68,8 +72,8 @@ def test_the_slope_counts_too():
 
 def test_ratios_are_rounded_as_kernels_compute_them():
     nearly = 256.0 * (1 - 2.0**-30)
-    assert Bound("input / output", 0.5, 256.0).broken([nearly]) is not None
-    assert Bound("input / output", 0.5, 256.0, closed=True).broken([nearly]) is None
+    assert ScaleBound("input / output", 0.5, 256.0).violation([nearly]) is not None
+    assert ScaleBound("input / output", 0.5, 256.0, closed=True).violation([nearly]) is None
 
 
 def test_the_smallest_scale():
@@ -97,24 +101,23 @@ def test_a_float_result_has_no_ratio():
 
 
 def test_a_backend_without_limits():
-    limits = Limits.of({})
-    assert limits.violations("Conv", scaled(40), Parameters(1.0, 0), np.float32(1.0)) == []
-    assert (limits.activations.dtype, limits.weights.low) == ("int8", -127)
+    spec = QuantizationSpec()
+    assert spec.violations("Conv", scaled(40), Parameters(1.0, 0), np.float32(1.0)) == []
+    assert (spec.activations.dtype, spec.weights.low) == ("int8", -127)
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"what": "input - output", "low": 0.0, "high": 1.0},
-        {"what": "input / output", "low": 1.0, "high": 1.0},
+        ("input - output", 0.0, 1.0),
+        ("input / output", 1.0, 1.0),
     ],
 )
 def test_limits_that_cannot_be_kept(given):
     with pytest.raises(UsageError, match="a backend limits"):
-        Limits.of({"ratios": {"Add": given}})
+        ScaleBound(*given)
 
 
 def test_those_of_the_native_backend():
-    backends = pytest.importorskip("narrowpass_xnn_cpu.constraints")
-    limits = Limits.of(backends.constraints())
-    assert limits.ratios["Conv"] == Bound("input * weight / output", 2.0**-32, 256.0)
+    spec = pytest.importorskip("narrowpass_xnn_cpu.constraints").spec()
+    assert spec.bound("Conv") == ScaleBound("input * weight / output", 2.0**-32, 256.0)

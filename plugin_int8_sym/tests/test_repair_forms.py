@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from repair_kit import (
@@ -17,6 +19,7 @@ from repair_kit import (
 )
 
 from narrowpass.classify import ACTIVATIONS
+from narrowpass.quantization import QuantizationSpec, RowQuantization
 
 pytestmark = pytest.mark.once
 
@@ -316,7 +319,7 @@ def test_dynamic_products(bias, per_channel):
     proto = dynamic(bias=bias, per_channel=per_channel)
     feeds = {"x": floats(5, 8)}
     (right,) = evaluated(proto, feeds)
-    plain = repaired(proto, {**XNNPACK, "dynamic": {}})
+    plain = repaired(proto, replace(XNNPACK, rows=RowQuantization()))
     assert plain.kinds()[0] == "DynamicQuantizeLinear"
     assert "MatMulInteger" not in plain.kinds()
     np.testing.assert_allclose(evaluated(plain.after, feeds)[0], right, rtol=1e-4, atol=1e-5)
@@ -363,7 +366,7 @@ def test_dynamic_products_in_one_node(asked):
     nodes = [node("DynamicQuantizeMatMul", inputs, "y", MICROSOFT)]
     proto = model(nodes, {"x": [5, 8]}, {"y": [5, 6]}, constants)
     feeds = {"x": floats(5, 8)}
-    found = repaired(proto, XNNPACK if asked else {})
+    found = repaired(proto, XNNPACK if asked else QuantizationSpec())
     (right,), (got,) = on_onnxruntime(proto, feeds), evaluated(found.after, feeds)
     assert ("DynamicQuantizeLinear" in found.kinds()) is not asked
     if asked:
@@ -381,7 +384,7 @@ def test_dynamic_products_scaled_in_one_node():
     ]
     proto = model(nodes, {"x": [5, 8]}, {"y": [5, 6]}, weights("uint8", (8, 6), 1))
     feeds = {"x": floats(5, 8)}
-    found = repaired(proto, {})
+    found = repaired(proto, QuantizationSpec())
     assert found.kinds() == [
         "DynamicQuantizeLinear",
         "DequantizeLinear",

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from repair_kit import MICROSOFT, XNNPACK, integers, model, node, repaired
 
+from narrowpass.quantization import IntegerRange, QuantizationSpec
+
 pytestmark = pytest.mark.once
 
 FORMS = ["int8", "uint8", "one node"]
@@ -105,7 +107,7 @@ class Case:
 
 
 def limited(**changed):
-    return {**XNNPACK, **changed}
+    return replace(XNNPACK, **changed)
 
 
 ATTRIBUTES = {
@@ -198,7 +200,7 @@ def test_each_channel_is_measured(form, channel):
 @pytest.mark.parametrize("where", ["x", "other", "y"])
 @pytest.mark.parametrize("kind", ["Conv", "Add"])
 def test_smallest_scale(kind, where, form):
-    limits = limited(smallest_scale=2.0**-12, ratios={})
+    limits = limited(smallest_scale=2.0**-12, operators={})
     check(replace(BASE[kind], **{where: 2.0**-12}), form, None, limits)
     expected = "smallest scale", 2.0**-13, 2.0**-12
     check(replace(BASE[kind], **{where: 2.0**-13}), form, expected, limits)
@@ -212,7 +214,7 @@ class TestWeights:
         check(case, form, ("integer of the weight", -128, -127))
 
     def test_narrower_range(self, kind, form):
-        limits = limited(weights={"dtype": "int8", "range": (-7, 7)})
+        limits = limited(weights=IntegerRange("int8", -7, 7))
         check(replace(BASE[kind], weight=(-7, 7)), form, None, limits)
         check(replace(BASE[kind], weight=(-7, 9)), form, ("integer of the weight", 9, 7), limits)
 
@@ -234,7 +236,7 @@ class TestWeights:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["Conv", "Add", "LeakyRelu"])
 def test_range_of_activations(kind, form):
-    limits = limited(activations={"dtype": "int8", "range": (-127, 127)})
+    limits = limited(activations=IntegerRange("int8", -127, 127))
     verdicts = held(BASE[kind], form, limits)
     measured = [(each.reason.split(" is ")[0], each.measured, each.limit) for each in verdicts]
     assert measured == [
@@ -245,7 +247,7 @@ def test_range_of_activations(kind, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_type_of_activations(form):
-    limits = limited(activations={"dtype": "uint8", "range": (0, 255)})
+    limits = limited(activations=IntegerRange("uint8", 0, 255))
     verdicts = held(BASE["Add"], form, limits)
     if form == "int8":
         assert [each.reason for each in verdicts] == [
@@ -398,5 +400,5 @@ def test_a_node_that_cannot_be_rewritten_is_measured_too(changed, measured, limi
 
 
 def test_without_a_target_nothing_is_limited_but_weights():
-    found = repaired(replace(BASE["Conv"], y=2.0**-40).build("uint8"), {})
+    found = repaired(replace(BASE["Conv"], y=2.0**-40).build("uint8"), QuantizationSpec())
     assert found.of("yq")[-1].decision == "int8"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from repair_kit import FEEDS, IMAGE, XNNPACK, floats, integers, model, node, pair, repaired, same
+from repair_kit import FEEDS, IMAGE, floats, integers, model, node, pair, repaired, same
+
+from narrowpass.quantization import QuantizationSpec
 
 
 class TestMoves:
@@ -119,4 +121,4 @@ class TestMoves:
             "yz": np.int8(-7),
         }
         proto = model(nodes, {"x": IMAGE}, {"y": [None] * 4}, known)
-        assert not repaired(proto, {**XNNPACK, "same_quantization": ()}).modified
+        assert not repaired(proto, QuantizationSpec()).modified

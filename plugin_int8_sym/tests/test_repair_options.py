@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Backend, Context
+from narrowpass.quantization import IntegerRange, QuantizationSpec
 from narrowpass_int8_sym.repair_quantized import RepairQuantized
 
 RNG = np.random.default_rng(4)
@@ -23,8 +23,10 @@ class Target(Backend):
 
     name = "target"
 
-    def __init__(self, low: int, zero_point: int | None) -> None:
-        self._weights = {"dtype": "int8", "range": (low, 127), "zero_point": zero_point}
+    def __init__(self, low: int, *, zero_points: bool = False) -> None:
+        self._spec = QuantizationSpec(
+            weights=IntegerRange("int8", low, 127), weight_zero_points=zero_points
+        )
 
     def supports(self, node: ir.Node, ctx: Context) -> Any:
         """Nobody asks."""
@@ -34,9 +36,9 @@ class Target(Backend):
         """Nobody asks."""
         raise NotImplementedError
 
-    def quantization_constraints(self) -> Mapping[str, Any]:
+    def quantization_spec(self) -> QuantizationSpec:
         """Give what is said of weights."""
-        return {"weights": self._weights}
+        return self._spec
 
 
 def linear(weight: np.ndarray, zero: np.ndarray, count: int = 1) -> onnx.ModelProto:
@@ -94,7 +96,7 @@ def with_least(shape: tuple[int, int] = (6, 6)) -> np.ndarray:
 
 def test_weights_of_minus_128_stay_where_the_target_takes_them(caplog):
     model = linear(with_least(), np.int8(0))
-    _, ctx, warnings = repaired(model, Target(-128, 0), caplog)
+    _, ctx, warnings = repaired(model, Target(-128), caplog)
     assert [each.decision for each in ctx.decisions if each.node == "mm0"] == ["int8"]
     assert not warnings
 
@@ -102,11 +104,11 @@ def test_weights_of_minus_128_stay_where_the_target_takes_them(caplog):
 def test_weights_of_minus_128_are_clamped_on_request_and_the_report_says_how_far(caplog):
     weight = with_least()
     model = linear(weight, np.int8(0))
-    plain, ctx, warnings = repaired(model, Target(-127, 0), caplog)
+    plain, ctx, warnings = repaired(model, Target(-127), caplog)
     assert "clamp-weights=true" in warnings[0]
     assert [each.decision for each in ctx.decisions if each.node == "mm0"] == ["float"]
     np.testing.assert_array_equal(outputs(plain).shape, (2, 6))
-    made, ctx, warnings = repaired(model, Target(-127, 0), caplog, clamp_weights=True)
+    made, ctx, warnings = repaired(model, Target(-127), caplog, clamp_weights=True)
     assert not warnings
     assert [each.decision for each in ctx.decisions if each.node == "mm0"] == ["int8"]
     (told,) = [each.reason for each in ctx.decisions if "clamped" in each.reason]
@@ -121,7 +123,7 @@ def test_unsigned_weights_keep_their_numbers_where_the_target_takes_zero_points(
     weight = RNG.integers(0, 256, (6, 6)).astype(np.uint8)
     weight[0], weight[1] = 255, 0
     model = linear(weight, zero)
-    made, ctx, warnings = repaired(model, Target(-128, None), caplog)
+    made, ctx, warnings = repaired(model, Target(-128, zero_points=True), caplog)
     assert not warnings
     assert [each.decision for each in ctx.decisions if each.node == "mm0"] == ["int8"]
     x = (RNG.integers(-100, 100, (2, 6)) * 0.02).astype(np.float32)
@@ -133,7 +135,7 @@ def test_unsigned_weights_keep_their_numbers_where_the_target_takes_zero_points(
 
 def test_one_warning_names_a_reason_once_and_counts_the_operators(caplog):
     model = linear(with_least(), np.int8(0), count=5)
-    _, ctx, warnings = repaired(model, Target(-127, 0), caplog)
+    _, ctx, warnings = repaired(model, Target(-127), caplog)
     assert len(warnings) == 1
     assert warnings[0].count("integer of the weight is -128") == 1
     assert "4 more" in warnings[0]
@@ -148,7 +150,7 @@ def test_a_model_that_is_not_quantized_is_left_alone(caplog):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    ctx = Context(target=Target(-127, 0))
+    ctx = Context(target=Target(-127))
     result = RepairQuantized().run(ir.from_proto(model), ctx)
     assert not result.modified
     assert not ctx.decisions
@@ -172,8 +174,8 @@ def test_integers_at_run_time_are_kept_on_request(caplog):
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    kept, _, warnings = repaired(model, Target(-127, 0), caplog, dynamic="keep")
+    kept, _, warnings = repaired(model, Target(-127), caplog, dynamic="keep")
     assert [node.op_type for node in kept.graph.node] == [node.op_type for node in nodes]
     assert not warnings
-    rows, _, _ = repaired(model, Target(-127, 0), caplog)
+    rows, _, _ = repaired(model, Target(-127), caplog)
     assert "MatMul" in [node.op_type for node in rows.graph.node]

@@ -9,6 +9,7 @@ import pytest
 from repair_kit import XNNPACK, Limited, evaluated, floats, model, node, on_onnxruntime, repaired
 
 from narrowpass import Context, Samples, load_plugins
+from narrowpass.quantization import QuantizationSpec
 from narrowpass.testing import run_pass
 
 pytestmark = pytest.mark.once
@@ -118,7 +119,7 @@ def test_static(quantized, form, activations, weights, per_channel):
 def test_dynamic(quantized, weights, rows):
     proto, feeds = quantized("dynamic", "", weights, per_channel=False, **COMMON)
     assert any(n.op_type == "ConvInteger" for n in proto.graph.node)
-    found = repaired(proto, XNNPACK if rows else {})
+    found = repaired(proto, XNNPACK if rows else QuantizationSpec())
     assert not {"ConvInteger", "MatMulInteger"} & set(found.kinds())
     (right,), (got,) = on_onnxruntime(proto, feeds), on_onnxruntime(found.after, feeds)
     np.testing.assert_allclose(got, right, atol=2e-2 if rows else 1e-5)

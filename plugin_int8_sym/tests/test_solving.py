@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowpass_int8_sym.limits import PRODUCT, SUM, WEIGHTED, Bound
+from narrowpass.quantization import INPUT_TO_OUTPUT, INPUTS_TO_OUTPUT, WEIGHT_TO_OUTPUT, ScaleBound
 from narrowpass_int8_sym.static.sharing import Sharing
 from narrowpass_int8_sym.static.solving import Relation, solve
 
@@ -18,7 +18,7 @@ def kept(relation, scales):
     """Tell where a limit is kept, by the definition and with nothing of the solver."""
     bound, output = relation.bound, scales[relation.output]
     inputs = [scales[key] for key in relation.inputs]
-    if bound.what == WEIGHTED:
+    if bound.ratio == WEIGHT_TO_OUTPUT:
         ratios = [inputs[0] * weight / output for weight in relation.weights]
     else:
         ratios = [each / output for each in inputs]
@@ -29,7 +29,7 @@ exponents = st.integers(-3, 3)
 keys = st.sampled_from("abc")
 sums = st.builds(
     lambda a, b, out, low, high: Relation(
-        Bound(SUM, 2.0**-low, 2.0**high, closed=True), (a, b), out
+        ScaleBound(INPUT_TO_OUTPUT, 2.0**-low, 2.0**high, closed=True), (a, b), out
     ),
     keys,
     keys,
@@ -39,7 +39,10 @@ sums = st.builds(
 )
 products = st.builds(
     lambda a, out, weights, high: Relation(
-        Bound(WEIGHTED, 2.0**-40, 2.0**high, closed=True), (a,), out, 2.0 ** np.array(weights)
+        ScaleBound(WEIGHT_TO_OUTPUT, 2.0**-40, 2.0**high, closed=True),
+        (a,),
+        out,
+        2.0 ** np.array(weights),
     ),
     keys,
     keys,
@@ -67,8 +70,8 @@ def test_the_least_scales_that_keep_all_limits(least, relations):
 
 def test_what_is_refused_is_what_cannot_be_kept():
     """A relation that asks of itself without end drives those after it, which are not at fault."""
-    guilty = Relation(Bound(WEIGHTED, 0.0, 1.0), ("a",), "a", np.array([4.0]))
-    innocent = Relation(Bound(WEIGHTED, 0.0, 1.0), ("a",), "b", np.array([0.5]))
+    guilty = Relation(ScaleBound(WEIGHT_TO_OUTPUT, 0.0, 1.0), ("a",), "a", np.array([4.0]))
+    innocent = Relation(ScaleBound(WEIGHT_TO_OUTPUT, 0.0, 1.0), ("a",), "b", np.array([0.5]))
     for relations in ([guilty, innocent], [innocent, guilty]):
         solution = solve({"a": 1.0, "b": 1.0}, (), relations)
         assert list(solution.refused) == [guilty]
@@ -78,7 +81,7 @@ def test_what_is_refused_is_what_cannot_be_kept():
 
 
 def test_a_fixed_scale_is_not_raised():
-    relation = Relation(Bound(SUM, 2.0**-4, 2.0**4), ("a",), "b")
+    relation = Relation(ScaleBound(INPUT_TO_OUTPUT, 2.0**-4, 2.0**4), ("a",), "b")
     solution = solve({"a": 64.0, "b": 1.0}, ("b",), [relation])
     (violation,) = solution.refused.values()
     assert (violation.measured, violation.limit) == (64.0, 16.0)
@@ -88,7 +91,9 @@ def test_a_fixed_scale_is_not_raised():
 
 
 def test_channels_that_are_too_small_are_raised_alone():
-    relation = Relation(Bound(WEIGHTED, 2.0**-8, 2.0**8), ("a",), "b", np.array([1.0, 2.0**-20]))
+    relation = Relation(
+        ScaleBound(WEIGHT_TO_OUTPUT, 2.0**-8, 2.0**8), ("a",), "b", np.array([1.0, 2.0**-20])
+    )
     solution = solve({"a": 1.0, "b": 1.0}, (), [relation])
     assert solution.scales == {"a": 1.0, "b": 1.0}
     weights = relation.channels(solution.scales)
@@ -96,7 +101,7 @@ def test_channels_that_are_too_small_are_raised_alone():
 
 
 def test_of_a_product_of_two_the_first_is_raised():
-    relation = Relation(Bound(PRODUCT, 2.0**-4, 2.0**4), ("a", "b"), "c")
+    relation = Relation(ScaleBound(INPUTS_TO_OUTPUT, 2.0**-4, 2.0**4), ("a", "b"), "c")
     solution = solve({"a": 2.0**-5, "b": 2.0**-5, "c": 1.0}, (), [relation])
     np.testing.assert_allclose(solution.scales["a"], 2.0, rtol=1e-5)
     assert (solution.scales["b"], solution.scales["c"]) == (2.0**-5, 1.0)

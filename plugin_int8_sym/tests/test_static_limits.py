@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from int8_kit import floats
-from static_kit import graph, quantized
+from static_kit import graph, limits, quantized
 
 from narrowpass.errors import NarrowpassError
-from narrowpass_int8_sym.limits import Limits
-from narrowpass_int8_sym.scales import Parameters
+from narrowpass.quantization import (
+    FixedOutput,
+    IntegerRange,
+    OperatorSpec,
+    Parameters,
+    QuantizationSpec,
+    ScaleBound,
+)
 
 pytestmark = pytest.mark.once
 
 IMAGE = "float[1,4,8,8]"
-PRODUCT = {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8}
-SUM = {"what": "input / output", "low": 2.0**-10, "high": 2.0**8}
-MUL = {"what": "input * input / output", "low": 2.0**-16, "high": 2.0**8}
+PRODUCT = ScaleBound("input * weight / output", 2.0**-32, 2.0**8)
+SUM = ScaleBound("input / output", 2.0**-10, 2.0**8)
+MUL = ScaleBound("input * input / output", 2.0**-16, 2.0**8)
+
+
+SAME_RELU = QuantizationSpec(operators={"Relu": OperatorSpec(same=True)})
 
 
 def images(scale=1.0):
@@ -53,16 +63,16 @@ def ratios(made, op_type):
 def test_without_limits_nothing_is_raised():
     model, data = chain("m = Relu (a)"), images()
     plain = quantized(model, data)
-    limited = quantized(model, data, {"ratios": {"Conv": PRODUCT}})
+    limited = quantized(model, data, limits(Conv=PRODUCT))
     for name in ("x.float", "m.float", "y"):
         assert plain.parameters(name) == limited.parameters(name)
 
 
 def test_a_ratio_that_is_too_large_raises_the_result(caplog):
     high = 2.0**-14
-    limit = {"Conv": {**PRODUCT, "high": high}}
+    limit = limits(Conv=replace(PRODUCT, high=high))
     model, data = chain("m = Relu (a)"), images()
-    made = quantized(model, data, {"ratios": limit})
+    made = quantized(model, data, limit)
     assert set(made.verdicts.values()) == {"int8"}
     for (operand, weight), result in ratios(made, "Conv"):
         assert np.float32((operand * weight / result).max()) < high
@@ -77,7 +87,7 @@ def test_a_ratio_that_is_too_small_raises_the_channel_alone():
     text = f"g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} y) {{ y = Conv (x, w) }}"
     model, data = graph(text, {"w": weight}), images()
     plain = quantized(model, data)
-    made = quantized(model, data, {"ratios": {"Conv": {**PRODUCT, "low": 2.0**-16}}})
+    made = quantized(model, data, limits(Conv=replace(PRODUCT, low=2.0**-16)))
     raised = made.constant("w.scale") / plain.constant("w.scale")
     np.testing.assert_array_equal(raised[[0, 2, 3]], 1)
     assert raised[1] > 1000
@@ -92,7 +102,7 @@ def test_a_ratio_that_is_too_small_raises_the_channel_alone():
 def test_operands_of_sums(operator, factor):
     k = (floats(4, 4, 1, 1) * np.float32(factor)).astype(np.float32)
     model = chain(f"b = Conv (x, k) m = {operator} (a, b)", k=k)
-    made = quantized(model, images(), {"ratios": {operator: SUM}})
+    made = quantized(model, images(), limits(**{operator: SUM}))
     assert set(made.verdicts.values()) == {"int8"}
     (((a, b), result),) = ratios(made, operator)
     for scale in (float(a), float(b)):
@@ -105,20 +115,18 @@ def test_operands_of_products_of_elements():
     low = quantized(
         chain("b = Conv (x, k) m = Mul (a, b)", k=k),
         images(),
-        {"ratios": {"Mul": {**MUL, "low": 2.0**-4}}},
+        limits(Mul=replace(MUL, low=2.0**-4)),
     )
     (((a, b), result),) = ratios(low, "Mul")
     assert np.float32(a * b / result) >= 2.0**-4
-    made = quantized(
-        chain("b = Conv (x, k) m = Mul (a, b)", k=k), images(), {"ratios": {"Mul": MUL}}
-    )
+    made = quantized(chain("b = Conv (x, k) m = Mul (a, b)", k=k), images(), limits(Mul=MUL))
     assert made.sqnr() > 20
 
 
 def test_slopes():
     middle = "m = LeakyRelu <alpha = 0.001> (a)"
-    closed = {"what": "input / output", "low": 2.0**-8, "high": 2.0**7, "closed": True}
-    made = quantized(chain(middle), images(), {"ratios": {"LeakyRelu": closed}})
+    closed = ScaleBound("input / output", 2.0**-8, 2.0**7, closed=True)
+    made = quantized(chain(middle), images(), limits(LeakyRelu=closed))
     ((operands, result),) = ratios(made, "LeakyRelu")
     assert np.float32(operands[0] * 0.001 / result) >= 2.0**-8
 
@@ -130,9 +138,9 @@ def test_the_same_quantization_of_an_activation():
     model, data = graph(text, {"w": floats(4, 4, 1, 1)}), images()
     apart = quantized(model, data)
     assert apart.parameters("m.float") != apart.parameters("a.float")
-    same = quantized(model, data, {"same_quantization": ("Relu",)})
+    same = quantized(model, data, SAME_RELU)
     assert same.parameters("m.float") == same.parameters("a.float")
-    assert quantized(chain(middle), data, {"same_quantization": ("Relu",)}).sqnr() > 20
+    assert quantized(chain(middle), data, SAME_RELU).sqnr() > 20
 
 
 def test_what_cannot_be_kept_stays_float_with_a_warning(caplog):
@@ -141,7 +149,7 @@ def test_what_cannot_be_kept_stays_float_with_a_warning(caplog):
         => ({IMAGE} y) {{
         a = Conv (x, w) b = Conv (a, k) m = Concat <axis = 1> (a, b) y = Conv (m, v) }}"""
     constants = {"w": floats(4, 4, 1, 1), "k": floats(4, 4, 1, 1), "v": floats(4, 8, 1, 1)}
-    limit = {"ratios": {"Conv": {**PRODUCT, "high": 2.0**-7}}}
+    limit = limits(Conv=replace(PRODUCT, high=2.0**-7))
     with caplog.at_level(logging.WARNING):
         made = quantized(graph(text, constants), images(), limit)
     left = [item for item in made.decisions if item.decision == "float"]
@@ -162,16 +170,16 @@ def test_the_floor_is_that_of_the_presets():
     weight[2] *= np.float32(1e-5)
     text = f"g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} y) {{ y = Conv (x, w) }}"
     model, data = graph(text, {"w": weight}), images(1e-3)
-    made = quantized(model, data, {"ratios": {"Conv": PRODUCT}}, scale_policy="floor")
+    made = quantized(model, data, limits(Conv=PRODUCT), scale_policy="floor")
     assert made.parameters("x.float")[0] == 2.0**-12
     assert made.constant("w.scale")[2] == np.float32(2.0**-12)
-    solved = quantized(model, data, {"ratios": {"Conv": PRODUCT}})
+    solved = quantized(model, data, limits(Conv=PRODUCT))
     assert solved.parameters("x.float")[0] < 2.0**-15
     assert solved.sqnr() > made.sqnr() + 10
 
 
 def test_the_floor_raises_nothing_for_a_limit(caplog):
-    limit = {"ratios": {"Conv": {**PRODUCT, "high": 2.0**-14}}}
+    limit = limits(Conv=replace(PRODUCT, high=2.0**-14))
     made = quantized(chain("m = Relu (a)"), images(), limit, scale_policy="floor")
     assert {item.by for item in made.decisions if item.op_type == "Conv"} == {"constraint"}
     assert not made.modified
@@ -179,22 +187,22 @@ def test_the_floor_raises_nothing_for_a_limit(caplog):
 
 
 def test_the_smallest_scale():
-    made = quantized(chain("m = Relu (a)"), images(), {"smallest_scale": 2.0**-4})
+    made = quantized(chain("m = Relu (a)"), images(), QuantizationSpec(smallest_scale=2.0**-4))
     for name in ("x.float", "m.float", "y"):
         assert made.parameters(name)[0] >= 2.0**-4
     assert (made.constant("w.scale") >= 2.0**-4).all()
 
 
+def softmax_as(output):
+    return QuantizationSpec(operators={"Softmax": OperatorSpec(output=output)})
+
+
 def test_the_only_quantization_of_a_result():
-    fixed = {"Softmax": {"dtype": "int8", "scale": 2.0**-8, "zero_point": -128}}
-    made = quantized(
-        chain("m = Softmax (a)"), images(), {"fixed_outputs": fixed}, green=("op:Softmax",)
-    )
+    fixed = softmax_as(FixedOutput("int8", 2.0**-8, -128))
+    made = quantized(chain("m = Softmax (a)"), images(), fixed, green=("op:Softmax",))
     assert made.parameters("m.float") == (2.0**-8, -128)
-    other = {"Softmax": {"dtype": "uint8", "scale": 2.0**-8, "zero_point": 0}}
-    made = quantized(
-        chain("m = Softmax (a)"), images(), {"fixed_outputs": other}, green=("op:Softmax",)
-    )
+    other = softmax_as(FixedOutput("uint8", 2.0**-8, 0))
+    made = quantized(chain("m = Softmax (a)"), images(), other, green=("op:Softmax",))
     (item,) = [item for item in made.decisions if item.op_type == "Softmax"]
     assert item.decision == "float"
     assert "uint8" in item.reason
@@ -211,27 +219,26 @@ def test_sums_that_do_not_fit_32_bits_stay_float(caplog):
 
 
 def test_what_is_written_keeps_what_the_native_backend_asks():
-    constraints = pytest.importorskip("narrowpass_xnn_cpu.constraints").constraints()
+    spec = pytest.importorskip("narrowpass_xnn_cpu.constraints").spec()
     k = floats(4, 4, 1, 1) * np.float32(2.0**-13)
     middle = "b = Conv (x, k) c = Add (a, b) d = Mul (c, a) m = Relu (d)"
-    made = quantized(chain(middle, k=k), images(), constraints)
-    limits = Limits.of(constraints)
+    made = quantized(chain(middle, k=k), images(), spec)
     for kind in ("Conv", "Add", "Mul"):
         for scales, result in ratios(made, kind):
             weights = scales[1] if kind == "Conv" else None
             operands = [Parameters(float(s), 0) for s in (scales[:1] if kind == "Conv" else scales)]
-            assert not limits.violations(kind, operands, Parameters(result, 0), weights)
+            assert not spec.violations(kind, operands, Parameters(result, 0), weights)
     assert isinstance(made.model, ir.Model)
 
 
 @pytest.mark.parametrize(
-    "constraints",
+    "spec",
     [
-        {"activations": {"dtype": "uint8", "range": (0, 255)}},
-        {"weights": {"dtype": "int8", "range": (-64, 64)}},
+        QuantizationSpec(activations=IntegerRange("uint8", 0, 255)),
+        QuantizationSpec(weights=IntegerRange("int8", -64, 64)),
     ],
 )
-def test_a_target_that_wants_other_integers(constraints):
+def test_a_target_that_wants_other_integers(spec):
     data = images()
     with pytest.raises(NarrowpassError, match="limited has"):
-        quantized(chain("m = Relu (a)"), data, constraints)
+        quantized(chain("m = Relu (a)"), data, spec)

@@ -12,6 +12,7 @@ from static_kit import Limited, graph, outputs, quantized
 
 from narrowpass import Context, Samples
 from narrowpass.errors import DataError
+from narrowpass.quantization import OperatorSpec, QuantizationSpec, ScaleBound
 from narrowpass.testing import random_feeds, run_pass
 from narrowpass.testing.strategies import models
 from narrowpass.verify import verify
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.once
 def test_random_models_stay_valid(model, seed, symmetric):
     data = [random_feeds(model, seed)]
     samples = Samples("random data", lambda: data)
-    ctx = Context(target=Limited({}), samples=samples)
+    ctx = Context(target=Limited(QuantizationSpec()), samples=samples)
     kind = "symmetric" if symmetric else "affine"
     try:
         made = run_pass(Int8Sym(green=("*",), activations=kind), model, ctx=ctx).model
@@ -94,19 +95,19 @@ def network(layers):
 @given(layers=networks, symmetric=st.booleans(), limited=st.booleans())
 def test_random_networks_are_near_what_they_were(layers, symmetric, limited):
     model, data = network(layers)
-    limits = {
-        "ratios": {
-            "Conv": {"what": "input * weight / output", "low": 2.0**-32, "high": 2.0**8},
-            "Add": {"what": "input / output", "low": 2.0**-10, "high": 2.0**8},
-            "Sub": {"what": "input / output", "low": 2.0**-10, "high": 2.0**8},
-            "Mul": {"what": "input * input / output", "low": 2.0**-16, "high": 2.0**8},
-        },
-        "same_quantization": ("Concat", "MaxPool", "Relu", "Transpose"),
-    }
+    spec = QuantizationSpec(
+        operators={
+            "Conv": OperatorSpec(ScaleBound("input * weight / output", 2.0**-32, 2.0**8)),
+            "Add": OperatorSpec(ScaleBound("input / output", 2.0**-10, 2.0**8)),
+            "Sub": OperatorSpec(ScaleBound("input / output", 2.0**-10, 2.0**8)),
+            "Mul": OperatorSpec(ScaleBound("input * input / output", 2.0**-16, 2.0**8)),
+            **dict.fromkeys(("Concat", "MaxPool", "Relu", "Transpose"), OperatorSpec(same=True)),
+        }
+    )
     made = quantized(
         model,
         data,
-        limits if limited else {},
+        spec if limited else None,
         calibrator="minmax",
         activations="symmetric" if symmetric else "affine",
     )
@@ -122,7 +123,7 @@ def test_any_nodes_may_be_held_after_calibration(layers, chosen, red):
     model, data = network(layers)
     names = [node.outputs[0].name or "" for node in model.graph]
     static = Static(calibrator="minmax", red=tuple(names[n] for n in red if n < len(names)))
-    ctx = Context(target=Limited({}))
+    ctx = Context(target=Limited(QuantizationSpec()))
     calibrated = static.calibrate(model, Samples("test data", lambda: data), ctx)
     numbers = static.numbers(model, ctx)
     held = {numbers[place]: "why" for place in chosen if place < len(numbers)}

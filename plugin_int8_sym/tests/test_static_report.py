@@ -10,6 +10,7 @@ from static_kit import Limited, graph, quantized
 import narrowpass
 from narrowpass import Context, Samples
 from narrowpass.cli.report import render
+from narrowpass.quantization import QuantizationSpec
 from narrowpass_int8_sym.int8_sym import Int8Sym
 
 MODEL = """g (float[N,16] x, float[16,8] w, float[8,4] v) => (float[N,4] y) {
@@ -63,7 +64,7 @@ def test_it_tells_how_far_it_is(monkeypatch, tmp_path):
     monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path))
     told = []
     ctx = Context(
-        target=Limited({}),
+        target=Limited(QuantizationSpec()),
         samples=Samples("new data", lambda: [{"x": np.full((1, 16), 3, np.float32)}] * 3),
         progress=lambda *given: told.append(given),
     )

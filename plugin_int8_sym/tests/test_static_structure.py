@@ -9,6 +9,7 @@ from int8_kit import floats
 from static_kit import assert_runs_elsewhere, graph, outputs, quantized
 
 from narrowpass.errors import NarrowpassError
+from narrowpass.quantization import QuantizationSpec
 
 pytestmark = pytest.mark.once
 
@@ -368,13 +369,13 @@ def test_ranges_are_found_once_and_the_rewrite_is_repeated():
     from narrowpass_int8_sym.static import Static
 
     model, data = between("s = Sigmoid (a) m = Mul (a, s)"), images()
-    static, ctx = Static(), Context(target=Limited({}))
+    static, ctx = Static(), Context(target=Limited(QuantizationSpec()))
     calibrated = static.calibrate(model, Samples("test data", lambda: data), ctx)
     numbers = static.numbers(model, ctx)
     assert [list(model.graph)[number].op_type for number in numbers] == ["Conv", "Sigmoid", "Conv"]
     counts = []
     for held in ({}, {numbers[1]: "why"}, dict.fromkeys(numbers, "why")):
-        clone, own = model.clone(), Context(target=Limited({}))
+        clone, own = model.clone(), Context(target=Limited(QuantizationSpec()))
         static.rewrite(clone, calibrated, held, own)
         counts.append([n.op_type for n in clone.graph].count("QuantizeLinear"))
         left = [item for item in own.decisions if item.by == "verification"]

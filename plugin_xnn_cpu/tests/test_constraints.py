@@ -1,41 +1,106 @@
-"""What passes that quantize are told of XNNPACK."""
+"""What passes that quantize learn of the backend."""
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import numpy as np
+import onnx
 import onnx.defs
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from xnn_kit import compile_model
 
+from narrowpass.movement import DATA_MOVEMENT
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
 from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
-FOUND = XnnCpuBackend().quantization_constraints()
+SPEC = XnnCpuBackend().quantization_spec()
+NAMES = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
 
 
-def test_it_is_plain_data_of_the_callers_own():
-    assert json.loads(json.dumps(FOUND))["weights"]["range"] == [LEAST_WEIGHT, 127]
-    assert FOUND["smallest_scale"] == np.finfo(np.float32).tiny
-    other = XnnCpuBackend().quantization_constraints()
-    other["ratios"]["Conv"]["low"] = 1.0
-    assert XnnCpuBackend().quantization_constraints() == FOUND
+def test_integers():
+    assert (SPEC.weights.low, SPEC.weights.high) == (LEAST_WEIGHT, 127)
+    assert (SPEC.activations.low, SPEC.activations.high) == (-128, 127)
+    assert SPEC.smallest_scale == np.finfo(np.float32).tiny
 
 
 def test_operators_are_those_of_onnx():
-    names = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
-    assert set(FOUND["ratios"]) | set(FOUND["dynamic"]["operators"]) <= names
+    assert SPEC.operators.keys() | SPEC.rows.operators <= NAMES
+    assert SPEC.operator("Softmax") is None
 
 
 def test_ratios():
     """The figures that XNNPACK asserts; 2^-12 for each scale is what PyTorch's presets do."""
-    ratios = FOUND["ratios"]
-    assert all(0 < item["low"] < 1 < item["high"] for item in ratios.values())
-    assert ratios["Conv"]["low"] == 2.0**-12 * 2.0**-12 / 256
-    assert ratios["Conv"]["high"] == 256
-    assert (ratios["Add"]["low"], ratios["Mul"]["low"]) == (1 / 1024, 1 / 65536)
+    bounds = {name: SPEC.bound(name) for name in SPEC.bounded}
+    assert all(0 < bound.low < 1 < bound.high for bound in bounds.values())
+    assert bounds["Conv"].low == 2.0**-12 * 2.0**-12 / 256
+    assert bounds["Conv"].high == 256
+    assert (bounds["Add"].low, bounds["Mul"].low) == (1 / 1024, 1 / 65536)
+
+
+def moving(op_type: str, rng: np.random.Generator) -> tuple[onnx.ModelProto, np.ndarray]:
+    """Make a node of `DATA_MOVEMENT` between Q/DQ of one scale."""
+    attributes: dict[str, Any] = {}
+    shape = {"Squeeze": [2, 1, 6, 4]}.get(op_type, [2, 4, 6, 4])
+    more: dict[str, np.ndarray] = {}
+    integers = {
+        "Expand": [[2, 4, 6, 4]],
+        "Gather": [[1, 0]],
+        "Pad": [[0, 0, 1, 1, 0, 0, 1, 1]],
+        "Reshape": [[2, -1]],
+        "Slice": [[1], [3], [2]],
+        "Squeeze": [[1]],
+        "Tile": [[1, 2, 1, 1]],
+        "Unsqueeze": [[0]],
+    }
+    for index, array in enumerate(integers.get(op_type, [])):
+        more[f"i{index}"] = np.array(array, np.int64)
+    names = ["xf", *more]
+    if op_type == "Resize":
+        more["scales"] = np.float32([1, 1, 2, 2])
+        names = ["xf", "", "scales"]
+    attributes |= {
+        "Concat": {"axis": 1},
+        "DepthToSpace": {"blocksize": 2},
+        "MaxPool": {"kernel_shape": [2, 2]},
+        "SpaceToDepth": {"blocksize": 2},
+        "Split": {"axis": 1, "num_outputs": 1},
+    }.get(op_type, {})
+    if op_type == "Concat":
+        names = ["xf", "xf"]
+    constants = {"s": np.float32(0.05), "z": np.int8(3), **more}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["xf"]),
+        helper.make_node(op_type, names, ["m"], name="moved", **attributes),
+        helper.make_node("QuantizeLinear", ["m", "s", "z"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model, rng.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("op_type", sorted(DATA_MOVEMENT - {"Upsample"}))
+def test_what_moves_data_moves_bytes(op_type):
+    """Upsample ended with operator set 9, before there were Q/DQ."""
+    model, x = moving(op_type, np.random.default_rng(3))
+    expected = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    with compile_model(model) as program:
+        rows = {plan.node: plan for plan in program.explain()}
+        np.testing.assert_array_equal(program.run({"x": x})["y"], expected)
+    assert rows["moved"].dtype == "int8", rows["moved"]
+    assert not rows["moved"].reason
 
 
 def product(matrix: np.ndarray, scale: float, zero: int = 0, *, rows: bool = False) -> None:
@@ -47,8 +112,8 @@ def product(matrix: np.ndarray, scale: float, zero: int = 0, *, rows: bool = Fal
 
 @pytest.mark.parametrize("rows", [False, True], ids=["weights", "rows too"])
 def test_what_is_within_them_is_taken_and_what_is_not_is_not(rows):
-    low, high = FOUND["weights"]["range"]
-    matrix, smallest = np.full((3, 4), low, np.int8), FOUND["smallest_scale"]
+    low, high = SPEC.weights.low, SPEC.weights.high
+    matrix, smallest = np.full((3, 4), low, np.int8), SPEC.smallest_scale
     matrix[0] = high
     product(matrix, smallest, rows=rows)
     for changed in (
@@ -61,7 +126,8 @@ def test_what_is_within_them_is_taken_and_what_is_not_is_not(rows):
 
 
 def test_the_most_channels_of_rows():
-    most = FOUND["dynamic"]["most_channels"]
+    most = SPEC.rows.most_channels
+    assert most is not None
     assert most * 255 * 128 < 2**31 <= (most + 1) * 255 * 128
     product(np.ones((1, most), np.int8), 1.0, rows=True)
     with pytest.raises(UnfitError, match="32 bits"):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from narrowpass.classify import OpClassifier, OpDtypes
     from narrowpass.context import Context
     from narrowpass.meters import Meter
+    from narrowpass.quantization import NodeQuantization, QuantizationSpec
 
 Feeds = Mapping[str, "np.ndarray[Any, Any]"]
 Outputs = dict[str, "np.ndarray[Any, Any]"]
@@ -275,6 +276,9 @@ class Backend(abc.ABC):
             {
                 **COMMON,
                 "supports": of_type("narrowpass.Accept or narrowpass.Reject", Accept, Reject),
+                "supports_quantized": of_type(
+                    "narrowpass.Accept or narrowpass.Reject", Accept, Reject
+                ),
                 "compile": of_type("a narrowpass.Program", Program),
             },
         )
@@ -302,9 +306,38 @@ class Backend(abc.ABC):
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
         """Tell whether the backend runs `node` itself, or why not."""
 
-    def quantization_constraints(self) -> Mapping[str, Any]:
-        """Give the limits that quantized operators must keep, by name; empty for none."""
-        return {}
+    def quantization_spec(self) -> QuantizationSpec:
+        """Give what the backend computes in int8, and what it needs of integers and scales.
+
+        Passes that quantize keep to it. The default has no limits.
+        """
+        from narrowpass.quantization import QuantizationSpec
+
+        return QuantizationSpec()
+
+    def supports_quantized(
+        self, node: ir.Node, quantization: NodeQuantization, ctx: Context
+    ) -> Accept | Reject:
+        """Tell whether the backend would compute `node` in int8 between the Q/DQ of a proposal.
+
+        The default holds the proposal against `quantization_spec`.
+
+        Args:
+            node: a float operator, as `supports` takes it.
+            quantization: of its operands, its weight and its result.
+            ctx: of the pass that asks.
+        """
+        spec = self.quantization_spec()
+        if node.domain or spec.operator(node.op_type) is None:
+            return Reject(f"{self.name} has no int8 {node.op_type}")
+        broken = spec.violations(
+            node.op_type,
+            quantization.inputs,
+            quantization.output,
+            quantization.weight_scales,
+            quantization.slope,
+        )
+        return Reject(str(broken[0])) if broken else Accept()
 
     def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
         """Give the seconds that computing a node in a narrow type saves in a run, as estimated.

@@ -46,10 +46,16 @@ def _is_texts(value: Any) -> bool:
     )
 
 
+def _is_spec(value: Any) -> bool:
+    from narrowpass.quantization import QuantizationSpec  # numpy: imported where one is given
+
+    return isinstance(value, QuantizationSpec)
+
+
 COMMON: Mapping[str, Answer] = MappingProxyType(
     {
         "default_pipeline": of_type("pipeline text", str),
-        "quantization_constraints": of_type("a mapping of limits by name", Mapping),
+        "quantization_spec": Answer("a narrowpass.quantization.QuantizationSpec", _is_spec),
         "details": Answer("a mapping of text by name", _is_texts),
         "gain": Answer("a number of seconds", _is_seconds),
     }

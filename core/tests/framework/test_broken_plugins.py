@@ -348,7 +348,7 @@ def test_a_backend_whose_availability_is_no_text(entry_point):
 QUESTIONS = {
     "default_pipeline": lambda backend: backend.default_pipeline(()),
     "supports": lambda backend: backend.supports(ir.node("Relu", []), Context()),
-    "quantization_constraints": lambda backend: backend.quantization_constraints(),
+    "quantization_spec": lambda backend: backend.quantization_spec(),
     "gain": lambda backend: backend.gain(ir.node("Relu", []), OpDtypes("float32", "float16")),
     "compile": lambda backend: compile_bundle(
         backend, narrowpass.Bundle({"main": model()}), CompileOptions()

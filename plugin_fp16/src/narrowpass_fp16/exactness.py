@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from narrowpass import Color
 from narrowpass.constants import constant_tensor
+from narrowpass.movement import DATA_MOVEMENT
 from narrowpass_fp16.borders import borders
 from narrowpass_fp16.schemas import is_float
 
@@ -98,22 +99,13 @@ def _counted(node: ir.Node) -> list[ir.Value]:
     return []
 
 
-_KEEPS = {
+_KEEPS = (DATA_MOVEMENT - {"Concat", "Dropout", "Pad", "Resize", "Upsample"}) | {
     "Abs",
     "Ceil",
     "Floor",
-    "Flatten",
-    "Identity",
-    "MaxPool",
     "Neg",
     "Relu",
-    "Reshape",
     "Round",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
 }
 """Operators of one float operand whose results in the narrow type are those of float32, rounded."""
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from narrowpass import Pass, PassResult
 from narrowpass.constants import constant_tensor
 from narrowpass.inference import inferred
+from narrowpass.quantization import QuantizationSpec, Violation
 from narrowpass.subgraphs import Opsets, nested_graphs
-from narrowpass_int8_sym.limits import Limits, Violation
 from narrowpass_int8_sym.repair import (
     activations,
     biases,
@@ -30,9 +30,6 @@ from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node
 from narrowpass_int8_sym.repair.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from narrowpass import Context
 
 
@@ -65,16 +62,13 @@ class RepairQuantized(Pass):
         Counters: ``repaired`` (nodes that were rewritten), ``int8`` (operators that keep all
         limits), ``left`` (what stays float). One warning says why, for all of them.
         """
-        given: Mapping[str, Any] = (
-            {} if ctx.target is None else ctx.target.quantization_constraints()
-        )
+        spec = QuantizationSpec() if ctx.target is None else ctx.target.quantization_spec()
         report = Report(ctx, Opsets(model))
         run = _Run(
             model,
             Editor(model),
             report,
-            Limits.of(given),
-            given,
+            spec,
             self.clamp_weights,
             self.dynamic == "rows",
         )
@@ -110,15 +104,14 @@ class _Run:
     model: ir.Model
     editor: Editor
     report: Report
-    limits: Limits
-    given: Mapping[str, Any]
+    spec: QuantizationSpec
     clamp: bool
     dynamic: bool
 
     def read_forms(self) -> None:
         """Write what is quantized by itself with Q/DQ."""
         version = self.model.opset_imports.get("", 1)
-        rows = self.given.get("dynamic", {}).get("operators", ())
+        rows = self.spec.rows.operators
         for node in self._nodes():
             if rewriting.is_microsoft_conversion(node):
                 self._tell(node, rewriting.rewrite_conversion(self.editor, node, version), "")
@@ -174,7 +167,7 @@ class _Run:
                     self.report.left(node, how)
             elif constant_tensor(source) is not None:
                 self._sign_constant(node, how)
-        if self.limits.activations.dtype != "int8":
+        if self.spec.activations.dtype != "int8":
             return
         for node in self._nodes("QuantizeLinear"):
             found = of_conversion(node)
@@ -201,9 +194,9 @@ class _Run:
                 continue
             for done in (
                 biases.repair(self.editor, operator),
-                moves.repair(self.editor, operator, self.limits),
-                moves.fix(self.editor, operator, self.limits),
-                moves.follow(self.editor, operator, self.limits),
+                moves.repair(self.editor, operator, self.spec),
+                moves.fix(self.editor, operator, self.spec),
+                moves.follow(self.editor, operator, self.spec),
             ):
                 if isinstance(done, Violation):
                     self.report.broken(node, done)
@@ -227,7 +220,7 @@ class _Run:
                     self.report.left(node, f"it stands in function {function.name!r}")
 
     def _judge(self, operator: operators.Operator) -> None:
-        found = checks.problems(operator, self.limits)
+        found = checks.problems(operator, self.spec)
         if not operator.results and not operator.is_product and not found:
             self.report.floating(operator.node, operators.NOT_QUANTIZED)
             return
@@ -237,7 +230,7 @@ class _Run:
 
     def _measure(self, node: ir.Node, form: forms.Form) -> None:
         """Tell which limits a node breaks that is left as it is, for a reason of its own."""
-        for problem in checks.problems(operators.of_form(node, form), self.limits):
+        for problem in checks.problems(operators.of_form(node, form), self.spec):
             if isinstance(problem, Violation):
                 self.report.broken(node, problem)
 
@@ -252,7 +245,7 @@ class _Run:
             return
         if hows[0].is_same(hows[1]):
             return  # at the border of the model, or of what the backend takes
-        self._judged(node, checks.conversion_problems(hows[0], hows[1], self.limits))
+        self._judged(node, checks.conversion_problems(hows[0], hows[1], self.spec))
 
     def _judged(self, node: ir.Node, found: list[Violation | str], note: str = "") -> None:
         for problem in found:
@@ -265,7 +258,7 @@ class _Run:
 
     def _sign_constant(self, node: ir.Node, how: Quantization) -> None:
         if weights.is_weight(node):
-            done = weights.repair(self.editor, node, how, self.limits, clamp=self.clamp)
+            done = weights.repair(self.editor, node, how, self.spec, clamp=self.clamp)
             if isinstance(done, str):
                 self.report.repaired(node, done)
             elif done is not None and not _feeds_integers(node):
@@ -278,9 +271,11 @@ class _Run:
         """Tell whether a QuantizeLinear makes what its operator must make, as it is."""
         source = None if node is None else node.inputs[0]
         producer = None if source is None else source.producer()
-        if node is None or producer is None or not is_node(producer, *self.limits.fixed):
+        if node is None or producer is None or producer.domain:
             return False
-        fixed = self.limits.fixed[producer.op_type]
+        fixed = self.spec.output(producer.op_type)
+        if fixed is None:
+            return False
         how = of_conversion(node)
         return isinstance(how, Quantization) and how.dtype.name.lower() == fixed.dtype
 

@@ -6,30 +6,15 @@ A real number is ``scale · (integer - zero point)``. Weights have the zero poin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+
+from narrowpass.quantization import SMALLEST_SCALE, Parameters
 
 LEAST_SCALE = 2.0**-12
 """The least scale of the policy ``floor``: products of two of them, over the largest of 256, are
 2⁻³², the least ratio that XNNPACK takes. PyTorch's symmetric presets for it have the same."""
 
 LARGEST_WEIGHT = 127
-
-_LEAST = float(np.finfo(np.float32).tiny)
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """How an activation is quantized.
-
-    Attributes:
-        scale: positive; a float32 number.
-        zero_point: the integer that stands for 0, in [-128, 127].
-    """
-
-    scale: float
-    zero_point: int
 
 
 def of_range(low: float, high: float, *, symmetric: bool, least: float = 0.0) -> Parameters:
@@ -66,7 +51,7 @@ def of_magnitudes(largest: np.ndarray, least: float = 0.0) -> np.ndarray:
     # Rounded up where float32 has it not exactly: the largest weight must not become 128.
     narrow = scales.astype(np.float32)
     narrow = np.where(narrow < scales, np.nextafter(narrow, np.float32(np.inf)), narrow)
-    floor = np.float32(max(least, _LEAST))
+    floor = np.float32(max(least, SMALLEST_SCALE))
     return np.where(largest == 0, np.float32(1), np.maximum(narrow, floor)).astype(np.float32)
 
 
@@ -76,4 +61,4 @@ def _scale(exact: float, least: float) -> float:
     narrow = np.float32(exact)
     if float(narrow) < exact:
         narrow = np.nextafter(narrow, np.float32(np.inf))
-    return max(float(narrow), least, _LEAST)
+    return max(float(narrow), least, SMALLEST_SCALE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass import Accept, Backend, CompileOptions, Program, Reject
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from narrowpass import Context, OpClassifier, OpDtypes
     from narrowpass.bundle import Bundle
+    from narrowpass.quantization import QuantizationSpec
 
 
 class XnnCpuBackend(Backend):
@@ -78,23 +79,16 @@ class XnnCpuBackend(Backend):
 
         return seconds_saved(node, dtypes)
 
-    def quantization_constraints(self) -> Mapping[str, Any]:
-        """Give what XNNPACK needs of quantized operators, as plain data.
+    def quantization_spec(self) -> QuantizationSpec:
+        """Give what is computed in int8, and what XNNPACK needs of its scales.
 
-        An operator beyond them is computed with floats between its bytes, and `explain` says why.
-
-        - ``activations``, ``weights``: ``dtype`` and ``range`` (both ends taken); weights have any
-          ``zero_point`` (None), and one scale and zero point, or one for each index of the ``axis``
-          of outputs. ConvTranspose takes the zero point 0 alone.
-        - ``smallest_scale``: the least scale of anything; scales are finite.
-        - ``ratios``: by ONNX operator, ``what`` of the scales must be at least ``low`` and less
-          than ``high``. `input / output` holds for each input.
-        - ``dynamic``: ``operators`` whose rows can be quantized at run time, if they have
-          ``most_channels`` at most: sums of more might not fit 32 bits.
+        An operator beyond that is computed in float between its bytes, and `explain` says why.
+        Weights have one scale and zero point, or one for each output channel; ConvTranspose takes
+        the zero point 0 alone.
         """
-        from narrowpass_xnn_cpu.constraints import constraints
+        from narrowpass_xnn_cpu.constraints import spec
 
-        return constraints()
+        return spec()
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.

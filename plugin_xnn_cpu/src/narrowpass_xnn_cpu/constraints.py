@@ -1,4 +1,4 @@
-"""What XNNPACK needs of quantized operators, as plain data for passes that choose scales.
+"""What is computed in int8 here, and what XNNPACK needs of its scales.
 
 Most limits of ratios are assertions in XNNPACK, which a release build leaves out: beyond them it
 computes something else, and says nothing.
@@ -6,10 +6,19 @@ computes something else, and says nothing.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from typing import Any
-
+from narrowpass.movement import DATA_MOVEMENT
+from narrowpass.quantization import (
+    ANY_OPERATOR,
+    INPUT_TO_OUTPUT,
+    INPUTS_TO_OUTPUT,
+    WEIGHT_TO_OUTPUT,
+    IntegerRange,
+    OperatorSpec,
+    QuantizationSpec,
+    RowQuantization,
+    ScaleBound,
+)
+from narrowpass_xnn_cpu.lower.int8.tables import POINTWISE
 from narrowpass_xnn_cpu.native.operators.int8 import (
     HIGH,
     LOW,
@@ -23,39 +32,27 @@ from narrowpass_xnn_cpu.native.operators.quantized import (
     SMALLEST_SCALE,
 )
 
+_MATMUL = OperatorSpec(ScaleBound(WEIGHT_TO_OUTPUT, *PRODUCT_RATIO))
+_ADD = OperatorSpec(ScaleBound(INPUT_TO_OUTPUT, *SUM_RATIO))
+_MULTIPLY = OperatorSpec(ScaleBound(INPUTS_TO_OUTPUT, *MULTIPLY_RATIO))
 
-def _ratio(what: str, limits: tuple[float, float]) -> dict[str, Any]:
-    low, high = limits
-    return {"what": what, "low": low, "high": high}
-
-
-_PRODUCT = _ratio("input * weight / output", PRODUCT_RATIO)
-_SUM = _ratio("input / output", SUM_RATIO)
-
-_CONSTRAINTS: dict[str, Any] = {
-    "activations": {"dtype": "int8", "range": (LOW, HIGH)},
-    "weights": {
-        "dtype": "int8",
-        "range": (LEAST_WEIGHT, HIGH),
-        "zero_point": None,
-        "axis": "output",
+_SPEC = QuantizationSpec(
+    activations=IntegerRange("int8", LOW, HIGH),
+    weights=IntegerRange("int8", LEAST_WEIGHT, HIGH),
+    weight_zero_points=True,
+    smallest_scale=SMALLEST_SCALE,
+    operators={
+        **dict.fromkeys(POINTWISE | DATA_MOVEMENT, ANY_OPERATOR),
+        **dict.fromkeys(("Conv", "ConvTranspose", "MatMul", "Gemm"), _MATMUL),
+        **dict.fromkeys(("Add", "Sub", "GlobalAveragePool", "ReduceMean"), _ADD),
+        "Mul": _MULTIPLY,
+        "QuantizeLinear": ANY_OPERATOR,
     },
-    "smallest_scale": SMALLEST_SCALE,
-    "ratios": {
-        "Conv": _PRODUCT,
-        "ConvTranspose": _PRODUCT,
-        "MatMul": _PRODUCT,
-        "Gemm": _PRODUCT,
-        "Add": _SUM,
-        "Sub": _SUM,
-        "GlobalAveragePool": _SUM,
-        "ReduceMean": _SUM,
-        "Mul": _ratio("input * input / output", MULTIPLY_RATIO),
-    },
-    "dynamic": {"operators": ("MatMul", "Gemm"), "most_channels": MOST_CHANNELS},
-}
+    others=None,
+    rows=RowQuantization(frozenset({"MatMul", "Gemm"}), MOST_CHANNELS),
+)
 
 
-def constraints() -> Mapping[str, Any]:
-    """Give the limits; see `XnnCpuBackend.quantization_constraints`. The caller owns the copy."""
-    return copy.deepcopy(_CONSTRAINTS)
+def spec() -> QuantizationSpec:
+    """Give what `XnnCpuBackend.quantization_spec` does."""
+    return _SPEC

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from narrowpass.constants import constant_tensor
-from narrowpass_int8_sym.limits import Violation
+from narrowpass.quantization import Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import (

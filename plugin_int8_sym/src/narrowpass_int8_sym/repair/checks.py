@@ -5,57 +5,56 @@ from __future__ import annotations
 import numpy as np
 
 from narrowpass.constants import constant_tensor
-from narrowpass_int8_sym.limits import Integers, Limits, Violation
+from narrowpass.quantization import IntegerRange, Parameters, QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import RANGES, Quantization, is_node
-from narrowpass_int8_sym.scales import Parameters
 
 _SUM = 2.0**31
 """Sums of products are 32-bit integers."""
 
 
-def problems(operator: Operator, limits: Limits) -> list[Violation | str]:
+def problems(operator: Operator, spec: QuantizationSpec) -> list[Violation | str]:
     """Tell which limits an operator does not keep; a text where no number says it."""
     found: list[Violation | str] = []
-    fixed = limits.fixed.get(operator.op_type)
+    fixed = spec.output(operator.op_type)
     for how in operator.operands:
-        found += _activation("operand", how, limits.activations)
+        found += _activation("operand", how, spec.activations)
     for how in operator.results:
         as_fixed = fixed is not None and how.dtype.name.lower() == fixed.dtype
-        found += [] if as_fixed else _activation("result", how, limits.activations)
-    found += _weight(operator, limits)
+        found += [] if as_fixed else _activation("result", how, spec.activations)
+    found += _weight(operator, spec)
     if any(how.axis is not None for how in (*operator.operands, *operator.results)):
         return found
     inputs = [how.parameters for how in operator.operands]
     weights = None if operator.weight is None else operator.weight.scale
-    if operator.op_type in limits.ratios and len(inputs) == 2 and operator.computes_both:
+    if spec.bound(operator.op_type) is not None and len(inputs) == 2 and operator.computes_both:
         weights = np.asarray(inputs[1].scale, np.float32)
     slope = operator.node.attributes.get_float("alpha", 0.01)
     slope = slope if operator.op_type == "LeakyRelu" else 1.0
     if not operator.results:
-        found += limits.violations(operator.op_type, inputs, None, weights, slope)
+        found += spec.violations(operator.op_type, inputs, None, weights, slope)
     for how in operator.results:
         output = how.parameters
         if fixed is not None and how.dtype.name.lower() == fixed.dtype:
             output = Parameters(float(how.scale), int(how.zero_point))
-        found += limits.violations(operator.op_type, inputs, output, weights, slope)
+        found += spec.violations(operator.op_type, inputs, output, weights, slope)
     return list(dict.fromkeys(found))
 
 
 def conversion_problems(
-    before: Quantization, after: Quantization, limits: Limits
+    before: Quantization, after: Quantization, spec: QuantizationSpec
 ) -> list[Violation | str]:
     """Tell which limits a conversion of integers to others does not keep."""
     found = [
-        *_activation("operand", before, limits.activations),
-        *_activation("result", after, limits.activations),
+        *_activation("operand", before, spec.activations),
+        *_activation("result", after, spec.activations),
     ]
     if before.axis is not None or after.axis is not None:
         return found
-    return [*found, *limits.violations("QuantizeLinear", [before.parameters], after.parameters)]
+    return [*found, *spec.violations("QuantizeLinear", [before.parameters], after.parameters)]
 
 
-def _activation(which: str, how: Quantization, allowed: Integers) -> list[Violation | str]:
+def _activation(which: str, how: Quantization, allowed: IntegerRange) -> list[Violation | str]:
     if how.axis is not None:
         return [f"its {which} has a scale for each channel"]
     if how.dtype.name.lower() != allowed.dtype:
@@ -68,8 +67,8 @@ def _activation(which: str, how: Quantization, allowed: Integers) -> list[Violat
     return []
 
 
-def _weight(operator: Operator, limits: Limits) -> list[Violation | str]:
-    allowed = limits.weights
+def _weight(operator: Operator, spec: QuantizationSpec) -> list[Violation | str]:
+    allowed = spec.weights
     how, tensor = operator.weight, constant_tensor(operator.integers)
     if how is None or tensor is None:
         return []
@@ -82,7 +81,7 @@ def _weight(operator: Operator, limits: Limits) -> list[Violation | str]:
         int(integers.min(initial=middle)) - middle,
         int(integers.max(initial=middle)) - middle,
     )
-    if worst and not limits.zero_points:
+    if worst and not spec.weight_zero_points:
         found.append(Violation("zero point of the weight", worst, 0))
     elif least < allowed.low:
         found.append(Violation("integer of the weight", least, allowed.low))

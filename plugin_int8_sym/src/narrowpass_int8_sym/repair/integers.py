@@ -13,29 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
+from narrowpass.movement import DATA_MOVEMENT
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import FLOAT, RANGES, Array, Quantization, is_node
 from narrowpass_int8_sym.repair.rewriting import take_place
 
-MOVING = frozenset(
-    {
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+MOVING = DATA_MOVEMENT - {"Concat", "Dropout", "Resize", "Upsample"}
 """Operators of one operand whose results have no number that it has not (but what Pad adds)."""
 
 _PADDING = 2

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass_int8_sym.limits import Limits, Violation
+from narrowpass.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.integers import MOVING
 from narrowpass_int8_sym.repair.operators import Operator
@@ -25,7 +25,7 @@ _PASSING = MOVING | {"Clip", "Concat", "Relu", "Resize"}
 """Operators that may give numbers that they have read, and no others; see `_selects`."""
 
 
-def repair(editor: Editor, operator: Operator, limits: Limits) -> str | Violation | None:
+def repair(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Violation | None:
     """Give an operator one quantization on both sides.
 
     Returns:
@@ -34,7 +34,7 @@ def repair(editor: Editor, operator: Operator, limits: Limits) -> str | Violatio
     """
     node = operator.node
     hows = [*operator.operands, *operator.results]
-    if node.op_type not in limits.same or not operator.direct or not operator.results:
+    if not spec.same(node.op_type) or not operator.direct or not operator.results:
         return None
     if any(how.axis is not None or how.dtype != INT8 for how in hows):
         return None
@@ -42,18 +42,18 @@ def repair(editor: Editor, operator: Operator, limits: Limits) -> str | Violatio
     if all(how.is_same(first) for how in hows):
         return None
     if node.op_type == "Concat":
-        return _before(editor, operator, limits)
+        return _before(editor, operator, spec)
     if len(operator.operands) != 1 or not _selects(node, first):
         return None
-    return _after(editor, operator, first, limits)
+    return _after(editor, operator, first, spec)
 
 
-def _before(editor: Editor, operator: Operator, limits: Limits) -> str | Violation | None:
+def _before(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Violation | None:
     node, result = operator.node, operator.results[0]
     if any(not how.is_same(result) for how in operator.results):
         return None
     for how in operator.operands:
-        broken = _broken(how, result, limits)
+        broken = _broken(how, result, spec)
         if broken is not None:
             return broken
     for index, how in enumerate(operator.operands):
@@ -65,10 +65,10 @@ def _before(editor: Editor, operator: Operator, limits: Limits) -> str | Violati
 
 
 def _after(
-    editor: Editor, operator: Operator, how: Quantization, limits: Limits
+    editor: Editor, operator: Operator, how: Quantization, spec: QuantizationSpec
 ) -> str | Violation | None:
     for result in operator.results:
-        broken = _broken(how, result, limits)
+        broken = _broken(how, result, spec)
         if broken is not None:
             return broken
     for quantizing, result in zip(operator.quantizing, operator.results, strict=True):
@@ -79,11 +79,11 @@ def _after(
     return "its result is converted after it"
 
 
-def _broken(how: Quantization, to: Quantization, limits: Limits) -> Violation | None:
+def _broken(how: Quantization, to: Quantization, spec: QuantizationSpec) -> Violation | None:
     """Tell whether a conversion breaks a limit."""
     if how.is_same(to):
         return None
-    found = limits.violations(_CONVERSION, [how.parameters], to.parameters)
+    found = spec.violations(_CONVERSION, [how.parameters], to.parameters)
     return found[0] if found else None
 
 
@@ -111,7 +111,7 @@ def _is_exact(value: ir.Value, how: Quantization) -> bool:
     return bool(np.array_equal(how.dequantized(how.quantized(number)), number))
 
 
-def fix(editor: Editor, operator: Operator, limits: Limits) -> str | None:
+def fix(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | None:
     """Give a result the only quantization that it may have, and convert it.
 
     It must stand for the same numbers: only the sign of the bytes may differ.
@@ -120,7 +120,7 @@ def fix(editor: Editor, operator: Operator, limits: Limits) -> str | None:
         What was done; None where there is nothing to do, or it cannot be done.
     """
     node = operator.node
-    fixed = limits.fixed.get(node.op_type)
+    fixed = spec.output(node.op_type)
     if fixed is None or not operator.direct or len(operator.results) != 1:
         return None
     dtype = ir.DataType.from_numpy(np.dtype(fixed.dtype))
@@ -135,7 +135,7 @@ def fix(editor: Editor, operator: Operator, limits: Limits) -> str | None:
     return f"its result is {fixed.dtype} first"
 
 
-def follow(editor: Editor, operator: Operator, limits: Limits) -> str | None:
+def follow(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | None:
     """Quantize what an operator gives as what it has read, where int8 can go on behind it.
 
     Some tools leave Q/DQ out there: nothing is rounded.
@@ -152,7 +152,7 @@ def follow(editor: Editor, operator: Operator, limits: Limits) -> str | None:
         return None
     if node.op_type != "Concat" and not (len(operator.operands) == 1 and _selects(node, first)):
         return None
-    if not any(_computes(user, limits) for value in node.outputs for user, _ in value.uses()):
+    if not any(_computes(user, spec) for value in node.outputs for user, _ in value.uses()):
         return None
     wide = [
         ir.Value(name=editor.unique(f"{v.name}.wide"), shape=v.shape, type=v.type)
@@ -172,9 +172,9 @@ def follow(editor: Editor, operator: Operator, limits: Limits) -> str | None:
     return "its result is quantized like its operand"
 
 
-def _computes(node: ir.Node, limits: Limits) -> bool:
+def _computes(node: ir.Node, spec: QuantizationSpec) -> bool:
     """Tell whether a reader may be an int8 operator, or one that passes integers on."""
-    if not is_node(node, *limits.ratios, *_PASSING) or is_node(node, _CONVERSION):
+    if not is_node(node, *spec.bounded, *_PASSING) or is_node(node, _CONVERSION):
         return False
     if node.op_type not in WEIGHTED:
         return True

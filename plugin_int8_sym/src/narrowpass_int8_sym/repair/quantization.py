@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass_int8_sym.scales import Parameters
+from narrowpass.quantization import Parameters
 
 Array = np.ndarray[Any, Any]
 

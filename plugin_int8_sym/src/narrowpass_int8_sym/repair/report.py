@@ -11,7 +11,7 @@ from narrowpass.subgraphs import Opsets
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass_int8_sym.limits import Violation
+    from narrowpass.quantization import Violation
 
 
 _SHOWN = 4

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass_int8_sym.limits import Integers, Limits, Violation
+from narrowpass.quantization import IntegerRange, QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import (
     BYTES,
@@ -83,7 +83,7 @@ def transpose(editor: Editor, node: ir.Node) -> bool:
 
 
 def repair(
-    editor: Editor, node: ir.Node, how: Quantization, limits: Limits, *, clamp: bool = False
+    editor: Editor, node: ir.Node, how: Quantization, spec: QuantizationSpec, *, clamp: bool = False
 ) -> str | Violation | None:
     """Let a weight be signed bytes with the zero point 0, or with those that are allowed.
 
@@ -94,7 +94,7 @@ def repair(
         editor: of the model.
         node: the DequantizeLinear of the weight.
         how: its quantization.
-        limits: what integers and zero points may be.
+        spec: what integers and zero points may be.
         clamp: whether integers beyond that are clamped, where nothing else can be done.
 
     Returns:
@@ -104,9 +104,9 @@ def repair(
     tensor = constant_tensor(source)
     if tensor is None or source is None or how.dtype not in BYTES:
         return None
-    integers, allowed = np.asarray(tensor.numpy()), limits.weights
+    integers, allowed = np.asarray(tensor.numpy()), spec.weights
     _, zero = how.along(integers)
-    if limits.zero_points and how.dtype == INT8 and integers.min(initial=0) >= allowed.low:
+    if spec.weight_zero_points and how.dtype == INT8 and integers.min(initial=0) >= allowed.low:
         return None
     centered = integers.astype(np.int16) - zero.astype(np.int16)
     others = tuple(axis for axis in range(centered.ndim) if axis != how.axis)
@@ -121,7 +121,7 @@ def repair(
         fits = ~odd & halves[0] & halves[1] & np.isfinite(twice)
         if not fits[beyond].all() or _has_integer_bias(node):
             if (
-                limits.zero_points
+                spec.weight_zero_points
                 and how.dtype != INT8
                 and int(integers.min()) - 128 >= allowed.low
             ):
@@ -140,7 +140,7 @@ def repair(
 
 
 def _clamp(
-    editor: Editor, node: ir.Node, centered: Array, how: Quantization, allowed: Integers
+    editor: Editor, node: ir.Node, centered: Array, how: Quantization, allowed: IntegerRange
 ) -> str:
     """Clamp integers to what is allowed; say how far that moves the weight."""
     clamped = np.clip(centered, allowed.low, allowed.high)
@@ -184,7 +184,7 @@ def _has_integer_bias(node: ir.Node) -> bool:
     return any(bias is not None and is_node(bias.producer(), "DequantizeLinear") for bias in biases)
 
 
-def _violation(how: Quantization, bounds: tuple[Array, Array], allowed: Integers) -> Violation:
+def _violation(how: Quantization, bounds: tuple[Array, Array], allowed: IntegerRange) -> Violation:
     zero = np.ravel(how.signed.zero_point)
     worst = int(zero[np.abs(zero).argmax()])
     if worst:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
+from narrowpass.movement import DATA_MOVEMENT, computes, data_operands
 
 FLOAT = ir.DataType.FLOAT
 
@@ -91,30 +89,6 @@ AVERAGES = frozenset(
     }
 )
 
-MOVES = frozenset(
-    {
-        "Concat",
-        "DepthToSpace",
-        "Dropout",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GlobalMaxPool",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-
 LEFT = {
     "BatchNormalization": "fold merges it into the convolution before it, where that is possible",
     "Div": "quotients of two computed operands are not quantized",
@@ -193,45 +167,14 @@ def moved(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
     Returns:
         None for other operators; a reason where it computes something with them.
     """
-    if node.domain or node.op_type not in MOVES or not is_float(node.outputs[0]):
+    if node.domain or node.op_type not in DATA_MOVEMENT or not is_float(node.outputs[0]):
         return None
-    given = tuple(v for v in node.inputs if v is not None) if node.op_type == "Concat" else ()
-    operands = given or tuple(value for value in node.inputs[:1] if value is not None)
+    operands = data_operands(node)
     if not operands or not all(is_float(value) for value in operands):
         return None
     if all(is_constant(value) for value in operands):
         return "it moves constants"
-    reason = _moves_not(node)
-    return reason or operands
-
-
-def _moves_not(node: ir.Node) -> str:
-    if node.op_type == "Resize":
-        mode = node.attributes.get_string("mode", "nearest")
-        if mode == "cubic":
-            return "mode=cubic goes beyond what it reads"
-        if node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize":
-            return "coordinate_transformation_mode=tf_crop_and_resize puts in other elements"
-        return ""
-    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
-        filling = node.inputs[2] if len(node.inputs) > 2 else None
-        if filling is None:
-            return ""
-        tensor = constant_tensor(filling)
-        if tensor is None or filling.is_graph_input():
-            return "what it puts in is computed"
-        if not math.isfinite(float(np.ravel(tensor.numpy())[0])):
-            return "what it puts in is infinite"
-        return ""
-    if node.op_type in ("MaxPool", "Dropout"):
-        if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
-            return "its second result is read"
-        training = node.inputs[2] if len(node.inputs) > 2 else None
-        if node.op_type == "Dropout" and training is not None:
-            tensor = constant_tensor(training)
-            if tensor is None or bool(np.ravel(tensor.numpy())[0]):
-                return "it may be training"
-    return ""
+    return computes(node) or operands
 
 
 def is_activation(node: ir.Node) -> bool:

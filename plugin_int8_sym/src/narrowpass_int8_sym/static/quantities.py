@@ -10,10 +10,16 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
+from narrowpass.quantization import (
+    INPUTS_TO_OUTPUT,
+    WEIGHT_TO_OUTPUT,
+    Parameters,
+    QuantizationSpec,
+    Violation,
+)
 from narrowpass_int8_sym.calibration import Range
-from narrowpass_int8_sym.limits import PRODUCT, WEIGHTED, Limits, Violation
 from narrowpass_int8_sym.products import Product
-from narrowpass_int8_sym.scales import LEAST_SCALE, Parameters, of_magnitudes, of_range
+from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes, of_range
 from narrowpass_int8_sym.static.bias import LARGEST_SUM, bias_row, headroom
 from narrowpass_int8_sym.static.choosing import Choice
 from narrowpass_int8_sym.static.sharing import Sharing
@@ -88,7 +94,7 @@ def quantities(
     choice: Choice,
     ranges: Mapping[str, Range],
     scheme: Scheme,
-    limits: Limits,
+    spec: QuantizationSpec,
     weights: Magnitudes,
 ) -> Quantities:
     """Choose scales and zero points.
@@ -97,7 +103,7 @@ def quantities(
         choice: what is quantized.
         ranges: of its computed values, by name.
         scheme: how.
-        limits: what scales must keep.
+        spec: what scales must keep.
         weights: magnitudes that are known, and to which those that are not yet are added.
 
     Raises:
@@ -105,23 +111,23 @@ def quantities(
     """
     sharing: Sharing[ir.Value] = Sharing()
     for unit in choice.units:
-        if unit.role is Role.MOVE or unit.op_type in limits.same:
+        if unit.role is Role.MOVE or spec.same(unit.op_type):
             sharing.join((*unit.inputs, *unit.outputs, *unit.constants))
     known = _ranges(choice, ranges, sharing)
-    floor = max(limits.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
+    floor = max(spec.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
     least: dict[ir.Value, float] = {}
     fixed: dict[ir.Value, Parameters] = {}
     refused: dict[Unit, Violation] = {}
     for root, (low, high) in known.items():
         least[root] = of_range(low, high, symmetric=scheme.symmetric, least=floor).scale
     for unit in choice.units:
-        if unit.op_type in limits.fixed:
-            only = limits.fixed[unit.op_type]
+        only = spec.output(unit.op_type)
+        if only is not None:
             root = sharing.find(unit.outputs[0])
-            fixed[root] = Parameters(only.scale, only.zero_point)
+            fixed[root] = only.parameters
             least[root] = only.scale
     relations = {
-        unit: _relation(unit, choice, sharing, scheme, limits, weights) for unit in choice.units
+        unit: _relation(unit, choice, sharing, scheme, spec, weights) for unit in choice.units
     }
     if scheme.floor:
         scales: Mapping[Any, float] = least
@@ -143,7 +149,7 @@ def quantities(
         if (found := relation.channels(final)) is not None
     }
     for unit in choice.units:
-        if unit not in refused and (broken := _broken(unit, choice, values, channels, limits)):
+        if unit not in refused and (broken := _broken(unit, choice, values, channels, spec)):
             refused[unit] = broken
     return Quantities(values, channels, refused)
 
@@ -181,20 +187,20 @@ def _relation(
     choice: Choice,
     sharing: Sharing[ir.Value],
     scheme: Scheme,
-    limits: Limits,
+    spec: QuantizationSpec,
     known: Magnitudes,
 ) -> Relation:
     """Give what the limits of a unit ask of scales."""
-    bound = limits.ratios.get(unit.op_type)
+    bound = spec.bound(unit.op_type)
     inputs = tuple(sharing.find(value) for value in (*unit.inputs, *unit.constants))
     output = None if unit in choice.wide else sharing.find(unit.outputs[0])
     product = unit.product
     if product is None:
-        if bound is not None and bound.what == WEIGHTED:
-            bound = replace(bound, what=PRODUCT)
+        if bound is not None and bound.ratio == WEIGHT_TO_OUTPUT:
+            bound = replace(bound, ratio=INPUTS_TO_OUTPUT)
         return Relation(bound, inputs, output, slope=unit.slope)
     axis = scheme.axis(product)
-    floor = max(limits.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
+    floor = max(spec.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
     scales = of_magnitudes(known.of(product, axis), floor)
     alpha = product.node.attributes.get_float("alpha", 1.0) if unit.op_type == "Gemm" else 1.0
     least = None
@@ -212,7 +218,7 @@ def _broken(
     choice: Choice,
     values: Mapping[ir.Value, Parameters],
     channels: Mapping[Unit, Array],
-    limits: Limits,
+    spec: QuantizationSpec,
 ) -> Violation | None:
     """Give the first limit that a unit does not keep, with all scales known."""
     if unit.product is not None and headroom(unit.product) < 1:
@@ -222,5 +228,5 @@ def _broken(
     weights = channels.get(unit)
     if unit.op_type == "MatMul" and unit.product is None:
         weights = np.array(inputs[1].scale)
-    found = limits.violations(unit.op_type, inputs, output, weights, unit.slope)
+    found = spec.violations(unit.op_type, inputs, output, weights, unit.slope)
     return found[0] if found else None

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from narrowpass.errors import PassError
 from narrowpass.inference import inferred
+from narrowpass.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.bias_correction import take_off
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
 from narrowpass_int8_sym.floors import warn_of_values, warn_of_weights
-from narrowpass_int8_sym.limits import Limits, Violation
 from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.static.choosing import Choice, choose
 from narrowpass_int8_sym.static.emission import emit
@@ -89,7 +89,7 @@ class Static:
                 if not chosen:
                     ctx.log.warning("int8-sym: %s item %r selects no node", option, item)
         with inferred(model):
-            choice = choose(self._found(model, limits_of(ctx)).units, ())
+            choice = choose(self._found(model, spec_of(ctx)).units, ())
             names = [value.name for value in choice.values() if value.name]
             if not names:
                 return Calibrated({})
@@ -151,7 +151,7 @@ class Static:
         """
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
         with inferred(model):
-            choice = choose(self._found(model, limits_of(ctx)).units, ())
+            choice = choose(self._found(model, spec_of(ctx)).units, ())
         products = [unit.product for unit in choice.units if unit.product is not None]
         tables = find_tables(model.graph, self._red(model), products)
         return sorted(places[node] for node in (*(u.nodes[0] for u in choice.units), *tables))
@@ -160,14 +160,14 @@ class Static:
         """Give the products that can be quantized, by the numbers of their nodes."""
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
         with inferred(model):
-            choice = choose(self._found(model, limits_of(ctx)).units, ())
+            choice = choose(self._found(model, spec_of(ctx)).units, ())
         found = [unit.product for unit in choice.units if unit.product is not None]
         return {places[product.node]: product for product in found}
 
     def floats(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[Product]]:
         """Give the products that can be quantized whose operands are float, by their operands."""
         with inferred(model):
-            choice = choose(self._found(model, limits_of(ctx)).units, ())
+            choice = choose(self._found(model, spec_of(ctx)).units, ())
         narrow = {
             value for unit in choice.units if unit not in choice.wide for value in unit.outputs
         }
@@ -183,7 +183,7 @@ class Static:
         What is asked for by ``green`` is not among them.
         """
         with inferred(model):
-            choice = choose(self._found(model, limits_of(ctx)).units, ())
+            choice = choose(self._found(model, spec_of(ctx)).units, ())
         made = {
             unit.outputs[0]
             for unit in choice.units
@@ -212,20 +212,20 @@ class Static:
         Raises:
             DataError: a weight or a bias has an element that is infinite or NaN.
         """
-        limits = limits_of(ctx)
+        spec = spec_of(ctx)
         reasons = {
             node: held[number]
             for number, node in enumerate(model.graph.all_nodes())
             if number in held
         }
         with inferred(model):
-            found = self._found(model, limits)
+            found = self._found(model, spec)
             kept = {
                 unit: next(reasons[node] for node in unit.nodes if node in reasons)
                 for unit in found.units
                 if any(node in reasons for node in unit.nodes)
             }
-            choice, chosen, broken = self._fitting(found, set(kept), calibrated, limits)
+            choice, chosen, broken = self._fitting(found, set(kept), calibrated, spec)
         products = [unit.product for unit in choice.units if unit.product is not None]
         tables = find_tables(model.graph, self._red(model) | set(reasons), products)
         outcome = Outcome(found, choice, kept, broken, selected(self.red, model), tables, reasons)
@@ -244,15 +244,13 @@ class Static:
         return bool(choice.units or tables)
 
     def _fitting(
-        self, found: Found, held: set[Unit], calibrated: Calibrated, limits: Limits
+        self, found: Found, held: set[Unit], calibrated: Calibrated, spec: QuantizationSpec
     ) -> tuple[Choice, Quantities, dict[Unit, Violation]]:
         """Choose, and choose again without what cannot keep its limits."""
         broken: dict[Unit, Violation] = {}
         while True:
             choice = choose(found.units, held | set(broken))
-            chosen = quantities(
-                choice, calibrated.ranges, self.scheme, limits, calibrated.magnitudes
-            )
+            chosen = quantities(choice, calibrated.ranges, self.scheme, spec, calibrated.magnitudes)
             if not chosen.refused:
                 return choice, chosen, broken
             broken |= chosen.refused
@@ -260,7 +258,7 @@ class Static:
     def _red(self, model: ir.Model) -> set[ir.Node]:
         return {node for nodes in selected(self.red, model).values() for node in nodes}
 
-    def _found(self, model: ir.Model, limits: Limits) -> Found:
+    def _found(self, model: ir.Model, spec: QuantizationSpec) -> Found:
         red = self._red(model)
         asked = {
             node: f"option green={item}"
@@ -271,7 +269,12 @@ class Static:
         other = {
             unit: f"the target has results of {unit.op_type} as {fixed.dtype} alone"
             for unit in found.units
-            if (fixed := limits.fixed.get(unit.op_type)) and fixed.dtype != limits.activations.dtype
+            if (fixed := spec.output(unit.op_type)) and fixed.dtype != spec.activations.dtype
+        }
+        other |= {
+            unit: f"the target has no int8 {missing}"
+            for unit in found.units
+            if not unit.asked and (missing := _not_in(spec, unit))
         }
         other |= {
             unit: self.wide[value.name]
@@ -282,6 +285,11 @@ class Static:
         left = {node: reason for unit, reason in other.items() for node in unit.nodes}
         units = tuple(unit for unit in found.units if unit not in other)
         return Found(units, {**found.left, **left})
+
+
+def _not_in(spec: QuantizationSpec, unit: Unit) -> str:
+    """Give the operator of a unit that the target computes in float; empty for none."""
+    return next((n.op_type for n in unit.nodes if spec.operator(n.op_type) is None), "")
 
 
 def _matrices(choice: Choice) -> dict[ir.Value, list[Product]]:
@@ -296,16 +304,16 @@ def _matrices(choice: Choice) -> dict[ir.Value, list[Product]]:
     return {value: products for value, products in found.items() if value not in others}
 
 
-def limits_of(ctx: Context) -> Limits:
+def spec_of(ctx: Context) -> QuantizationSpec:
     """Give what the target asks of quantized operators.
 
     Raises:
         PassError: it wants other integers than this pass writes.
     """
-    limits = Limits.of(ctx.target.quantization_constraints() if ctx.target else {})
+    spec = ctx.target.quantization_spec() if ctx.target else QuantizationSpec()
     name = ctx.target.name if ctx.target else ""
-    if limits.activations != Limits().activations:
-        raise PassError(f"{name} has activations of {limits.activations}; int8-sym gives int8")
-    if limits.weights.dtype != "int8" or limits.weights.low > -127 or limits.weights.high < 127:
-        raise PassError(f"{name} has weights of {limits.weights}; int8-sym gives int8 to 127")
-    return limits
+    if spec.activations != QuantizationSpec().activations:
+        raise PassError(f"{name} has activations of {spec.activations}; int8-sym gives int8")
+    if spec.weights.dtype != "int8" or spec.weights.low > -127 or spec.weights.high < 127:
+        raise PassError(f"{name} has weights of {spec.weights}; int8-sym gives int8 to 127")
+    return spec

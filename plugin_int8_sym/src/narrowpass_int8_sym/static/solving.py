@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_int8_sym.limits import PRODUCT, WEIGHTED, Bound, Violation
+from narrowpass.quantization import INPUTS_TO_OUTPUT, WEIGHT_TO_OUTPUT, ScaleBound, Violation
 
 Array = np.ndarray[Any, Any]
 Key = Any
@@ -56,7 +56,7 @@ class Relation:
         slope: a part of the operand is multiplied by it.
     """
 
-    bound: Bound | None
+    bound: ScaleBound | None
     inputs: tuple[Key, ...]
     output: Key | None
     weights: Array | None = None
@@ -71,7 +71,11 @@ class Relation:
         operand = scales[self.inputs[0]]
         if self.least_products is not None:
             found = np.maximum(found, self.least_products / operand)
-        if self.bound is not None and self.bound.what == WEIGHTED and self.output is not None:
+        if (
+            self.bound is not None
+            and self.bound.ratio == WEIGHT_TO_OUTPUT
+            and self.output is not None
+        ):
             least = self.bound.low * (1 + margin) * scales[self.output] / operand
             found = np.maximum(found, least)
         return found
@@ -82,11 +86,11 @@ class Relation:
             return []
         high, low = self.bound.high * (1 - margin), self.bound.low * (1 + margin)
         output, first = scales[self.output], self.inputs[0]
-        if self.bound.what == WEIGHTED:
+        if self.bound.ratio == WEIGHT_TO_OUTPUT:
             weights = self.channels(scales, margin)
             largest = 1.0 if weights is None else float(np.max(weights))
             return [_Asked(self.output, scales[first] * largest / high, first)]
-        if self.bound.what == PRODUCT:
+        if self.bound.ratio == INPUTS_TO_OUTPUT:
             together = math.prod(scales[key] for key in self.inputs)
             return [
                 _Asked(self.output, together / high, first),
@@ -106,7 +110,7 @@ class Relation:
         inputs = [scales[key] for key in self.inputs]
         ratios = [*self.bound.ratios(inputs, self.weights, scales[self.output])]
         parts = [abs(self.slope) * ratio for ratio in ratios if self.slope != 0]
-        return self.bound.broken([*ratios, *parts])
+        return self.bound.violation([*ratios, *parts])
 
 
 @dataclass(frozen=True)
@@ -193,4 +197,4 @@ def _endless(relation: Relation) -> Violation:
     bound = relation.bound
     if bound is None:
         raise ValueError("a relation without a bound asks for nothing")
-    return Violation(bound.what, math.inf, bound.high)
+    return Violation(bound.ratio, math.inf, bound.high)

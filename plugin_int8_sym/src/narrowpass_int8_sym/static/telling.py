@@ -10,10 +10,9 @@ import onnx_ir as ir
 
 from narrowpass import Decision
 from narrowpass.classify import matching_nodes
+from narrowpass.quantization import Parameters, Violation
 from narrowpass_int8_sym.calibration import Range
-from narrowpass_int8_sym.limits import Violation
 from narrowpass_int8_sym.products import product_of
-from narrowpass_int8_sym.scales import Parameters
 from narrowpass_int8_sym.static.choosing import Choice
 from narrowpass_int8_sym.static.finding import QUANTIZED, Found
 from narrowpass_int8_sym.static.units import Unit

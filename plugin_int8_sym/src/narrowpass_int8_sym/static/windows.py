@@ -16,11 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
+from narrowpass.quantization import Parameters
 from narrowpass.values import in_groups, on_samples
 from narrowpass.verification import judges
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.products import Product
-from narrowpass_int8_sym.scales import Parameters, of_range
+from narrowpass_int8_sym.scales import of_range
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples

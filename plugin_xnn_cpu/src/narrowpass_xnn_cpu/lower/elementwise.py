@@ -401,7 +401,6 @@ def _check_identity(op: Op, facts: Facts) -> str | None:
         training = op.input(2)
         if training is not None and facts.scalar(training) != 0.0:
             return "it may be in training mode"
-        return needs_floats(op, facts)
     return needs_one_type([op.required(0)], facts, *ANY)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx_ir as ir
+
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduced
 from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.native import kernels
@@ -186,7 +188,8 @@ def _average_pool(op: Op, builder: Builder) -> None:
 
 
 def _check_global(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts)
+    bytes_too = (ir.DataType.INT8,) if op.kind == "GlobalMaxPool" else ()
+    reason = needs(op.required(0), facts, ir.DataType.FLOAT, *bytes_too)
     if reason:
         return reason
     if facts.rank(op.input(0)) in (None, 0, 1, 2):

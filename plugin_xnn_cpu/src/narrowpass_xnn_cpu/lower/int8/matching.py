@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.movement import DATA_MOVEMENT
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
@@ -34,29 +35,6 @@ _KINDS = {
     "ReduceMean": "mean-s8",
 }
 """What computes with bytes, by the operator."""
-
-_MOVES = frozenset(
-    [
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-        "Upsample",
-    ]
-)
-"""Operators whose results have elements of their operands and no others; bytes are moved alike."""
 
 
 class Bytes:
@@ -93,7 +71,7 @@ class Bytes:
                     self._known[found.real] = found
             elif node.op_type == "QuantizeLinear":
                 self._quantize(node)
-            elif node.op_type in _MOVES:
+            elif node.op_type in DATA_MOVEMENT:
                 self._move(node)
             elif node.op_type in _KINDS:
                 self._compute(node)
