@@ -77,6 +77,7 @@ class Form:
     Attributes:
         plans: where nodes run.
         meters: those that look at values where they lie, by name.
+        alone: whether one partition runs and nothing else.
     """
 
     def __init__(
@@ -116,6 +117,9 @@ class Form:
             if isinstance(item, ControlFlow)
         ]
         self._shapes = Shapes(self._constants)
+        self.alone = len(self.partitions) == 1 and all(
+            isinstance(unit, Partition) or not unit.computes for unit in self._units
+        )
 
     @property
     def fresh(self) -> Set[str]:
@@ -152,13 +156,6 @@ class Form:
             unit.run(values, shapes, pool, out, times)
         return {name: values[name] if name in values else self._read(name) for name in wanted}
 
-    @property
-    def _alone(self) -> bool:
-        """Whether one partition runs and nothing else."""
-        return len(self.partitions) == 1 and all(
-            isinstance(unit, Partition) or not unit.computes for unit in self._units
-        )
-
     def prepare(
         self,
         feeds: Mapping[str, Any],
@@ -171,7 +168,7 @@ class Form:
         Returns:
             None where more than one partition runs, or results are copies of other values.
         """
-        if not self._alone:
+        if not self.alone:
             return None
         (partition,) = self.partitions
         bound = partition.bound
@@ -191,7 +188,7 @@ class Form:
         Raises:
             WrongBranchError: the graph was compiled for another branch.
         """
-        if not self._alone:
+        if not self.alone:
             return None
         shapes = self._shapes
         for name, value in feeds.items():

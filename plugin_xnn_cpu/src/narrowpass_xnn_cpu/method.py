@@ -174,6 +174,11 @@ class Method:
             except WrongBranchError as wrong:
                 form = self._forms.other(wrong, feeds)
 
+    @property
+    def alone(self) -> bool:
+        """Whether one partition runs and nothing else."""
+        return self._forms.last.alone
+
     def prepare(self, feeds: Mapping[str, Any], pool: ThreadPool) -> Prepared | None:
         """Give what runs for other feeds of the types and shapes of these; see `Form.prepare`."""
         return self._forms.last.prepare(feeds, self.outputs, self.workspace, pool)

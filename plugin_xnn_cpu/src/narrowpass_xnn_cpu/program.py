@@ -151,7 +151,7 @@ class XnnProgram(Program):
             results = self._run(form, feeds, wanted, out or {})
         except (BackendError, MemoryError) as error:
             raise _named(chosen, error) from error
-        if plain and chosen.alike:
+        if plain and chosen.alike and form.alone:
             self._prepare(method, form, feeds)
         return results
 

@@ -16,6 +16,7 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.looping import Repeated, Roles
+from narrowpass_xnn_cpu.plan.prepared import Prepared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 
@@ -41,6 +42,9 @@ class Compiled(Protocol):
         self, feeds: Mapping[str, Any], pool: ThreadPool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
         """Give what runs for feeds, where that is one partition, and what it does not make."""
+
+    def prepare(self, feeds: Mapping[str, Any], pool: ThreadPool) -> Prepared | None:
+        """Give what runs for other feeds like these, which have just run."""
 
 
 Array = np.ndarray[Any, Any]
@@ -114,6 +118,9 @@ class Body:
         self._method = compile_(inner, known)
         self.outputs = self._method.outputs
         self._repeated: Repeated | None = None
+        self._prepared: Prepared | None = None
+        self._given: list[Any] | None = None
+        self._short = False
         self.declared = [_declared(value) for value in inner.graph.outputs]
 
     @property
@@ -124,14 +131,26 @@ class Body:
     @property
     def fresh(self) -> list[bool]:
         """Of each output, whether the last run has made it anew."""
-        fresh = self._method.fresh
+        fresh = self.outputs if self._short else self._method.fresh
         names = self.outputs
         return [n in fresh and names.index(n) == i for i, n in enumerate(names)]
 
     def run(self, feeds: Mapping[str, Any], pool: ThreadPool) -> list[Any]:
         """Run the subgraph on its own inputs and on the values around it, by name."""
-        results = self._method.run_within(feeds, self.outputs, pool, {})
+        results = None if self._prepared is None else self._prepared.run(feeds)
+        self._short = results is not None
+        if results is None:
+            results = self._method.run_within(feeds, self.outputs, pool, {})
+            self._prepare(feeds, pool)
         return [results[name] for name in self.outputs]
+
+    def _prepare(self, feeds: Mapping[str, Any], pool: ThreadPool) -> None:
+        """Let the next run be short where the feeds are like those of the run before."""
+        arrays = all(type(value) is np.ndarray for value in feeds.values())
+        given = [(value.dtype, value.shape) for value in feeds.values()] if arrays else None
+        alike = given is not None and given == self._given
+        self._given = given
+        self._prepared = self._method.prepare(feeds, pool) if alike else None
 
     def repeated(self, feeds: Mapping[str, Any], roles: Roles, pool: ThreadPool) -> Repeated | None:
         """Give what runs many iterations in one call; None where they must be run one by one."""
