@@ -81,6 +81,38 @@ def test_from_the_third_run_on(taken, outputs, threads):
             np.testing.assert_array_equal(one[name], other[name])
 
 
+def test_results_that_lie_in_the_workspace_are_copied(taken):
+    """The states of an LSTM lie behind its sequence; a constant is an output, too."""
+    sizes = {"w": (1, 32, 8), "r": (1, 32, 8), "k": (2, 3)}
+    constants = {name: RNG.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["", "h", "c"], "cell", hidden_size=8)
+    outputs = {"k": [2, 3], "c": [1, "n", 8], "h": [1, "n", 8]}
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["t", "n", 8])],
+        [helper.make_tensor_value_info(k, TensorProto.FLOAT, dims) for k, dims in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    with compile_model(proto) as program:
+        long = compile_model(proto)
+        kept = []
+        for _ in range(5):
+            x = {"x": RNG.standard_normal((4, 2, 8)).astype(np.float32)}
+            found, right = program.run(x), long.run(x, outputs=("k", "c", "h"))
+            assert list(found) == ["k", "c", "h"]
+            for name, array in right.items():
+                np.testing.assert_array_equal(found[name], array)
+            kept.append((found, right))
+        for found, right in kept:
+            for name, array in right.items():
+                np.testing.assert_array_equal(found[name], array)
+        found["k"][:] = 0
+        np.testing.assert_array_equal(program.run(x)["k"], constants["k"])
+    assert taken == [True] * 4
+
+
 def test_other_shapes_take_the_long_way_once(taken):
     proto = model(("y", "z"))
     with compile_model(proto) as program:

@@ -172,9 +172,12 @@ class Form:
             return None
         (partition,) = self.partitions
         bound = partition.bound
-        if bound is None or not bound.repeats or not set(wanted) <= partition.outputs.keys():
+        copied = None if bound is None else bound.copied()
+        others = [name for name in wanted if name not in partition.outputs]
+        if bound is None or copied is None or any(name in feeds for name in others):
             return None
-        return Prepared(partition, wanted, feeds, workspace, pool)
+        copied += [(name, self._read(name)) for name in others]  # they follow from shapes
+        return Prepared(partition, bound, copied, wanted, feeds, workspace, pool)
 
     def bind(
         self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: ThreadPool

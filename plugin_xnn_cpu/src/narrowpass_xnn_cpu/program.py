@@ -148,19 +148,22 @@ class XnnProgram(Program):
             check_targets(chosen.name, out, wanted)
         form = self._for(chosen, feeds)
         try:
-            results = self._run(form, feeds, wanted, out or {})
+            if plain and chosen.alike and form.alone:
+                return self._run_and_prepare(method, form, feeds, wanted)
+            return self._run(form, feeds, wanted, out or {})
         except (BackendError, MemoryError) as error:
             raise _named(chosen, error) from error
-        if plain and chosen.alike and form.alone:
-            self._prepare(method, form, feeds)
-        return results
 
-    def _prepare(self, name: str, method: Method, feeds: Feeds) -> None:
-        """Let runs be short whose feeds are like those of the last two."""
-        with method.workspace.entered():
+    def _run_and_prepare(
+        self, name: str, method: Method, feeds: Feeds, wanted: Sequence[str]
+    ) -> Outputs:
+        """Run a method, and let runs be short whose feeds are like these."""
+        with method.workspace.entered():  # no other thread sizes it anew between the two
+            results = self._run(method, feeds, wanted, {})
             prepared = method.prepare(feeds, self._threads())
         if prepared is not None and not self._closed:
             self._prepared[name] = prepared
+        return results
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
         """Run a method, and look at values where they lie; see `Program.observe`."""

@@ -171,7 +171,8 @@ class Bound:
             size = self._bytes(slot)
             self._outputs.append(_Output(name, slot, shapes[slot], size, whole, binds))
         self._copied = [output for output in self._outputs if not output.direct]
-        self._large = any(output.size >= SMALL for output in self._outputs)
+        self._direct = [output for output in self._outputs if output.direct]
+        self._large = any(output.size >= SMALL for output in self._direct)
 
     def _binds(self, root: Slot) -> list[tuple[int, int]]:
         """Give the buffers that lie in the memory of a slot, with their first bytes."""
@@ -338,19 +339,29 @@ class Bound:
             np.copyto(results[output.name], self._read(output.slot, arrays, results))
         return results
 
-    @property
-    def repeats(self) -> bool:
-        """Whether all outputs are computed in arrays of their own; see `run_again`."""
-        return not self._copied
+    def copied(self) -> list[tuple[str, Array]] | None:
+        """Give the outputs that are copies, with what they are copies of, until `version` changes.
+
+        Returns:
+            None where they are copies of feeds, or of each other.
+        """
+        known = self._constants.keys() | self._offsets.keys()
+        if any(self._storage[output.slot][0] not in known for output in self._copied):
+            return None
+        return [(output.name, self._read(output.slot, {}, {})) for output in self._copied]
 
     def run_again(
-        self, feeds: Sequence[tuple[Sequence[tuple[int, int]], Array]], pool: ThreadPool
+        self,
+        feeds: Sequence[tuple[Sequence[tuple[int, int]], Array]],
+        copied: Sequence[tuple[str, Array]],
+        pool: ThreadPool,
     ) -> dict[str, Array]:
-        """Run the tape for shapes that it ran for before, where `repeats` holds.
+        """Run the tape for shapes that it ran for before.
 
         Args:
             feeds: for each input that is read, its buffers with the first byte of each, and a dense
                 array.
+            copied: as `copied` gives them.
             pool: the threads.
 
         Raises:
@@ -361,7 +372,7 @@ class Bound:
         results: dict[str, Array] = {}
         if self._large:
             self._recycled.begin()
-        for output in self._outputs:
+        for output in self._direct:
             dtype = output.slot.dtype
             if output.size < SMALL:
                 results[output.name] = target = empty(output.shape, dtype)
@@ -372,6 +383,8 @@ class Bound:
             tape.bind_at(output.binds, address)
         tape.run(pool)
         del held  # not before: the tape has addresses only
+        for name, source in copied:
+            results[name] = source.copy()
         return results
 
     def outgoing(self) -> dict[str, Outgoing]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.partition import Partition
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
@@ -24,7 +25,9 @@ class Prepared:
     """Runs one partition for feeds of certain types and shapes.
 
     Args:
-        partition: as it ran last; all outputs are computed in arrays of their own.
+        partition: whose steps they are.
+        bound: it, as it ran last.
+        copied: the outputs that are copies; see `Bound.copied`.
         outputs: names of the method's outputs, in order; the partition computes each.
         feeds: what was checked, and has run: dense arrays.
         workspace: what it computes in.
@@ -34,18 +37,20 @@ class Prepared:
     def __init__(
         self,
         partition: Partition,
+        bound: Bound,
+        copied: Sequence[tuple[str, Array]],
         outputs: Sequence[str],
         feeds: Mapping[str, Array],
         workspace: Workspace,
         pool: ThreadPool,
     ) -> None:
-        bound = partition.bound
-        if bound is None or not bound.repeats:
-            raise ValueError("the partition has not run, or its outputs are copied")
         binds = dict(bound.fed)
         self._partition, self._bound, self._version = partition, bound, bound.version
         self._feeds = [(name, x.dtype, x.shape, binds.get(name)) for name, x in feeds.items()]
-        self._outputs = None if tuple(outputs) == tuple(partition.outputs) else tuple(outputs)
+        last = [name for name, _ in copied]
+        order = [*(name for name in partition.outputs if name not in last), *last]
+        self._outputs = None if order == [*outputs] else tuple(outputs)
+        self._copied = tuple(copied)
         self._workspace = workspace
         self._pool = pool
         self._process = os.getpid()
@@ -75,7 +80,7 @@ class Prepared:
             bound = self._bound
             if self._partition.bound is not bound or bound.version != self._version:
                 return None
-            results = bound.run_again(given, self._pool)
+            results = bound.run_again(given, self._copied, self._pool)
         if self._outputs is None:
             return results
         return {name: results[name] for name in self._outputs}
