@@ -1,14 +1,14 @@
 /* Depthwise convolutions for one instruction set.
  *
  * Who includes this defines LANES, the floats of a register, which divide the channels of a block
- * of weights; HIGH, the most rows of the output of a tile, 1, 2 or 4; DEPTHWISE, the name of the function that is
- * made, and TARGET, its attribute. Then `vec` and what is done with it: load, load_some, store,
- * store_some, plus, multiply_add, clamped.
+ * of weights; HIGH, the most rows of the output of a tile of 3 x 3, 1 or 4; DEPTHWISE, the name of the
+ * function that is made, and TARGET, its attribute. Then `vec` and what is done with it: load,
+ * load_some, store, store_some, plus, multiply_add, clamped.
  *
- * A tile is up to HIGH rows by WIDE pixels of the output. Its windows overlap: each pixel of the image is
- * loaded once for all windows that it is in. Channels are the innermost loop, so that memory is
- * read and written as it lies; what a tile reads and writes of all channels stays in the first
- * cache. */
+ * fp32_depthwise_wide.h has most of what is computed. Where there are registers for it, a tile of
+ * 3 x 3 is up to HIGH rows by WIDE pixels of the output, and each pixel of the image is loaded once
+ * for all of them. Channels are the innermost loop, so that memory is read and written as it lies;
+ * what a tile reads and writes of all channels stays in the first cache. */
 #include "fp32_depthwise_code.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))

@@ -45,7 +45,8 @@ with any epilogue: the result is not read and written once more, where XNNPACK o
 
 Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`), which take at most the
 time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take 0.7 to
-0.9 of the time, and are used unless they end with more than a clamp. XNNPACK has kernels for 3, 4,
+0.9 of the time, and are used for images of more than 14 columns unless they end with more than a
+clamp. XNNPACK has kernels for 3, 4,
 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to 50 times as long. XNNPACK's are used
 on processors without AVX2, and with several outputs for each channel. What runs on Neon is near the
 limit of the processor.
@@ -72,6 +73,8 @@ from narrowpass_xnn_cpu.weights.weight import Weight
 
 AnyConvolution = Convolution | TiledConvolution | TiledDepthwise | WinogradConvolution
 AnyFullyConnected = FullyConnected | TiledFullyConnected
+_SMALL_IMAGE = 14
+"""Columns of one that a depthwise convolution mostly reads at its borders."""
 
 
 @functools.cache
@@ -95,17 +98,23 @@ def is_product(window: tuple[int, int], movement: Movement) -> bool:
     return window == (1, 1) and movement.groups == 1 and not moved and convolutions_are_ours()
 
 
-def depthwise_is_ours(kernel: Sequence[int], movement: Movement, epilogue: Epilogue) -> bool:
+def depthwise_is_ours(
+    kernel: Sequence[int],
+    movement: Movement,
+    epilogue: Epilogue,
+    image: tuple[int, int, int] | None = None,
+) -> bool:
     """Return whether our depthwise kernel computes a convolution that ends so.
 
-    `kernel` is [KH, KW, O], with one output for each input. On AVX2 XNNPACK's is faster for 3 x 3
-    with a stride of 2.
+    `kernel` is [KH, KW, O], with one output for each input; `image` is as `convolution` has it. On
+    AVX2 XNNPACK's is faster for 3 x 3 with a stride of 2, but for small images.
     """
     if kernel[-1] != movement.groups or not convolutions_are_ours():
         return False
     if _lanes() >= 16 or not epilogue.is_clamp:
         return True
-    return tuple(kernel[:2]) != (3, 3) or tuple(movement.strides) != (2, 2)
+    small = image is not None and image[2] <= _SMALL_IMAGE
+    return small or tuple(kernel[:2]) != (3, 3) or tuple(movement.strides) != (2, 2)
 
 
 def ends(movement: Movement, outputs: int, *, depthwise: bool) -> bool:
@@ -139,7 +148,7 @@ def convolution(
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
-    if depthwise and depthwise_is_ours(kernel.shape, movement, epilogue):
+    if depthwise and depthwise_is_ours(kernel.shape, movement, epilogue, image):
         return TiledDepthwise(kernel, bias, movement, epilogue, session=session)
     if convolutions_are_ours() and not depthwise:
         tile = tile_for(kernel.shape, movement, image) if winograd else 0
