@@ -46,10 +46,9 @@ with any epilogue: the result is not read and written once more, where XNNPACK o
 Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`), which take at most the
 time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take 0.7 to
 0.9 of the time, and are used for images of more than 14 columns unless they end with more than a
-clamp. XNNPACK has kernels for 3, 4,
-9 and 25 taps only; with others, such as 7 x 7, it takes 15 to 50 times as long. XNNPACK's are used
-on processors without AVX2, and with several outputs for each channel. What runs on Neon is near the
-limit of the processor.
+clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to
+50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for each
+channel. What runs on Neon is near the limit of the processor.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
-from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
+from narrowpass_xnn_cpu.native.operators.winograd_choice import Image, tile_for
 from narrowpass_xnn_cpu.native.operators.winograd_fp32 import WinogradConvolution
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -102,7 +101,7 @@ def depthwise_is_ours(
     kernel: Sequence[int],
     movement: Movement,
     epilogue: Epilogue,
-    image: tuple[int, int, int] | None = None,
+    image: Image | None = None,
 ) -> bool:
     """Return whether our depthwise kernel computes a convolution that ends so.
 
@@ -113,7 +112,7 @@ def depthwise_is_ours(
         return False
     if _lanes() >= 16 or not epilogue.is_clamp:
         return True
-    small = image is not None and image[2] <= _SMALL_IMAGE
+    small = image is not None and image[2] is not None and image[2] <= _SMALL_IMAGE
     return small or tuple(kernel[:2]) != (3, 3) or tuple(movement.strides) != (2, 2)
 
 
@@ -128,7 +127,7 @@ def convolution(
     movement: Movement,
     epilogue: Epilogue,
     *,
-    image: tuple[int, int, int] | None = None,
+    image: Image | None = None,
     depthwise: bool = False,
     winograd: bool = True,
     session: Session | None = None,
@@ -140,7 +139,7 @@ def convolution(
         bias: see `Convolution`.
         movement: see `Convolution`.
         epilogue: what becomes of sums.
-        image: batch, height and width of its input, where they are known.
+        image: what is known of its input.
         depthwise: see `Convolution`.
         winograd: whether it may be computed by Winograd's algorithm.
         session: of the weights cache; None to pack for this operator alone.
