@@ -12,7 +12,8 @@
 /* A part of a panel, some of its inputs, and the windows that it is multiplied with. */
 typedef struct {
   const float *image;
-  const int32_t *pixels; /* where windows start in it */
+  const int32_t *pixels; /* where windows start in it, unless row_stride says so */
+  size_t row_stride;     /* floats between two of them; 0 where they are not all as far apart */
   size_t count;          /* of windows */
   const int32_t *runs;   /* where runs start in a window */
   size_t run_count;
@@ -31,6 +32,11 @@ typedef struct {
   const struct np_epilogue *epilogue;
   const float *after;    /* its residual; NULL for none */
 } np_fp32_panel;
+
+/* Where a window starts in the image. */
+static inline size_t np_fp32_window(const np_fp32_panel *p, size_t row) {
+  return p->row_stride > 0 ? row * p->row_stride : (size_t)p->pixels[row];
+}
 
 typedef void np_fp32_multiply(const np_fp32_panel *panel);
 

@@ -139,7 +139,9 @@ static void some_rows(const job *task, const float *image, size_t first, size_t 
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
   const np_windows windows = {p->wide_width, p->channels,  p->window,
                               p->steps,      p->dilations, p->runs};
-  np_windows_address(&windows, rows, p->out_width, pixels, runs);
+  const int side_by_side = p->runs == 1 && p->steps[1] == 1 &&
+                           (rows == 1 || p->steps[0] * p->wide_width == p->out_width);
+  np_windows_address(&windows, side_by_side ? 0 : rows, p->out_width, pixels, runs);
   if (p->copies) {
     static const size_t all[2] = {1, 1};
     const np_float_image source = {
@@ -164,6 +166,7 @@ static void some_rows(const job *task, const float *image, size_t first, size_t 
   const size_t group_size = np_fp32_packed_size(p->lanes, 1, outputs, p->runs * p->run_length);
   np_fp32_panel given = {
       .pixels = pixels,
+      .row_stride = side_by_side ? p->channels : 0,
       .count = rows * p->out_width,
       .runs = runs,
       .lanes = p->lanes,

@@ -1,5 +1,5 @@
-/* Depthwise convolutions for AVX2 and FMA: of 16 registers, a tile of 4 pixels of a row has 4 of
- * sums, 6 or 9 of a row of the image, and one of a weight. */
+/* Depthwise convolutions for AVX2 and FMA: of 16 registers, a tile of 8 pixels of a row has 8
+ * accumulators, up to 7 weights of a row of the kernel, and one of the image. */
 #include "run.h"
 
 #ifdef NP_CHOOSES_CPU

@@ -1,14 +1,14 @@
 /* Depthwise convolutions for one instruction set.
  *
  * Who includes this defines LANES, the floats of a register, which divide the channels of a block
- * of weights; HIGH, the most rows of the output of a tile, 1, 2 or 4; DEPTHWISE, the name of the function that is
- * made, and TARGET, its attribute. Then `vec` and what is done with it: load, load_some, store,
- * store_some, plus, multiply_add, clamped.
+ * of weights; HIGH, the most rows of the output of a tile of 3 x 3, 1 or 4; DEPTHWISE, the name of the
+ * function that is made, and TARGET, its attribute. Then `vec` and what is done with it: load,
+ * load_some, store, store_some, plus, multiply_add, clamped.
  *
- * A tile is up to HIGH rows by WIDE pixels of the output. Its windows overlap: each pixel of the image is
- * loaded once for all windows that it is in. Channels are the innermost loop, so that memory is
- * read and written as it lies; what a tile reads and writes of all channels stays in the first
- * cache. */
+ * fp32_depthwise_wide.h has most of what is computed. Where there are registers for it, a tile of
+ * 3 x 3 is up to HIGH rows by WIDE pixels of the output, and each pixel of the image is loaded once
+ * for all of them. Channels are the innermost loop, so that memory is read and written as it lies;
+ * what a tile reads and writes of all channels stays in the first cache. */
 #include "fp32_depthwise_code.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -213,22 +213,43 @@ INLINE size_t some_rows(const np_fp32_windows *p, size_t row, taps whole, const 
   return rows;
 }
 
+#include "fp32_depthwise_wide.h"
+
 #define ALL_ROWS(size, step)                                                            \
   for (size_t row = 0; row < p->count;) row += some_rows(p, row, whole, (size), (step))
 
+/* Kernels of any width that move by 1 or 2 columns and have no dilation along. */
+INLINE void dense_rows(const np_fp32_windows *p, const int step) {
+  switch (p->window[1]) {
+    case 3: wide_rows(p, 3, step); break;
+    case 5: wide_rows(p, 5, step); break;
+    case 7: wide_rows(p, 7, step); break;
+    case 9: wide_rows(p, 9, step); break;
+    case 11: wide_rows(p, 11, step); break;
+    default: wide_rows(p, 0, step); break;
+  }
+}
+
 TARGET void DEPTHWISE(const np_fp32_windows *p) {
   const taps whole = whole_columns(p);
-  const size_t size = p->window[0], step = p->strides[0];
-  const int square = p->window[1] == size && p->strides[1] == step;
+  const size_t step = p->strides[1];
+#if HIGH > 1
+  /* Several rows of small kernels share what they load, but borders are slow. */
+  const int square = p->window[0] == 3 && p->window[1] == 3 && p->strides[0] == step;
   const int dense = p->dilations[0] == 1 && p->dilations[1] == 1;
-  if (square && dense && size == 3 && step == 1) {
+  if (square && dense && step == 1 && p->out_width > 4 * WIDE) {
     ALL_ROWS(3, 1);
-  } else if (square && dense && size == 3 && step == 2) {
+    return;
+  }
+  if (square && dense && step == 2 && p->out_width > 4 * WIDE) {
     ALL_ROWS(3, 2);
-  } else if (square && dense && size == 5 && step == 1) {
-    ALL_ROWS(5, 1);
-  } else if (square && dense && size == 5 && step == 2) {
-    ALL_ROWS(5, 2);
+    return;
+  }
+#endif
+  if (p->dilations[1] == 1 && step == 1) {
+    dense_rows(p, 1);
+  } else if (p->dilations[1] == 1 && step == 2) {
+    dense_rows(p, 2);
   } else {
     ALL_ROWS(0, 0);
   }

@@ -11,7 +11,7 @@ static void multiply_row(const np_fp32_panel *p, size_t row, size_t width) {
     if (p->residual != NULL) sums[n] += p->residual[at + n];
   }
   for (size_t q = 0; q < p->run_count; q++) {
-    const float *x = p->image + p->pixels[row] + p->runs[q];
+    const float *x = p->image + np_fp32_window(p, row) + p->runs[q];
     for (size_t k = 0; k < p->run_length; k++, weights += width) {
       for (size_t n = 0; n < p->columns; n++) sums[n] += x[k] * weights[n];
     }

@@ -61,14 +61,43 @@ INLINE void multiply(vec sums[][VECTORS], const float *weights, const float *con
   }
 }
 
+/* The same where there is a bias, no residual, and every column of the panel. */
+INLINE void start_whole(vec sums[][VECTORS], const np_fp32_panel *p, const int rows,
+                        const int vectors) {
+  UNROLL for (int v = 0; v < vectors; v++) {
+    const vec bias = load(p->bias + LANES * v);
+    UNROLL for (int r = 0; r < rows; r++) sums[r][v] = bias;
+  }
+}
+
+INLINE void finish_whole(vec sums[][VECTORS], const np_fp32_panel *p, size_t first, const int rows,
+                         const int vectors) {
+  float *out = p->out + first * p->out_stride;
+  UNROLL for (int r = 0; r < rows; r++, out += p->out_stride) {
+    UNROLL for (int v = 0; v < vectors; v++) {
+      store(out + LANES * v, clamped(sums[r][v], p->low, p->high));
+    }
+  }
+}
+
+/* Whether a panel's rows are evenly apart and nothing is left out: such tiles do less beside
+ * multiplying, which counts where there are few inputs. */
+INLINE int is_whole(const np_fp32_panel *p) {
+  return p->row_stride > 0 && p->bias != NULL && p->residual == NULL && p->columns % LANES == 0;
+}
+
 /* `ahead` is fetched into the second cache, `lines` of it for each STEP elements. */
 INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *ahead, size_t lines,
-                        const int rows, const int vectors) {
+                        const int rows, const int vectors, const int whole) {
   /* With few rows there are more sums than these, so that an instruction needs not wait for the
    * one before. */
   const int chains = rows * vectors >= 8 ? 1 : rows * vectors >= 4 ? 2 : 4;
   vec sums[4][ROWS][VECTORS];
-  start(sums[0], p, first, rows, vectors);
+  if (whole) {
+    start_whole(sums[0], p, rows, vectors);
+  } else {
+    start(sums[0], p, first, rows, vectors);
+  }
   UNROLL for (int c = 1; c < chains; c++) {
     UNROLL for (int r = 0; r < rows; r++) {
       UNROLL for (int v = 0; v < vectors; v++) sums[c][r][v] = zero();
@@ -76,9 +105,14 @@ INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *ahead,
   }
   const float *weights = p->weights;
   const size_t run_length = p->run_length, width = LANES * (size_t)vectors;
-  for (size_t q = 0; q < p->run_count; q++) {
+  const size_t runs = whole ? 1 : p->run_count;
+  for (size_t q = 0; q < runs; q++) {
     const float *x[ROWS];
-    UNROLL for (int r = 0; r < rows; r++) x[r] = p->image + p->pixels[first + (size_t)r] + p->runs[q];
+    UNROLL for (int r = 0; r < rows; r++) {
+      const size_t row = first + (size_t)r;
+      x[r] = p->image + (whole ? row * p->row_stride
+                               : np_fp32_window(p, row) + (size_t)p->runs[q]);
+    }
     size_t k = 0;
     for (; k + STEP <= run_length; k += STEP, weights += STEP * width) {
       for (size_t i = 0; i < lines; i++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
@@ -93,24 +127,31 @@ INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *ahead,
       UNROLL for (int v = 0; v < vectors; v++) sums[0][r][v] = plus(sums[0][r][v], sums[c][r][v]);
     }
   }
-  finish(sums[0], p, first, rows, vectors);
+  if (whole) {
+    finish_whole(sums[0], p, first, rows, vectors);
+  } else {
+    finish(sums[0], p, first, rows, vectors);
+  }
   return ahead;
 }
 
 /* As few tiles as there can be, of about as many rows each. */
-INLINE void tiles(const np_fp32_panel *p, const int vectors) {
+INLINE void tiles(const np_fp32_panel *p, const int vectors, const int whole) {
   const int most = SUMS / vectors < ROWS ? SUMS / vectors : ROWS;
-  size_t left = (p->count + (size_t)most - 1) / (size_t)most;
+  const size_t count = (p->count + (size_t)most - 1) / (size_t)most;
+  if (count == 0) return;
+  const size_t least = p->count / count, higher = p->count % count; /* so many have a row more */
   /* The weights that are needed next are fetched while these are multiplied; where each is needed
    * once, those a bit ahead. */
-  const char *ahead = left > 1 ? (const char *)p->ahead : (const char *)p->weights + NEAR;
+  const char *ahead = count > 1 ? (const char *)p->ahead : (const char *)p->weights + NEAR;
   const size_t wanted = LANES * 4 * (size_t)vectors * STEP / 64;
-  const size_t lines = (wanted + left - 1) / left;
-  for (size_t first = 0; first < p->count; left--) {
-    const size_t rows = (p->count - first + left - 1) / left;
-#define NP_CASE(number)                                                       \
-  case number:                                                                \
-    if (number <= most) ahead = tile(p, first, ahead, lines, number, vectors); \
+  const size_t lines = (wanted + count - 1) / count;
+  size_t first = 0;
+  for (size_t i = 0; i < count; i++) {
+    const size_t rows = least + (i < higher);
+#define NP_CASE(number)                                                              \
+  case number:                                                                       \
+    if (number <= most) ahead = tile(p, first, ahead, lines, number, vectors, whole); \
     break;
     switch (rows) {
       NP_CASE(1) NP_CASE(2) NP_CASE(3) NP_CASE(4) NP_CASE(5) NP_CASE(6)
@@ -126,13 +167,23 @@ INLINE void tiles(const np_fp32_panel *p, const int vectors) {
   }
 }
 
+/* Code for whole tiles where panels are as wide as they mostly are. */
+#define NP_TILES(vectors)                           \
+  case vectors:                                     \
+    if (vectors >= VECTORS - 1 && is_whole(p)) {    \
+      tiles(p, vectors, 1);                         \
+    } else {                                        \
+      tiles(p, vectors, 0);                         \
+    }                                               \
+    break;
+
 TARGET void MULTIPLY(const np_fp32_panel *p) {
   switch ((p->columns + LANES - 1) / LANES) {
-    case 1: tiles(p, 1); break;
-    case 2: tiles(p, 2); break;
+    NP_TILES(1)
+    NP_TILES(2)
 #if VECTORS > 2
-    case 3: tiles(p, 3); break;
-    case 4: tiles(p, 4); break;
+    NP_TILES(3)
+    NP_TILES(4)
 #endif
   }
 }

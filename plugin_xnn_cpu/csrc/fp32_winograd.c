@@ -120,6 +120,7 @@ static void part(void *context, size_t thread, size_t index) {
   const int32_t run = 0;
   np_fp32_panel panel = {
       .pixels = rows,
+      .row_stride = p->row_stride,
       .count = count,
       .runs = &run,
       .run_count = 1,

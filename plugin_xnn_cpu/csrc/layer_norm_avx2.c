@@ -3,7 +3,7 @@
 
 #ifdef NP_CHOOSES_CPU
 #define LANES 8
-#define ROW np_normalize_row_avx2
+#define NORMALIZE np_normalize_rows_avx2
 #define TARGET __attribute__((target("arch=x86-64-v3")))
 #include "layer_norm_code.h"
 #endif

@@ -114,6 +114,7 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
     const np_fp32_panel panel = {
         .image = block->a,
         .pixels = pixels,
+        .row_stride = block->a_row,
         .count = block->rows,
         .runs = &start_of_run,
         .run_count = 1,

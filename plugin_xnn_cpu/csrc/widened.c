@@ -73,6 +73,7 @@ static void some_rows(const job *task, size_t row, size_t rows, size_t first, si
       const np_fp32_panel panel = {
           .image = task->in + row * p->channels + start,
           .pixels = pixels,
+          .row_stride = p->channels,
           .count = rows,
           .runs = runs,
           .run_count = 1,

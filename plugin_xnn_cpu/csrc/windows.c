@@ -7,10 +7,14 @@ void np_windows_address(const np_windows *windows, size_t rows, size_t columns, 
                         int32_t *runs) {
   const size_t *steps = windows->steps, *dilations = windows->dilations;
   const size_t width = windows->width, channels = windows->channels;
-  for (size_t y = 0; y < rows; y++) {
-    for (size_t x = 0; x < columns; x++) {
-      *pixels++ = (int32_t)((y * steps[0] * width + x * steps[1]) * channels);
-    }
+  const size_t down = steps[0] * width * channels, along = steps[1] * channels;
+  /* A column of pixels, as the rows of a matmul are, is written by the inner loop too. */
+  const int one = columns == 1;
+  const size_t outer = one ? 1 : rows, inner = one ? rows : columns;
+  const int32_t step = (int32_t)(one ? down : along);
+  for (size_t y = 0; y < outer; y++, pixels += inner) {
+    const int32_t start = (int32_t)(y * down);
+    for (size_t x = 0; x < inner; x++) pixels[x] = start + (int32_t)x * step;
   }
   const size_t in_row = windows->runs / windows->window[0];
   for (size_t q = 0; q < windows->runs; q++) {

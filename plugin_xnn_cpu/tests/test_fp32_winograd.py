@@ -266,16 +266,25 @@ def test_models():
 @pytest.mark.parametrize(
     ("size", "attributes"),
     [
-        (("h", "w"), {}),
         ((56, 56), {"strides": [2, 2]}),
         ((56, 56), {"dilations": [2, 2]}),
         ((3, 3), {}),
     ],
 )
 def test_what_is_multiplied_directly(size, attributes):
-    """Sizes that are not known, windows that are not dense or move further, a few pixels."""
+    """Windows that are not dense or move further, a few pixels."""
     (plan,) = compile_model(_model(size, **attributes)).explain()
     assert plan.kernel == "convolution"
+
+
+def test_sizes_that_change_from_run_to_run():
+    """Tiles are chosen by the channels, and every size is computed rightly by them."""
+    model = _model(("h", "w"))
+    program = compile_model(model)
+    (plan,) = program.explain()
+    assert "winograd" in plan.kernel
+    for height, width in [(40, 40), (1, 1), (3, 50), (17, 5), (40, 40)]:
+        check(model, feeds_for(model, sizes={"n": 2, "h": height, "w": width}), program=program)
 
 
 def test_it_can_be_switched_off():
@@ -316,6 +325,8 @@ def test_the_choice_follows_sizes(size, monkeypatch):
         monkeypatch.setattr(winograd_choice, "lanes", lambda lanes=lanes: lanes)
         assert tile_for(kernel, movement, (1, pixels, pixels)) == tile
     assert tile_for(kernel, movement, None) == 0
+    assert tile_for((64, 3, 3, 64), movement, (1, None, None)) == 4
+    assert tile_for((64, 3, 3, 64), movement, (1, 2, None)) < 4
     assert tile_for((channels, 3, 1, channels), movement, (1, pixels, pixels)) == 0
 
 

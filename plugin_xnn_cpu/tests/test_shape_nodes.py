@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 from xnn_kit import check, close, compile_model, one_node
@@ -239,3 +240,34 @@ def test_resize(mode, how, scales):
 def test_resize_to_sizes():
     given = [[2, 3, 4, 6], None, None, ints(2, 3, 9, 11)]
     check(one_node("Resize", given, mode="linear", coordinate_transformation_mode="half_pixel"))
+
+
+def test_a_grid_that_follows_from_shapes_changes_with_them():
+    """As detectors make one: Range, Shape of what follows from shapes, and Expand."""
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 18]> g (float[1, 4, h, w] x) => (float[1, 4, h, w] y)
+        <int64 two = {2}, int64 three = {3}, float zero = {0}, float one = {1}, float half = {0.5},
+         int64[2] column = {-1, 1}> {
+            a = Relu(x)
+            s = Shape(a)
+            high = Gather(s, two)
+            wide = Gather(s, three)
+            highs = Cast <to = 1> (high)
+            wides = Cast <to = 1> (wide)
+            down = Range(zero, highs, one)
+            along = Range(zero, wides, one)
+            rows = Add(down, half)
+            columns = Add(along, half)
+            height = Shape(rows)
+            width = Shape(columns)
+            sizes = Concat <axis = 0> (height, width)
+            stood = Reshape(rows, column)
+            grid = Expand(stood, sizes)
+            y = Add(a, grid)
+        }
+        """
+    )
+    program = compile_model(model)
+    for h, w in [(4, 6), (3, 6), (5, 2), (1, 1), (4, 6)]:
+        check(model, {"x": floats(1, 4, h, w)}, program=program)

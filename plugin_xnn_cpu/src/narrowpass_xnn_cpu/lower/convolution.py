@@ -24,6 +24,7 @@ from narrowpass_xnn_cpu.native.operators import (
 )
 from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
+from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 
@@ -87,16 +88,16 @@ def _movement(op: Op, window: Window) -> Movement:
     return Movement(window.pads, window.strides, window.dilations, op.get("group", 1), op.limits)
 
 
-def _image(facts: Facts, value: ir.Value) -> tuple[int, int, int] | None:
-    """Give the batch, height and width of images; None where a height or width is not known.
+def _image(facts: Facts, value: ir.Value) -> Image | None:
+    """Give what is known of images; None where their rank is not, and for lines.
 
     A batch that is not known is 1: more images are no worse.
     """
     batch, _, *sizes = facts.dims(value) or (None, None)
-    known = [size for size in sizes if isinstance(size, int)]
-    if len(sizes) != 2 or len(known) != 2:
+    if len(sizes) != 2:
         return None
-    return (batch if isinstance(batch, int) else 1), known[0], known[1]
+    height, width = (size if isinstance(size, int) else None for size in sizes)
+    return (batch if isinstance(batch, int) else 1), height, width
 
 
 def _is_depthwise(op: Op, per_group: int) -> bool:

@@ -24,6 +24,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lower.steps import Permute, Reshaped
 from narrowpass_xnn_cpu.native.operators import Movement, fp32_choice
+from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
 from narrowpass_xnn_cpu.plan.step import Shape, Sizing
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
@@ -175,7 +176,7 @@ def lower_convolution(
     kernel: Weight,
     bias: Weight | None,
     window: Window,
-    image: tuple[int, int, int] | None,
+    image: Image | None,
 ) -> None:
     """Lower one of `is_convolution`.
 
@@ -185,7 +186,7 @@ def lower_convolution(
         kernel: [O, KH, KW, C].
         bias: [O], or None.
         window: of the transposed convolution.
-        image: batch, height and width of the input, where they are known.
+        image: what is known of the input.
     """
     high, wide = _reach(window)
     top, left, bottom, right = window.pads

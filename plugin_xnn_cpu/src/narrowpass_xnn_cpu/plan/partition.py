@@ -172,6 +172,8 @@ class Partition:
                 keys = [*item.inputs, *item.values]
             elif item.by_shape:
                 keys = [self._slots.get(name) or self.inputs.get(name) for name in item.inputs]
+                # The value may be one that follows from shapes, which is noted by its name.
+                keys += item.inputs
             else:
                 keys = list(item.inputs)
             for key in dict.fromkeys(keys):

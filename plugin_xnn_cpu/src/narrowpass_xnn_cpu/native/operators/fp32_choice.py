@@ -43,17 +43,19 @@ The GEMM of matmuls is as fast as XNNPACK's on AVX2, 0.94 to 1.08 times from 128
 to 2.6 times as fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It ends
 with any epilogue: the result is not read and written once more, where XNNPACK only clamps.
 
-Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`). On AVX-512 ours are
-faster with a stride of 1, and about as fast with a stride of 2. On AVX2 they take 0.6 to 1.08 times
-as long with a stride of 1, and 0.9 to 1.5 times with a stride of 2. XNNPACK's are taken with a
-stride of 2 on AVX2, unless they end with more than a clamp; on processors without AVX2; and with
-several outputs for each channel. What runs on Neon is near the limit of the processor.
+Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`), which take at most the
+time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take 0.7 to
+0.9 of the time, and are used for images of more than 14 columns unless they end with more than a
+clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to
+50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for each
+channel. What runs on Neon is near the limit of the processor.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
@@ -63,13 +65,15 @@ from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
-from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
+from narrowpass_xnn_cpu.native.operators.winograd_choice import Image, tile_for
 from narrowpass_xnn_cpu.native.operators.winograd_fp32 import WinogradConvolution
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 AnyConvolution = Convolution | TiledConvolution | TiledDepthwise | WinogradConvolution
 AnyFullyConnected = FullyConnected | TiledFullyConnected
+_SMALL_IMAGE = 14
+"""Columns of one that a depthwise convolution mostly reads at its borders."""
 
 
 @functools.cache
@@ -93,14 +97,23 @@ def is_product(window: tuple[int, int], movement: Movement) -> bool:
     return window == (1, 1) and movement.groups == 1 and not moved and convolutions_are_ours()
 
 
-def depthwise_is_ours(outputs: int, movement: Movement, epilogue: Epilogue) -> bool:
+def depthwise_is_ours(
+    kernel: Sequence[int],
+    movement: Movement,
+    epilogue: Epilogue,
+    image: Image | None = None,
+) -> bool:
     """Return whether our depthwise kernel computes a convolution that ends so.
 
-    It has one output for each input. On AVX2 XNNPACK's is faster with a stride of 2.
+    `kernel` is [KH, KW, O], with one output for each input; `image` is as `convolution` has it. On
+    AVX2 XNNPACK's is faster for 3 x 3 with a stride of 2, but for small images.
     """
-    if outputs != movement.groups or not convolutions_are_ours():
+    if kernel[-1] != movement.groups or not convolutions_are_ours():
         return False
-    return _lanes() >= 16 or max(movement.strides) == 1 or not epilogue.is_clamp
+    if _lanes() >= 16 or not epilogue.is_clamp:
+        return True
+    small = image is not None and image[2] is not None and image[2] <= _SMALL_IMAGE
+    return small or tuple(kernel[:2]) != (3, 3) or tuple(movement.strides) != (2, 2)
 
 
 def ends(movement: Movement, outputs: int, *, depthwise: bool) -> bool:
@@ -114,7 +127,7 @@ def convolution(
     movement: Movement,
     epilogue: Epilogue,
     *,
-    image: tuple[int, int, int] | None = None,
+    image: Image | None = None,
     depthwise: bool = False,
     winograd: bool = True,
     session: Session | None = None,
@@ -126,7 +139,7 @@ def convolution(
         bias: see `Convolution`.
         movement: see `Convolution`.
         epilogue: what becomes of sums.
-        image: batch, height and width of its input, where they are known.
+        image: what is known of its input.
         depthwise: see `Convolution`.
         winograd: whether it may be computed by Winograd's algorithm.
         session: of the weights cache; None to pack for this operator alone.
@@ -134,7 +147,7 @@ def convolution(
     Raises:
         BackendError: what is not valid; an epilogue where the kernel has none.
     """
-    if depthwise and depthwise_is_ours(kernel.shape[-1], movement, epilogue):
+    if depthwise and depthwise_is_ours(kernel.shape, movement, epilogue, image):
         return TiledDepthwise(kernel, bias, movement, epilogue, session=session)
     if convolutions_are_ours() and not depthwise:
         tile = tile_for(kernel.shape, movement, image) if winograd else 0

@@ -6,6 +6,9 @@ that is worth it where many tiles share the weights, and not where each of them 
 for a few: so the choice is made from sizes, by the time that each way takes at least. That is the
 time to multiply or to read the weights, whichever is longer, since they are fetched ahead; and that
 to transform tiles and products.
+
+A height or width that is known at run time only counts as that of such a layer in a common network:
+the more channels, the smaller the image. Any size is computed rightly by either way.
 """
 
 from __future__ import annotations
@@ -26,21 +29,29 @@ _TRANSFORMED = 8e9
 """Elements of tiles, or of their products, that are transformed a second."""
 _GAIN = 1.15
 """How many times faster it must be: it rounds more, and takes more memory."""
+_COMMON = 2560
+"""Pixels along an image times channels, where a size is not known: 40 of 64 channels, 10 of 256, as
+a detector has them for 320 x 320."""
+_LEAST, _MOST = 8, 80
+"""Of pixels along an image whose size is not known."""
+
+Image = tuple[int, int | None, int | None]
+"""Batch, height and width of an input; None for a size that is known at run time only."""
 
 
-def tile_for(kernel: Sequence[int], movement: Movement, image: tuple[int, int, int] | None) -> int:
+def tile_for(kernel: Sequence[int], movement: Movement, image: Image | None) -> int:
     """Give the tile that a convolution is computed by fastest; 0 for none at all.
 
     Args:
         kernel: its shape, [O, KH, KW, C].
         movement: of its window.
-        image: batch, height and width of its input; None where they are not known. It is computed
-            without tiles then.
+        image: of its input; None where nothing is known of it. It is computed without tiles then.
     """
     if image is None or not fits_winograd(kernel, movement):
         return 0
     outputs, _, _, inputs = kernel
-    batch, height, width = image
+    common = max(_LEAST, min(_MOST, _COMMON // max(inputs, outputs)))
+    batch, height, width = (common if size is None else size for size in image)
     top, left, bottom, right = movement.pads
     size = height + top + bottom - 2, width + left + right - 2
     if min(size) < 1:
