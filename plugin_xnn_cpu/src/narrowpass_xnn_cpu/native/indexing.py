@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.kernels import MAX_DIMS, dense_strides
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.plan.step import Shape, elements
+
+Shape = tuple[int, ...]
 
 REDUCTIONS = ("none", "add", "mul", "min", "max")
 """What becomes of an element and its update, in the order of ``NP_SCATTER_*``."""
@@ -49,7 +50,7 @@ def along_axis(
     params.rank, params.axis, params.axis_size = len(data), axis, data[axis]
     params.sizes[0 : len(indices)] = list(indices)
     params.strides[0 : len(data)] = list(dense_strides(data))
-    _finish(params, elements(data), dtype, index_size, reduction)
+    _finish(params, math.prod(data), dtype, index_size, reduction)
     return params
 
 
@@ -81,18 +82,16 @@ def at_tuples(
         raise BackendError(f"tuples of {depth} indices do not fit {list(data)}")
     strides = [stride * dtype.itemsize for stride in dense_strides(data)]
     params = extension().ffi.new("struct np_tuples_params *")
-    params.batches, params.tuples = elements(data[:batched]), elements(indices[batched:-1])
-    params.depth, params.row = depth, elements(data[batched + depth :])
+    params.batches, params.tuples = math.prod(data[:batched]), math.prod(indices[batched:-1])
+    params.depth, params.row = depth, math.prod(data[batched + depth :])
     params.sizes[0:depth] = list(data[batched : batched + depth])
     params.strides[0:depth] = strides[batched : batched + depth]
-    params.batch_stride = elements(data[batched:]) * dtype.itemsize
-    _finish(params, elements(data), dtype, index_size, reduction)
+    params.batch_stride = math.prod(data[batched:]) * dtype.itemsize
+    _finish(params, math.prod(data), dtype, index_size, reduction)
     return params
 
 
-def _finish(
-    params: Any, count: int, dtype: np.dtype[Any], index_size: int, reduction: str
-) -> None:
+def _finish(params: Any, count: int, dtype: np.dtype[Any], index_size: int, reduction: str) -> None:
     if dtype.itemsize not in (1, 2, 4, 8) or index_size not in (4, 8):
         raise BackendError(f"a kernel takes no {dtype.name} at indices of {index_size} bytes")
     params.data_bytes, params.element_size = count * dtype.itemsize, dtype.itemsize
@@ -115,6 +114,6 @@ def top_k(shape: Shape, axis: int, count: int, dtype: np.dtype[Any], *, largest:
     """
     if not 0 <= count <= shape[axis]:
         raise BackendError(f"{count} elements of {shape[axis]} are wanted along axis {axis}")
-    outer, inner = elements(shape[:axis]), elements(shape[axis + 1 :])
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     fields = outer, shape[axis], inner, count, int(largest), TYPES.index(dtype.name)
     return extension().ffi.new("struct np_top_k_params *", fields)
