@@ -86,6 +86,17 @@ def test_gather_elements_of_any_type(dtype, index, threads):
     agree("GatherElements", *feeds, axis=1, threads=threads)
 
 
+@pytest.mark.parametrize("dtype", MOVED)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_gather_of_any_type(dtype, index, axis):
+    feeds = [
+        {"data": drawn(shape, dtype), "indices": places(given, shape[axis], dtype=index)}
+        for shape, given in (((5, 7, 3), (4, 2)), ((90, 40, 50), (3, 70)), ((2, 3, 4), (0, 4)))
+    ]
+    agree("Gather", *feeds, axis=axis, threads=4)
+
+
 @pytest.mark.parametrize("axis", [-1, 0])
 def test_gather_elements_of_one_long_row_by_several_threads(axis):
     feeds = {"data": drawn((300_000,), "float32"), "indices": places((200_001,), 300_000)}
@@ -164,6 +175,7 @@ def test_slices_are_reduced_in_order(dtype, reduction):
 @pytest.mark.parametrize(
     ("kind", "data", "given", "updates"),
     [
+        ("Gather", (64, 4), (64, 4), None),
         ("GatherElements", (64, 4), (64, 4), None),
         ("GatherND", (64, 4), (64, 1), None),
         ("ScatterElements", (64, 4), (64, 4), (64, 4)),
