@@ -202,6 +202,16 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_lrn(step->params, inputs, out, workers);
     case NP_PICK:
       return np_pick(step->params, inputs, out, workers);
+    case NP_GATHER_ELEMENTS:
+      return np_gather_elements(step->params, inputs, out, workers);
+    case NP_SCATTER_ELEMENTS:
+      return np_scatter_elements(step->params, inputs, out, workers);
+    case NP_GATHER_TUPLES:
+      return np_gather_tuples(step->params, inputs, out, workers);
+    case NP_SCATTER_TUPLES:
+      return np_scatter_tuples(step->params, inputs, out, workers);
+    case NP_TOP_K:
+      return np_top_k(step->params, inputs, out, workers);
     default:
       return NP_STATUS_CALL;
   }

@@ -6,6 +6,7 @@
 #define NARROWPASS_TAPE_H
 
 #include "elem_kernels.h"
+#include "index_kernels.h"
 #include "kernels.h"
 #include "pick_kernels.h"
 #include "workers.h"
@@ -92,7 +93,12 @@ enum np_call {
   NP_DYNAMIC_DEQUANTIZE = 152,
   NP_PICK = 160,
   NP_MATMUL = 170,
-  NP_TREES = 180
+  NP_TREES = 180,
+  NP_GATHER_ELEMENTS = 190,
+  NP_SCATTER_ELEMENTS = 191,
+  NP_GATHER_TUPLES = 192,
+  NP_SCATTER_TUPLES = 193,
+  NP_TOP_K = 194
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -330,6 +330,31 @@ def test_the_allowance_decides():
     assert ops(fold(shared, max_growth=1195)[0]) == ["Add", "Mul", "Mul"]
 
 
+def test_a_product_of_constants_is_stored_where_its_weight_stays():
+    # DeBERTa multiplies its relative positions by the weight of the keys, as it does the tokens.
+    rng = np.random.default_rng(3)
+    table, weight = (rng.standard_normal(shape, np.float32) for shape in ((96, 64), (64, 64)))
+    proto = parse(
+        "g (float[N, 64] x) => (float[N, 96] y) {"
+        "keys = MatMul(x, weight)  places = MatMul(table, weight)  sums = Add(places, bias)"
+        "turned = Transpose<perm = [1, 0]>(sums)  y = MatMul(keys, turned) }",
+        initializers={"table": table, "weight": weight, "bias": np.ones(64, np.float32)},
+    )
+    after, _, _ = fold(proto)
+    assert ops(after) == ["MatMul", "MatMul"]
+    x = rng.standard_normal((3, 64), np.float32)
+    check_onnxruntime(proto, after, {"x": x})
+
+
+def test_a_product_larger_than_its_operands_is_not_stored():
+    vectors = {"a": np.ones((300, 1), np.float32), "b": np.ones((1, 300), np.float32)}
+    proto = parse(
+        "g (float[300, 300] x) => (float[300, 300] y) { f = MatMul(a, b)  y = Mul(x, f) }",
+        initializers=vectors,
+    )
+    assert ops(fold(proto)[0]) == ["MatMul", "Mul"]
+
+
 def test_a_later_fold_gives_a_large_node_another_chance():
     weight = np.arange(65536, dtype=np.float32).reshape(256, 256)
     proto = parse(

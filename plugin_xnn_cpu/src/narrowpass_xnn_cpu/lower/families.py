@@ -29,6 +29,7 @@ from narrowpass_xnn_cpu.lower import (
     resize,
     rotary,
     rows,
+    scattering,
     shape,
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -71,6 +72,7 @@ FAMILIES = (
     resize,
     rotary,
     rows,
+    scattering,
     shape,
     tables,
     trees,

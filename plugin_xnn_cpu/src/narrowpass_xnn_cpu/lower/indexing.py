@@ -83,7 +83,7 @@ def _rows_of_bytes(value: ir.Value, facts: Facts) -> Quantized | None:
 
 
 def _check_gather(op: Op, facts: Facts) -> str | None:
-    reason = needs(op.required(0), facts, ir.DataType.FLOAT, ir.DataType.INT8) or needs(
+    reason = needs(op.required(0), facts, *ANY) or needs(
         op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
     )
     if reason:

@@ -121,7 +121,8 @@ class Folder:
         if refusal:
             return Left(reads.values, refusal)
         call = make_call(node, reads.inputs, reads.captured, opsets)
-        limit = self._sizes.limit(node.op_type, values.freed_by(reads.values))
+        largest = max((operand.nbytes for operand in reads.inputs if operand), default=0)
+        limit = self._sizes.limit(node.op_type, values.freed_by(reads.values), largest)
         result = self._evaluate(node, call, limit)
         if isinstance(result, Refusal):
             return Left(reads.values, result)

@@ -14,6 +14,9 @@ _REPEATERS = frozenset(
 _REPEATER_SHARE = 8
 """What only repeats values is cheap to compute and dear to store."""
 
+_MULTIPLIERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""What takes as many multiplications for an element as a row has is dear to compute in each run."""
+
 TIME_RULE = "time-rule"
 """The rule of a refusal that a faster evaluation would make void."""
 
@@ -55,10 +58,18 @@ class SizeRule:
         """Take the bytes by which a node's folding may grow the model."""
         self._max_growth = max_growth
 
-    def limit(self, op_type: str, freed: int) -> int:
-        """Give the most bytes that the results may take where folding frees `freed` bytes."""
+    def limit(self, op_type: str, freed: int, largest: int = 0) -> int:
+        """Give the most bytes that the results may take.
+
+        Args:
+            op_type: the operator.
+            freed: the bytes of constants that folding makes unnecessary.
+            largest: the bytes of the largest operand; a product of constants may take as many
+                although its operands stay, such as an embedding times a shared weight.
+        """
         share = _REPEATER_SHARE if op_type in _REPEATERS else 1
-        return freed + self._max_growth // share
+        limit = freed + self._max_growth // share
+        return max(limit, largest) if op_type in _MULTIPLIERS else limit
 
 
 def refuse_early(

@@ -1,0 +1,119 @@
+"""Parameters of operators that gather, scatter and choose by computed indices, for C."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.kernels import MAX_DIMS, dense_strides
+from narrowpass_xnn_cpu.native.library import extension
+
+Shape = tuple[int, ...]
+
+REDUCTIONS = ("none", "add", "mul", "min", "max")
+"""What becomes of an element and its update, in the order of ``NP_SCATTER_*``."""
+
+TYPES = ("float32", "float64", "int32", "int64")
+"""Types that are reduced and ordered, in the order of the types of ``index_kernels.h``."""
+
+
+def along_axis(
+    data: Shape,
+    indices: Shape,
+    axis: int,
+    dtype: np.dtype[Any],
+    index_size: int,
+    reduction: str = "none",
+) -> Any:
+    """Give the parameters of ``NP_GATHER_ELEMENTS`` and ``NP_SCATTER_ELEMENTS``.
+
+    Args:
+        data: its shape.
+        indices: their shape; of a scatter, that of the updates too.
+        axis: that the indices are along, from 0 on.
+        dtype: of the data.
+        index_size: bytes of an index, 4 or 8.
+        reduction: one of `REDUCTIONS`.
+
+    Raises:
+        BackendError: shapes that do not fit each other, or too many axes.
+    """
+    if len(data) != len(indices) or not 1 <= len(data) <= MAX_DIMS:
+        raise BackendError(f"indices {list(indices)} do not fit {list(data)}")
+    pairs = enumerate(zip(data, indices, strict=True))
+    if any(dim != axis and given > size for dim, (size, given) in pairs):
+        raise BackendError(f"indices {list(indices)} do not fit {list(data)} beside axis {axis}")
+    params = extension().ffi.new("struct np_elements_params *")
+    params.rank, params.axis, params.axis_size = len(data), axis, data[axis]
+    params.sizes[0 : len(indices)] = list(indices)
+    params.strides[0 : len(data)] = list(dense_strides(data))
+    _finish(params, math.prod(data), dtype, index_size, reduction)
+    return params
+
+
+def at_tuples(
+    data: Shape,
+    indices: Shape,
+    batched: int,
+    dtype: np.dtype[Any],
+    index_size: int,
+    reduction: str = "none",
+) -> Any:
+    """Give the parameters of ``NP_GATHER_TUPLES`` and ``NP_SCATTER_TUPLES``.
+
+    Args:
+        data: its shape.
+        indices: their shape; the last axis has the indices of a tuple.
+        batched: leading axes that both have.
+        dtype: of the data.
+        index_size: bytes of an index, 4 or 8.
+        reduction: one of `REDUCTIONS`.
+
+    Raises:
+        BackendError: shapes that do not fit each other, or too many axes.
+    """
+    if len(indices) <= batched or data[:batched] != indices[:batched]:
+        raise BackendError(f"indices {list(indices)} do not fit {list(data)}")
+    depth = indices[-1]
+    if batched + depth > len(data) or len(data) > MAX_DIMS:
+        raise BackendError(f"tuples of {depth} indices do not fit {list(data)}")
+    strides = [stride * dtype.itemsize for stride in dense_strides(data)]
+    params = extension().ffi.new("struct np_tuples_params *")
+    params.batches, params.tuples = math.prod(data[:batched]), math.prod(indices[batched:-1])
+    params.depth, params.row = depth, math.prod(data[batched + depth :])
+    params.sizes[0:depth] = list(data[batched : batched + depth])
+    params.strides[0:depth] = strides[batched : batched + depth]
+    params.batch_stride = math.prod(data[batched:]) * dtype.itemsize
+    _finish(params, math.prod(data), dtype, index_size, reduction)
+    return params
+
+
+def _finish(params: Any, count: int, dtype: np.dtype[Any], index_size: int, reduction: str) -> None:
+    if dtype.itemsize not in (1, 2, 4, 8) or index_size not in (4, 8):
+        raise BackendError(f"a kernel takes no {dtype.name} at indices of {index_size} bytes")
+    params.data_bytes, params.element_size = count * dtype.itemsize, dtype.itemsize
+    params.index_size, params.reduction = index_size, REDUCTIONS.index(reduction)
+    params.type = TYPES.index(dtype.name) if reduction != "none" else 0
+
+
+def top_k(shape: Shape, axis: int, count: int, dtype: np.dtype[Any], *, largest: bool) -> Any:
+    """Give the parameters of ``NP_TOP_K``.
+
+    Args:
+        shape: of what is chosen from.
+        axis: that it is chosen along, from 0 on.
+        count: how many elements.
+        dtype: one of `TYPES`.
+        largest: the largest elements, else the smallest.
+
+    Raises:
+        BackendError: more elements than there are.
+    """
+    if not 0 <= count <= shape[axis]:
+        raise BackendError(f"{count} elements of {shape[axis]} are wanted along axis {axis}")
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    fields = outer, shape[axis], inner, count, int(largest), TYPES.index(dtype.name)
+    return extension().ffi.new("struct np_top_k_params *", fields)
