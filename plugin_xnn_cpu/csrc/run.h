@@ -70,7 +70,8 @@ np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp,
     np_convert, np_gather_s8, np_rotary, np_gate, np_scatter_rows, np_quantize, np_dequantize,
     np_table, np_observe, np_few_rows, np_int8_rows, np_pool, np_extremes,
     np_dynamic_quantize, np_dynamic_dequantize, np_math, np_typed_binary, np_typed_unary, np_cast,
-    np_typed_reduction, np_rows, np_group_norm, np_lrn, np_affine, np_pick;
+    np_typed_reduction, np_rows, np_group_norm, np_lrn, np_affine, np_pick,
+    np_quantize16, np_dequantize16, np_fake_quantize;
 
 /* These need scratch memory too. */
 typedef int np_scratch_kernel(const void *params, const void *const *inputs, void *out,

@@ -6,6 +6,7 @@
 #define NARROWPASS_TAPE_H
 
 #include "elem_kernels.h"
+#include "int16_kernels.h"
 #include "kernels.h"
 #include "pick_kernels.h"
 #include "workers.h"
@@ -92,7 +93,11 @@ enum np_call {
   NP_DYNAMIC_DEQUANTIZE = 152,
   NP_PICK = 160,
   NP_MATMUL = 170,
-  NP_TREES = 180
+  NP_TREES = 180,
+
+  NP_QUANTIZE16 = 200,
+  NP_DEQUANTIZE16 = 201,
+  NP_FAKE_QUANTIZE = 202
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -72,6 +72,26 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
     return result
 
 
+def integer_matmul(
+    a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
+) -> Array:
+    """Give MatMulInteger, as int32; sums of products of bytes are exact in float64.
+
+    A zero point of several numbers has one for each row of `a`, or column of `b`.
+    """
+
+    def numbers(x: Array, zero: Array | None, axis: int) -> Array:
+        wide = x.astype(np.float64)
+        if zero is None:
+            return wide
+        if zero.ndim == 1 and zero.size > 1 and x.ndim > 1:
+            zero = np.expand_dims(zero, axis)
+        return wide - zero.astype(np.float64)
+
+    made = np.matmul(numbers(a, a_zero, -1), numbers(b, b_zero, 0))
+    return made.astype(np.int64).astype(np.int32)
+
+
 def _along(parameter: Array, x: Array, axis: int) -> Array:
     """Give a parameter so that it broadcasts: one number, or one for each channel."""
     if parameter.size == 1:

@@ -33,7 +33,7 @@ from narrowpass_xnn_cpu.lower import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.int8 import conversion, integers, tables
+from narrowpass_xnn_cpu.lower.int8 import computed_integers, conversion, integers, sixteen, tables
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.int8 import product as int8_product
@@ -49,6 +49,7 @@ FAMILIES = (
     cache,
     cast,
     comparison,
+    computed_integers,
     conversion,
     convolution,
     elementwise,
@@ -72,6 +73,7 @@ FAMILIES = (
     rotary,
     rows,
     shape,
+    sixteen,
     tables,
     trees,
 )

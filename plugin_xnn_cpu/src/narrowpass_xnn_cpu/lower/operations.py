@@ -17,6 +17,7 @@ from narrowpass_xnn_cpu.lower.fusing import (
     take_scale,
 )
 from narrowpass_xnn_cpu.lower.gates import with_factors
+from narrowpass_xnn_cpu.lower.int8 import sixteen
 from narrowpass_xnn_cpu.lower.int8.matching import Bytes
 from narrowpass_xnn_cpu.lower.liveness import without_superseded
 from narrowpass_xnn_cpu.lower.matching import (
@@ -228,6 +229,7 @@ def _cast(node: ir.Node, facts: Facts, version: int) -> Group | None:
 
 _ANCHORS: dict[str, Match] = {
     "Cast": _cast,
+    "DequantizeLinear": sixteen.match,
     "Erf": _gelu,
     "Tanh": _tanh_gelu,
     "HardSigmoid": _hard_swish,
