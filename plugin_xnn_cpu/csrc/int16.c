@@ -57,6 +57,54 @@ NP_FOR_EACH_ISA(void, fake,
                 (const struct np_int16_params *params, const float *in, float *out, size_t count),
                 (params, in, out, count))
 
+/* A channel for each element, as where channels are the last axis. */
+NP_INLINE void fake_row_body(const float *scales, const float *lows, const float *highs,
+                             const float *in, float *out, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    float x = rintf(in[i] / scales[i]);
+    x = x > lows[i] ? x : lows[i];
+    x = x < highs[i] ? x : highs[i];
+    out[i] = (x + 0.0f) * scales[i];
+  }
+}
+NP_FOR_EACH_ISA(void, fake_row,
+                (const float *scales, const float *lows, const float *highs, const float *in,
+                 float *out, size_t count),
+                (scales, lows, highs, in, out, count))
+
+typedef struct {
+  const struct np_fake_channels_params *params;
+  const float *in;
+  float *out;
+} channels_job;
+
+static void channels_tile(void *context, size_t start, size_t count) {
+  const channels_job *task = context;
+  const struct np_fake_channels_params *p = task->params;
+  const float *in = task->in + start;
+  float *out = task->out + start;
+  for (size_t done = 0; done < count;) {
+    const size_t at = start + done, channel = at / p->inner % p->channels;
+    const size_t rest = p->inner == 1 ? p->channels - channel : p->inner - at % p->inner;
+    const size_t some = rest < count - done ? rest : count - done;
+    if (p->inner == 1) {
+      fake_row(p->scales + channel, p->lows + channel, p->highs + channel, in + done, out + done, some);
+    } else {
+      const struct np_int16_params one = {
+          .scale = p->scales[channel], .low = p->lows[channel], .high = p->highs[channel]};
+      fake(&one, in + done, out + done, some);
+    }
+    done += some;
+  }
+}
+
+int np_fake_channels(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  channels_job task = {params, inputs[0], out};
+  np_workers *const used = task.params->count * sizeof(float) < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, channels_tile, &task, task.params->count, TILE, 0);
+  return 0;
+}
+
 static void quantize_tile(void *context, size_t start, size_t count) {
   const job *task = context;
   quantize(task->params, (const float *)task->in + start, (uint16_t *)task->out + start, count);

@@ -1,4 +1,4 @@
-/* Parameters of conversions between float32 and integers of 16 bits. Read by cffi too: no directives
+/* Parameters of conversions between float32 and integers of 16 bits, and of rounding by channels. Read by cffi too: no directives
  * but simple constants. */
 #ifndef NARROWPASS_INT16_KERNELS_H
 #define NARROWPASS_INT16_KERNELS_H
@@ -18,6 +18,17 @@ struct np_int16_params {
   float high;
   int32_t zero_point;
   int32_t is_signed; /* int16; otherwise uint16 */
+};
+
+/* float out[i] = min(max(rint(x[i] / scale), low), high) * scale, where all three are those of the
+ * channel (i / inner) % channels. NaN becomes `low`. */
+struct np_fake_channels_params {
+  size_t count;
+  size_t channels;
+  size_t inner;
+  const float *scales;
+  const float *lows;
+  const float *highs;
 };
 
 #endif

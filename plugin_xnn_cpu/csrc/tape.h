@@ -97,7 +97,8 @@ enum np_call {
 
   NP_QUANTIZE16 = 200,
   NP_DEQUANTIZE16 = 201,
-  NP_FAKE_QUANTIZE = 202
+  NP_FAKE_QUANTIZE = 202,
+  NP_FAKE_CHANNELS = 203
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

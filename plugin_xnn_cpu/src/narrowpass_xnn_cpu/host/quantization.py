@@ -96,7 +96,8 @@ def _along(parameter: Array, x: Array, axis: int) -> Array:
     """Give a parameter so that it broadcasts: one number, or one for each channel."""
     if parameter.size == 1:
         return parameter.reshape(())
-    if parameter.ndim != 1 or parameter.size != x.shape[axis]:
+    # Some tools write one for each channel with axes of size 1 behind.
+    if parameter.size != max(parameter.shape) or parameter.size != x.shape[axis]:
         raise ValueError(f"{parameter.size} parameters do not fit axis {axis} of {list(x.shape)}")
     dims = [1] * x.ndim
     dims[axis] = parameter.size

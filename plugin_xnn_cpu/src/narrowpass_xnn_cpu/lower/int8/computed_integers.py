@@ -1,8 +1,8 @@
 """MatMulInteger of two computed operands, as attention that is quantized at run time has it.
 
 Both are bytes without their zero points, which float32 has exactly: their matmul is one of floats.
-Accumulators of up to `EXACT_TERMS` terms are exact too. Those of more are rounded as accumulators of
-float32 are, where a Cast makes float32 of them anyway.
+Accumulators of up to `EXACT_TERMS` terms are exact too. Those of more are rounded as floats
+are, where a Cast makes float32 of them anyway.
 """
 
 from __future__ import annotations
