@@ -86,3 +86,29 @@ def test_weights_whose_scales_have_axes_behind_their_channels():
     with compile_model(model([node], {"w8": weight, "s": scale, "z": zero})) as program:
         got = program.run({"x": x})["y"]
     assert np.abs(got - right).max() <= 1e-5 * np.abs(right).max()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_last_block_of_a_matrix_may_be_shorter(axis):
+    """As onnxruntime's 4-bit quantizer writes matrices whose depth is no whole number of blocks."""
+    weight = RNG.integers(-8, 8, (40, 24)).astype(np.int8)
+    count = -(-weight.shape[axis] // 16)
+    scale = RNG.uniform(0.01, 0.1, (count, 24) if axis == 0 else (40, count)).astype(np.float32)
+    real = weight * np.repeat(scale, 16, axis).take(np.arange(weight.shape[axis]), axis)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w8", "s"], ["w"], axis=axis, block_size=16),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 40])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 24])],
+        [numpy_helper.from_array(weight, "w8"), numpy_helper.from_array(scale, "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = RNG.standard_normal((3, 40)).astype(np.float32)
+    with compile_model(model) as program:
+        got = program.run({"x": x})["y"]
+    right = x.astype(np.float64) @ real.astype(np.float64)
+    assert np.abs(got - right).max() <= 1e-5 * np.abs(right).max()

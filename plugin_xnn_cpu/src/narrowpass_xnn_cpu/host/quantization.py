@@ -55,11 +55,12 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
         block: how many numbers share a scale; 0 where there are no blocks.
     """
     if block:
-        blocks = x.shape[axis] // block
-        if block * blocks != x.shape[axis] or scale.shape[axis] != blocks:
+        size = x.shape[axis]
+        if scale.shape[axis] != -(-size // block):  # the last block may be shorter
             raise ValueError(f"blocks of {block} do not fit {list(x.shape)}, {list(scale.shape)}")
-        scale = np.repeat(scale, block, axis)
-        zero = None if zero is None else np.repeat(zero, block, axis)
+        places = np.arange(size) // block
+        scale = np.take(scale, places, axis)
+        zero = None if zero is None else np.take(zero, places, axis)
     else:
         scale = _along(scale, x, axis)
         zero = None if zero is None else _along(zero, x, axis)
