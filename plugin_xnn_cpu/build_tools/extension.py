@@ -13,7 +13,7 @@ HEADERS = ("isa.h", "xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "f
 HEADERS += ("fp32_depthwise_kernels.h", "fp32_separable_kernels.h", "bf16_kernels.h")
 HEADERS += ("dynamic_kernels.h", "elem_kernels.h", "recurrent_kernels.h", "tree_kernels.h")
 HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "widened_kernels.h")
-HEADERS += ("index_kernels.h", "matmul_kernels.h", "pick_kernels.h")
+HEADERS += ("index_kernels.h", "int16_kernels.h", "matmul_kernels.h", "pick_kernels.h")
 HEADERS += ("workers.h", "weights.h", "tape.h", "loop.h")
 
 PYTHON = 'extern "Python" int np_let_signals_in(void *context);'

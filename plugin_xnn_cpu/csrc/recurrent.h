@@ -18,10 +18,12 @@ typedef struct {
   uint8_t *rows;    /* quantized states, of each direction and part */
 } np_recurrent_job;
 
-/* States [batch, hidden in fours] of a direction as bytes with an offset of 128, and their scales. */
+/* States [batch, hidden in fours] of a direction as bytes with an offset of 128, their scales, and
+ * what each sequence's bytes without that offset add up to. */
 typedef struct {
   uint8_t *bytes;
   float *scales;
+  int32_t *sums;
 } np_recurrent_rows;
 
 /* Compute blocks of units from `first` to `last` of a direction in one step. Of NP_RECURRENT_GRU,
@@ -43,7 +45,7 @@ NP_INLINE size_t np_recurrent_extras(const struct np_recurrent_params *p) {
 
 /* Bytes that a part needs for quantized states, in whole floats. */
 NP_INLINE size_t np_recurrent_row_bytes(size_t batch, size_t hidden) {
-  return batch * ((hidden + 3) / 4 * 4 + sizeof(float));
+  return batch * ((hidden + 3) / 4 * 4 + sizeof(float) + sizeof(int32_t));
 }
 
 NP_INLINE np_recurrent_rows np_recurrent_rows_of(const np_recurrent_job *job, size_t direction,
@@ -51,7 +53,9 @@ NP_INLINE np_recurrent_rows np_recurrent_rows_of(const np_recurrent_job *job, si
   const struct np_recurrent_params *p = job->params;
   const size_t parts = p->parts == 0 ? 1 : p->parts;
   uint8_t *at = job->rows + (direction * parts + number) * np_recurrent_row_bytes(p->batch, p->hidden);
-  return (np_recurrent_rows){at + p->batch * sizeof(float), (float *)at};
+  float *scales = (float *)at;
+  int32_t *sums = (int32_t *)(scales + p->batch);
+  return (np_recurrent_rows){(uint8_t *)(sums + p->batch), scales, sums};
 }
 
 /* Packed bytes of a direction whose weights are int8. */

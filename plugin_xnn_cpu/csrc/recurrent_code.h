@@ -150,8 +150,8 @@ TARGET NP_INLINE void multiply(const float *panel, const float *const *h, size_t
 /* The same of rows of bytes, with an offset of 128, whose scales differ. */
 TARGET NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t *panel, size_t hidden,
                                      size_t first, const float *scales, const int32_t *offsets,
-                                     size_t padded, vec sums[ROWS][4], const int rows,
-                                     const int gates) {
+                                     const int32_t *zeros, size_t padded, vec sums[ROWS][4],
+                                     const int rows, const int gates) {
   const size_t fours = (hidden + 3) / 4;
   const uint8_t *x[ROWS];
   __m512i all[ROWS][4];
@@ -168,6 +168,15 @@ TARGET NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t
         int32_t four;
         memcpy(&four, x[r] + 4 * k, sizeof four);
         all[r][g] = _mm512_dpbusd_epi32(all[r][g], _mm512_set1_epi32(four), w);
+      }
+    }
+  }
+  if (zeros != NULL) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      const __m512i sum = _mm512_set1_epi32(from->sums[first + (size_t)r]);
+      UNROLL for (int g = 0; g < gates; g++) {
+        const __m512i zero = _mm512_loadu_si512(zeros + (size_t)g * padded);
+        all[r][g] = _mm512_sub_epi32(all[r][g], _mm512_mullo_epi32(zero, sum));
       }
     }
   }
@@ -202,13 +211,16 @@ TARGET static void quantize(const np_recurrent_job *job, const float *states, co
     const int usable = most > 1e-30f && wrong == 0;
     const float factor = usable ? 127 / most : 0;
     uint8_t *bytes = to->bytes + b * width;
+    __m512i sum = _mm512_setzero_si512();
     for (size_t k = 0; k < width; k += LANES) {
       vec x = splat(0);
       if (usable && k < p->hidden) x = load(h + k, p->hidden - k) * factor;
       const __m512i whole = _mm512_cvtps_epi32((__m512)x);
       const __m128i made = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
       memcpy(bytes + k, &made, width - k < LANES ? width - k : LANES);
+      sum = _mm512_add_epi32(sum, whole);
     }
+    to->sums[b] = _mm512_reduce_add_epi32(sum);
   }
 }
 #endif
@@ -230,6 +242,7 @@ typedef struct {
   const np_recurrent_rows *bytes;
   const float *scales;    /* of the first gate and unit: [gates][padded] */
   const int32_t *offsets; /* the same */
+  const int32_t *zeros;   /* the same; NULL for none */
 #endif
 } place;
 
@@ -315,8 +328,8 @@ TARGET NP_INLINE void tile(const place *at, const void *panel, const float *cons
   }
 #ifdef BYTES
   (void)h;
-  multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, job->padded, sums,
-                 rows, gates);
+  multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, at->zeros,
+                 job->padded, sums, rows, gates);
 #else
   multiply(panel, h, p->hidden, sums, rows, gates);
 #endif
@@ -354,6 +367,7 @@ TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size
   const int32_t *offsets = (const int32_t *)(scales + gates * padded);
   const float *extras = scales + 2 * gates * padded;
   const size_t before = phase == 0 ? 0 : 2 * padded; /* of gates in the first phase */
+  const int32_t *zeros = p->zeros == NULL ? NULL : p->zeros + direction * gates * padded + before;
   const np_recurrent_rows bytes = np_recurrent_rows_of(job, direction, number);
 #else
   (void)number;
@@ -385,6 +399,7 @@ TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size
         .bytes = &bytes,
         .scales = scales + before + block * LANES,
         .offsets = offsets + before + block * LANES,
+        .zeros = zeros == NULL ? NULL : zeros + block * LANES,
 #endif
     };
     const void *panel = panels + block * LANES * width * side;

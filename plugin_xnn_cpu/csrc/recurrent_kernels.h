@@ -69,6 +69,8 @@ struct np_recurrent_params {
   int32_t target; /* NP_TARGET_* */
   int32_t quantized; /* np_recurrent_pack_bytes wrote `packed`: states are quantized in each step, from
                         -max to max in 254 steps; where one is not finite, all that follows is NaN */
+  const int32_t *zeros; /* zero points of quantized weights, [directions][gates][units in whole
+                           vectors]; NULL where all are 0 */
 };
 
 /* Whether this processor has the kernel for weights of int8. */

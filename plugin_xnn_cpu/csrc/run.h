@@ -71,7 +71,8 @@ np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp,
     np_table, np_observe, np_few_rows, np_int8_rows, np_pool, np_extremes,
     np_dynamic_quantize, np_dynamic_dequantize, np_math, np_typed_binary, np_typed_unary, np_cast,
     np_typed_reduction, np_rows, np_group_norm, np_lrn, np_affine, np_pick, np_gather_elements,
-    np_scatter_elements, np_gather_tuples, np_scatter_tuples, np_top_k;
+    np_scatter_elements, np_gather_tuples, np_scatter_tuples, np_top_k,
+    np_quantize16, np_dequantize16, np_fake_quantize, np_fake_channels;
 
 /* These need scratch memory too. */
 typedef int np_scratch_kernel(const void *params, const void *const *inputs, void *out,

@@ -198,6 +198,14 @@ static int run_kernel(const np_step *step, void *const *buffers, void *workspace
       return np_group_norm(step->params, inputs, out, workers);
     case NP_AFFINE:
       return np_affine(step->params, inputs, out, workers);
+    case NP_QUANTIZE16:
+      return np_quantize16(step->params, inputs, out, workers);
+    case NP_DEQUANTIZE16:
+      return np_dequantize16(step->params, inputs, out, workers);
+    case NP_FAKE_CHANNELS:
+      return np_fake_channels(step->params, inputs, out, workers);
+    case NP_FAKE_QUANTIZE:
+      return np_fake_quantize(step->params, inputs, out, workers);
     case NP_LRN:
       return np_lrn(step->params, inputs, out, workers);
     case NP_PICK:

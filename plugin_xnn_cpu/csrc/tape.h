@@ -7,6 +7,7 @@
 
 #include "elem_kernels.h"
 #include "index_kernels.h"
+#include "int16_kernels.h"
 #include "kernels.h"
 #include "pick_kernels.h"
 #include "workers.h"
@@ -98,7 +99,11 @@ enum np_call {
   NP_SCATTER_ELEMENTS = 191,
   NP_GATHER_TUPLES = 192,
   NP_SCATTER_TUPLES = 193,
-  NP_TOP_K = 194
+  NP_TOP_K = 194,
+  NP_QUANTIZE16 = 200,
+  NP_DEQUANTIZE16 = 201,
+  NP_FAKE_QUANTIZE = 202,
+  NP_FAKE_CHANNELS = 203
 };
 
 /* Statuses of ours, beside those of XNNPACK. */

@@ -198,3 +198,52 @@ def test_weights_that_are_found_packed_give_the_same_bits(tmp_path):
     for name, array in alone.items():
         np.testing.assert_array_equal(found[0][name], array)
         np.testing.assert_array_equal(found[1][name], array)
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+@pytest.mark.parametrize("channels", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_zero_points_of_dynamic_quantize_lstm_are_taken_away(unsigned, channels, both):
+    """Each direction has scales and zero points of its own; the oracle computes with numbers."""
+    rng = np.random.default_rng(9)
+    directions, hidden, size = 1 + both, 21, 10
+    rows = 4 * hidden
+    shape = (directions, rows) if channels else (directions,)
+    kind = np.uint8 if unsigned else np.int8
+    middle = 128 if unsigned else 0
+    stored, real = {}, {}
+    for name, columns in (("w", size), ("r", hidden)):
+        whole = rng.integers(middle - 127, middle + 127, (directions, columns, rows)).astype(kind)
+        scale = (rng.uniform(0.5, 2, shape) / (100 * np.sqrt(columns))).astype(np.float32)
+        zero = rng.integers(middle - 60, middle + 60, shape).astype(kind)
+        stored |= {name: whole, f"{name}_scale": scale, f"{name}_zero": zero}
+        away = whole.astype(np.int32) - zero.reshape(directions, 1, -1).astype(np.int32)
+        numbers = away.astype(np.float32) * scale.reshape(directions, 1, -1)
+        real[name] = np.ascontiguousarray(numbers.transpose(0, 2, 1))
+    bias = (0.1 * rng.standard_normal((directions, 2 * rows))).astype(np.float32)
+    named = {"hidden_size": hidden, "direction": "bidirectional" if both else "forward"}
+    zeros = ["w_scale", "w_zero", "r_scale", "r_zero"]
+    quantized = helper.make_node(
+        "DynamicQuantizeLSTM",
+        ["x", "w", "r", "b", "", "", "", "", *zeros],
+        ["y"],
+        domain="com.microsoft",
+        **named,
+    )
+
+    def model(node, constants):
+        graph = helper.make_graph(
+            [node],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", "N", size])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(a, name) for name, a in {**constants, "b": bias}.items()],
+        )
+        domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=domains, ir_version=8)
+
+    plain = model(helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], **named), real)
+    given = {"x": rng.standard_normal((7, 3, size)).astype(np.float32)}
+    with compile_model(model(quantized, stored)) as program:
+        assert ("recurrence int8" in kernel_of(program)) == has_kernel()
+        check(program, plain, given, tolerance=0.03)

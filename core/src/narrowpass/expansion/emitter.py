@@ -131,6 +131,10 @@ class Emitter:
         self.new[key] = made
         return made
 
+    def copy(self, value: ir.Value) -> ir.Value:
+        """Write an Identity that is nobody else's, for a value that needs a name of its own."""
+        return self._write("", "Identity", [value], 1, {}, OPSET)[0]
+
     def op_of(
         self, domain: str, op_type: str, *inputs: ir.Value | None, **attributes: Any
     ) -> ir.Value:

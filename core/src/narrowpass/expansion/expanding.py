@@ -142,7 +142,10 @@ def _put(
             continue
         new = value
         if value not in made or value in taken:
-            new = emitter.op("Identity", value)
+            if not old.is_graph_output():
+                old.replace_all_uses_with(value)  # it bears another name, and has a type
+                continue
+            new = emitter.copy(value)
         taken.add(new)
         new.name, old_name = old.name, old.name
         old.name = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.classify import ACTIVATIONS
 from narrowpass.constants import constant_tensor
 from narrowpass.expansion.emitter import Emitter, Unsupported
 
@@ -25,23 +26,31 @@ _ATTRIBUTES = (
 
 
 def dynamic_lstm(e: Emitter) -> Sequence[ir.Value]:
-    """Write DynamicQuantizeLSTM: an LSTM with the numbers that the weights stand for.
+    """Write DynamicQuantizeLSTM: an LSTM whose weights are DequantizeLinear of integers.
 
-    Activations are not quantized: results are nearer to those of the float model, by what the
-    operator's own rounding of them to 8 bits does.
+    The node bears the metadata `ACTIVATIONS`: a backend may quantize rows and states when it runs,
+    as the operator does. Elsewhere they stay floats: results are nearer to those of the float
+    model.
 
     Raises:
         Unsupported: weights, their scales or zero points are computed, or do not fit each other.
     """
     inputs = [e.input(index) for index in range(_INPUTS)]
-    inputs[1] = _numbers(e, 1, "W", 8)
-    inputs[2] = _numbers(e, 2, "R", 10)
+    inputs[1] = _weights(e, 1, "W", 8)
+    inputs[2] = _weights(e, 2, "R", 10)
     named = {name: e.get(name, None) for name in _ATTRIBUTES}
-    return e.ops("LSTM", *inputs, outputs=3, **named)
+    results = e.ops("LSTM", *inputs, outputs=3, **named)
+    made = results[0].producer()
+    if made is not None:
+        made.metadata_props[ACTIVATIONS] = "dynamic"
+    return results
 
 
-def _numbers(e: Emitter, index: int, name: str, scale_at: int) -> ir.Value:
-    """Give a weight [directions, inputs, gates] as float32 [directions, gates, inputs]."""
+def _weights(e: Emitter, index: int, name: str, scale_at: int) -> ir.Value:
+    """Give a weight [directions, inputs, gates] as [directions, gates, inputs], dequantized.
+
+    The integers are a matrix of the rows of all directions, each with a scale.
+    """
     given = e.required(index, name), e.required(scale_at, f"{name}_scale")
     zero = e.required(scale_at + 1, f"{name}_zero_point")
     tensors = [
@@ -55,13 +64,17 @@ def _numbers(e: Emitter, index: int, name: str, scale_at: int) -> ir.Value:
         raise Unsupported(f"its {name} is {list(dims)}, with {scale.size} scales")
     if zeros.size != scale.size:
         raise Unsupported(f"its {name} has {scale.size} scales and {zeros.size} zero points")
+    directions, columns, rows = dims
+    shape = directions * rows, columns
 
-    def numbers() -> ir.TensorProtocol:
-        factors = scale.numpy().astype(np.float32).reshape(dims[0], 1, -1)
-        away = zeros.numpy().astype(np.int32).reshape(dims[0], 1, -1)
-        real = (weight.numpy().astype(np.int32) - away).astype(np.float32) * factors
-        return ir.tensor(np.ascontiguousarray(real.transpose(0, 2, 1)))
+    def integers() -> ir.TensorProtocol:
+        return ir.tensor(np.ascontiguousarray(weight.numpy().transpose(0, 2, 1)).reshape(shape))
 
-    shape = ir.Shape([dims[0], dims[2], dims[1]])
-    lazy = ir.LazyTensor(numbers, dtype=ir.DataType.FLOAT, shape=shape, cache=True)
-    return e.weight(name, lazy)
+    lazy = ir.LazyTensor(integers, dtype=weight.dtype, shape=ir.Shape(shape), cache=True)
+    each = shape[0] // scale.size
+    factors = e.weight(f"{name}_scale", ir.tensor(np.repeat(scale.numpy().reshape(-1), each)))
+    away = None
+    if zeros.numpy().any():
+        away = e.weight(f"{name}_zero", ir.tensor(np.repeat(zeros.numpy().reshape(-1), each)))
+    matrix = e.op("DequantizeLinear", e.weight(name, lazy), factors, away, axis=0)
+    return e.reshape(matrix, directions, rows, columns)

@@ -377,6 +377,11 @@ def _dequantize(op: Op) -> Kernel:
     return quantization.make(op)
 
 
+@_kernel("MatMulInteger", since=10, dtypes={ir.DataType.INT8, ir.DataType.UINT8})
+def _integer_matmul(op: Op) -> Kernel:
+    return quantization.integer_matmul
+
+
 @_kernel("Trilu", since=14, dtypes=_ALL | _WIDENED)
 def _trilu(op: Op) -> Kernel:
     function = np.triu if op.get("upper", 1) else np.tril

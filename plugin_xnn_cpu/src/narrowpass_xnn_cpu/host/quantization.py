@@ -55,11 +55,12 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
         block: how many numbers share a scale; 0 where there are no blocks.
     """
     if block:
-        blocks = x.shape[axis] // block
-        if block * blocks != x.shape[axis] or scale.shape[axis] != blocks:
+        size = x.shape[axis]
+        if scale.shape[axis] != -(-size // block):  # the last block may be shorter
             raise ValueError(f"blocks of {block} do not fit {list(x.shape)}, {list(scale.shape)}")
-        scale = np.repeat(scale, block, axis)
-        zero = None if zero is None else np.repeat(zero, block, axis)
+        places = np.arange(size) // block
+        scale = np.take(scale, places, axis)
+        zero = None if zero is None else np.take(zero, places, axis)
     else:
         scale = _along(scale, x, axis)
         zero = None if zero is None else _along(zero, x, axis)
@@ -72,11 +73,32 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
     return result
 
 
+def integer_matmul(
+    a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
+) -> Array:
+    """Give MatMulInteger, as int32; sums of products of bytes are exact in float64.
+
+    A zero point of several numbers has one for each row of `a`, or column of `b`.
+    """
+
+    def numbers(x: Array, zero: Array | None, axis: int) -> Array:
+        wide = x.astype(np.float64)
+        if zero is None:
+            return wide
+        if zero.ndim == 1 and zero.size > 1 and x.ndim > 1:
+            zero = np.expand_dims(zero, axis)
+        return wide - zero.astype(np.float64)
+
+    made = np.matmul(numbers(a, a_zero, -1), numbers(b, b_zero, 0))
+    return made.astype(np.int64).astype(np.int32)
+
+
 def _along(parameter: Array, x: Array, axis: int) -> Array:
     """Give a parameter so that it broadcasts: one number, or one for each channel."""
     if parameter.size == 1:
         return parameter.reshape(())
-    if parameter.ndim != 1 or parameter.size != x.shape[axis]:
+    # Some tools write one for each channel with axes of size 1 behind.
+    if parameter.size != max(parameter.shape) or parameter.size != x.shape[axis]:
         raise ValueError(f"{parameter.size} parameters do not fit axis {axis} of {list(x.shape)}")
     dims = [1] * x.ndim
     dims[axis] = parameter.size

@@ -199,6 +199,9 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     axis = node.attributes.get_int("axis", 1)
     x, scale, *zeros = (facts.stored(item) for item in node.inputs if item is not None)
     zero = zeros[0] if zeros else None
+    if not block:
+        scale = scale.reshape(scale.size)
+        zero = None if zero is None else zero.reshape(zero.size)
 
     def elements(array: Array) -> Array:
         zeros = None if zero is None else zero.array()

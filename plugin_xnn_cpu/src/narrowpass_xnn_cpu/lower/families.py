@@ -34,7 +34,14 @@ from narrowpass_xnn_cpu.lower import (
 )
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.int8 import conversion, integers, tables
+from narrowpass_xnn_cpu.lower.int8 import (
+    channels,
+    computed_integers,
+    conversion,
+    integers,
+    sixteen,
+    tables,
+)
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.int8 import product as int8_product
@@ -49,7 +56,9 @@ FAMILIES = (
     attention,
     cache,
     cast,
+    channels,
     comparison,
+    computed_integers,
     conversion,
     convolution,
     elementwise,
@@ -74,6 +83,7 @@ FAMILIES = (
     rows,
     scattering,
     shape,
+    sixteen,
     tables,
     trees,
 )

@@ -17,6 +17,7 @@ from narrowpass_xnn_cpu.lower.fusing import (
     take_scale,
 )
 from narrowpass_xnn_cpu.lower.gates import with_factors
+from narrowpass_xnn_cpu.lower.int8 import channels, sixteen
 from narrowpass_xnn_cpu.lower.int8.matching import Bytes
 from narrowpass_xnn_cpu.lower.liveness import without_superseded
 from narrowpass_xnn_cpu.lower.matching import (
@@ -226,8 +227,13 @@ def _cast(node: ir.Node, facts: Facts, version: int) -> Group | None:
     return _scaled_rows(node, facts, version) or integers.match(node, facts, version)
 
 
+def _rounded(node: ir.Node, facts: Facts, version: int) -> Group | None:
+    return sixteen.match(node, facts, version) or channels.match(node, facts)
+
+
 _ANCHORS: dict[str, Match] = {
     "Cast": _cast,
+    "DequantizeLinear": _rounded,
     "Erf": _gelu,
     "Tanh": _tanh_gelu,
     "HardSigmoid": _hard_swish,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Array, Facts
 from narrowpass_xnn_cpu.lower.linear import Linear, rows_for
+from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
@@ -25,8 +27,9 @@ from narrowpass_xnn_cpu.native.operators.recurrent import (
     Recurrence,
     identity_of_zeros,
 )
+from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 _USUAL = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
@@ -291,23 +294,39 @@ def _extra(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Wei
     return facts.weight(value).reshape(directions, 3, hidden)
 
 
+def _integers(value: ir.Value, facts: Facts, directions: int) -> Quantized | None:
+    """Give what weights [directions, rows, columns] are stored as, as a matrix of all rows.
+
+    Where each direction has scales of its own, a file has such a matrix, and a Reshape of it.
+    """
+    weight = facts.stored(value)
+    _, rows, columns = weight.shape
+    source = producer(value, "Reshape")
+    given = None if source is None else source.inputs[0]
+    if weight.quantized is None and given is not None and facts.is_constant(given):
+        weight = facts.stored(given)
+    return weight.reshape(directions * rows, columns).quantized
+
+
 def _recurrence(op: Op, builder: Builder, cell: Cell, extra: Weight | None) -> Recurrence:
     """Give what computes the steps: with bytes where rows are to be quantized and can be."""
-    weights = builder.facts.stored(op.required(2))
-    stored = weights.quantized if op.activations == "dynamic" else None
-    if stored is not None and stored.zero is None and stored.integers.dtype == np.int8:
-        directions, rows = weights.shape[:2]
-        count = stored.scale.size
-        if count == 1 or (stored.axis == 1 and count == rows):
-            scales = stored.scale.then(
-                f"rows of gates {directions} {rows}",
-                lambda array: np.broadcast_to(array.reshape(1, -1), (directions, rows)),
-                (directions, rows),
-            )
-            try:
-                return Recurrence(cell, stored.integers, extra, builder.session, scales)
-            except UnfitError:  # this processor has no kernel for it
-                pass
+    value = op.required(2)
+    weights = builder.facts.stored(value)
+    directions, rows, _ = weights.shape
+    stored = _integers(value, builder.facts, directions) if op.activations == "dynamic" else None
+    if stored is not None and stored.integers.dtype == np.int8 and stored.axis == 0:
+        sizes = directions, rows
+        scales = stored.scale.then(
+            f"rows of gates {directions} {rows}",
+            lambda array: np.broadcast_to(array.reshape(-1), (directions * rows,)).reshape(sizes),
+            sizes,
+        )
+        try:
+            zeros = zero_points(stored, directions * rows)
+            integers = stored.integers.reshape(*weights.shape)
+            return Recurrence(cell, integers, extra, builder.session, scales, zeros)
+        except UnfitError:  # this processor has no kernel for it
+            pass
     return Recurrence(cell, weights.cast(np.dtype(np.float32)), extra, builder.session)
 
 
@@ -320,7 +339,9 @@ def _recurrent(op: Op, builder: Builder) -> None:
     hidden = facts.stored(op.required(2)).shape[-1]
     kernel = facts.stored(op.required(1))
     size = kernel.shape[-1]
-    kernel = kernel.reshape(directions * GATES[cell.kind] * hidden, size).transpose(1, 0)
+    kernel = kernel.reshape(directions * GATES[cell.kind] * hidden, size)
+    kernel = dataclasses.replace(kernel, quantized=_integers(op.required(1), facts, directions))
+    kernel = kernel.transpose(1, 0)
     given = op.required(0)
     dims = facts.dims(given) or ()
     known = [dim for dim in dims[:2] if isinstance(dim, int)]

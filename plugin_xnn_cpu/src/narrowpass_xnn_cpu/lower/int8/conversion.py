@@ -9,6 +9,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Dims, Facts
+from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
 from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
 from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
@@ -65,6 +66,11 @@ class Dequantize(Step):
 
 
 def _check(op: Op, facts: Facts) -> str | None:
+    wide = sixteen_of(op.nodes[0], facts) is not None
+    if wide and facts.rank(op.input(0)) is None:
+        return "the rank of its input is not known"
+    if wide:
+        return None
     if op.kind == "QuantizeLinear":
         reason = needs_floats(op, facts)
     else:
@@ -78,6 +84,10 @@ def _check(op: Op, facts: Facts) -> str | None:
 
 @lowers("QuantizeLinear", check=_check)
 def _quantize(op: Op, builder: Builder) -> None:
+    wide = sixteen_of(op.nodes[0], builder.facts)
+    if wide is not None:
+        convert(op, builder, wide)
+        return
     quantization = quantization_of(op.nodes[0], builder.facts)
     if quantization is None:
         raise ValueError("a QuantizeLinear was checked, and has no quantization")
@@ -123,6 +133,10 @@ def _quantize_rows(op: Op, builder: Builder) -> None:
 
 @lowers("DequantizeLinear", check=_check)
 def _dequantize_node(op: Op, builder: Builder) -> None:
+    wide = sixteen_of(op.nodes[0], builder.facts)
+    if wide is not None:
+        convert(op, builder, wide)
+        return
     quantization = quantization_of(op.nodes[0], builder.facts)
     if quantization is None:
         raise ValueError("a DequantizeLinear was checked, and has no quantization")

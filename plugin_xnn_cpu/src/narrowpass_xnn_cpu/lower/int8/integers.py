@@ -150,7 +150,8 @@ def _check_single(shapes: Sequence[Shape]) -> None:
             raise BackendError(f"a scale or zero point of {list(shape)} is not one number")
 
 
-def _check(op: Op, facts: Facts) -> str | None:
+def check(op: Op, facts: Facts) -> str | None:
+    """Give the reason why an operation with a constant weight cannot be lowered."""
     reason = needs(op.required(0), facts, *BYTES)
     weight = op.required(1)
     if reason:
@@ -236,8 +237,9 @@ def _given(op: Op, builder: Builder) -> tuple[list[Slot], int]:
     return slots, int(constant or 0) - 128 * unsigned
 
 
-@lowers("MatMulInteger", "matmul-integer", check=_check)
-def _product(op: Op, builder: Builder) -> None:
+@lowers("matmul-integer", check=check)
+def product(op: Op, builder: Builder) -> None:
+    """Add a product with a constant matrix of bytes."""
     facts = builder.facts
     scale = _scale(op, facts)
     matrix = _stored(op, facts, scale)
@@ -295,7 +297,7 @@ def _depthwise(op: Op, builder: Builder) -> None:
 _FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
 
-@lowers("ConvInteger", "conv-integer", check=_check)
+@lowers("ConvInteger", "conv-integer", check=check)
 def _convolution(op: Op, builder: Builder) -> None:
     facts = builder.facts
     if (

@@ -21,6 +21,8 @@ def match(cast: ir.Node, facts: Facts, _version: int) -> Group | None:
         return None
     if facts.dtype(cast.outputs[0]) != ir.DataType.FLOAT:
         return None
+    if node.op_type == "MatMulInteger" and not facts.is_constant(node.inputs[1]):
+        return Group("computed-integers", [*node.inputs, None, None][:4], [node, cast])
     mul = facts.only_user(cast.outputs[0])
     if mul is None or mul.op_type != "Mul" or mul.domain or len(mul.inputs) != 2:
         return None

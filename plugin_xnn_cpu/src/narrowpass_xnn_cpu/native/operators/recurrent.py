@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.operators import tiled
+from narrowpass_xnn_cpu.native.operators import tiled, zero_points
 from narrowpass_xnn_cpu.native.operators.base import checked_shape
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.weights.session import Session, pointer
+from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 KINDS = ("LSTM", "GRU", "GRU after", "RNN")
 """In the order of ``NP_RECURRENT_*``. The second one resets the product in place of the state."""
@@ -84,6 +84,7 @@ class Recurrence(tiled.Tiled):
         session: of the weights cache; None to pack for this operator alone.
         scales: float32 [directions, gates * hidden], of int8 weights: states are quantized in each
             step, too. None for float32.
+        zeros: int32 [directions, gates * hidden], the zero points of int8 weights; None for 0.
 
     Attributes:
         quantized: whether states are multiplied as bytes.
@@ -103,6 +104,7 @@ class Recurrence(tiled.Tiled):
         extra: Weight | None,
         session: Session | None = None,
         scales: Weight | None = None,
+        zeros: Array | None = None,
     ) -> None:
         super().__init__()
         directions, rows, hidden = checked_shape(weights.shape, 3)
@@ -120,7 +122,9 @@ class Recurrence(tiled.Tiled):
         self._lanes = int(lib.np_recurrent_lanes(tiled.target()))
         kind = KINDS.index(cell.kind)
         self.quantized = scales is not None
+        self._zeros = None if zeros is None else self._zeros_of(zeros)
         if scales is not None:
+            zero_points.check_terms(hidden, "hidden units", zeros)
             self._pack_bytes(session, (directions, kind, hidden, extras), weights, extra, scales)
             return
         sizes = directions, kind, hidden, extras, self._lanes
@@ -147,7 +151,6 @@ class Recurrence(tiled.Tiled):
             raise UnfitError("this processor has no kernel for recurrence weights of int8")
         if weights.dtype != np.int8 or scales.shape != weights.shape[:2]:
             raise BackendError(f"weights of {weights.dtype} with {list(scales.shape)} scales")
-        tiled.checked_sums(sizes[2], "hidden units")
         self._pack_own(
             session,
             (*sizes, "int8"),
@@ -157,6 +160,16 @@ class Recurrence(tiled.Tiled):
             lib.np_recurrent_packed_bytes(*sizes),
             lambda to, k, b, s: lib.np_recurrent_pack_bytes(*sizes, k, s, b, to),
         )
+
+    def _zeros_of(self, zeros: Array) -> Array:
+        """Give zero points as int32 [directions, gates, hidden units in whole vectors]."""
+        shape = self.directions, self.gates, self.hidden
+        if zeros.dtype != np.int32 or zeros.size != math.prod(shape):
+            raise BackendError(
+                f"{zeros.size} zero points of {zeros.dtype} are not those of {shape}"
+            )
+        rest = -self.hidden % self._lanes
+        return np.ascontiguousarray(np.pad(zeros.reshape(shape), ((0, 0), (0, 0), (0, rest))))
 
     def reshape(
         self,
@@ -204,6 +217,7 @@ class Recurrence(tiled.Tiled):
             "parts": parts,
             "target": tiled.target(),
             "quantized": self.quantized,
+            "zeros": self._ffi.NULL if self._zeros is None else pointer(self._ffi, self._zeros),
         }
         self.params = self._ffi.new("struct np_recurrent_params *", fields)
         return self.params

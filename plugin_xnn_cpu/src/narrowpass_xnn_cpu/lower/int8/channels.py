@@ -1,0 +1,111 @@
+"""Activations that are rounded to integers with a scale for each channel.
+
+NNCF quantizes the inputs of depthwise convolutions so. A QuantizeLinear and the DequantizeLinear
+that alone reads it round floats to what the integers stand for, in one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.matching import Group, producer
+from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.native import int16_kernels
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.weights.weight import Array
+
+_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
+
+
+class FakeChannels(Step):
+    """Floats rounded to what integers stand for, by channels.
+
+    Args:
+        given: the floats.
+        output: of the same shape.
+        table: float32 [3, channels]: scales, least and greatest steps.
+        axis: of the channels, as the floats lie.
+    """
+
+    in_place: Sequence[int] = (0,)
+    kernel = "fake quantize"
+
+    def __init__(self, given: Slot, output: Slot, table: Array, axis: int) -> None:
+        super().__init__([given], output)
+        self._table, self._axis = table, axis
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        (shape,) = shapes
+        channels = self._table.shape[1]
+        if shape[self._axis] != channels:
+            raise BackendError(f"{channels} scales do not fit axis {self._axis} of {list(shape)}")
+        if not elements(shape):
+            return Run(shape)
+        inner = math.prod(shape[self._axis + 1 :])
+        params = int16_kernels.fake_channels(elements(shape), inner, self._table)
+        return Run(shape, "NP_FAKE_CHANNELS", params=params)
+
+
+def match(node: ir.Node, facts: Facts) -> Group | None:
+    """Match a QuantizeLinear of several channels and the DequantizeLinear that alone reads it."""
+    source = producer(node.inputs[0], "QuantizeLinear")
+    if source is None or facts.only_user(source.outputs[0]) is not node:
+        return None
+    given, rank = source.inputs[0], facts.rank(source.inputs[0])
+    dtype = facts.dtype(source.outputs[0])
+    if given is None or facts.is_constant(given) or dtype not in _TYPES or rank is None:
+        return None
+    if facts.dtype(given) != ir.DataType.FLOAT or facts.dtype(node.outputs[0]) != facts.dtype(
+        given
+    ):
+        return None
+    axis = source.attributes.get_int("axis", 1)
+    if not -rank <= axis < rank or (node.attributes.get_int("axis", 1) - axis) % rank:
+        return None
+    if any(each.attributes.get_int(name, 0) for each in (source, node) for name in _BLOCKS):
+        return None
+    made, read = _parameters(source, facts), _parameters(node, facts)
+    if made is None or read is None or not all(map(np.array_equal, made, read)):
+        return None
+    scales, zeros = made
+    limits = np.iinfo(dtype.numpy())
+    table = np.stack([scales, limits.min - zeros, limits.max - zeros]).astype(np.float32)
+    attributes = {"table": np.ascontiguousarray(table), "axis": axis % rank}
+    return Group("fake-channels", [given], [source, node], attributes)
+
+
+_BLOCKS = ("block_size", "precision")
+
+
+def _parameters(node: ir.Node, facts: Facts) -> tuple[Array, Array] | None:
+    """Give float32 scales and the zero points of as many channels; None where they are computed."""
+    scale, zero = [*node.inputs[1:], None, None][:2]
+    if scale is None or facts.dtype(scale) != ir.DataType.FLOAT or not facts.is_constant(scale):
+        return None
+    scales = facts.array(scale).reshape(-1)
+    if not (np.isfinite(scales) & (scales > 0)).all() or scales.size < 2:
+        return None
+    if zero is None:
+        return scales, np.zeros(scales.size, np.int32)
+    if not facts.is_constant(zero):
+        return None
+    zeros = facts.array(zero).reshape(-1).astype(np.int32)
+    return (scales, zeros) if zeros.size == scales.size else None
+
+
+@lowers("fake-channels", check=needs_floats)
+def _fake_channels(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    perm = builder.layout(given)
+    axis = list(perm).index(op.attributes["axis"])
+    table = op.attributes["table"]
+    step = FakeChannels(builder.at(given, perm), builder.new(op.output), table, axis)
+    builder.emit(step, op.output, perm)

@@ -1,0 +1,44 @@
+"""Parameters of conversions between float32 and integers of 16 bits, for C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.weights.session import pointer
+from narrowpass_xnn_cpu.weights.weight import Array
+
+
+def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
+    """Give the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
+
+    Args:
+        count: how many elements there are.
+        scale: of the integers.
+        zero_point: of the integers.
+        is_signed: whether they are int16, and not uint16.
+    """
+    least = -(1 << 15) if is_signed else 0
+    bounds = least - zero_point, least + (1 << 16) - 1 - zero_point
+    fields = count, scale, *bounds, zero_point, is_signed
+    return extension().ffi.new("struct np_int16_params *", fields)
+
+
+def fake_channels(count: int, inner: int, table: Array) -> Any:
+    """Give the parameters of ``NP_FAKE_CHANNELS``.
+
+    Args:
+        count: how many elements there are; not 0.
+        inner: elements of a channel that lie side by side.
+        table: float32 [3, channels]: scales, least and greatest steps; it must live as long as
+            what is given.
+    """
+    ffi = extension().ffi
+    rows, channels = table.shape
+    if rows != 3 or table.dtype != np.float32 or count % (inner * channels):
+        raise BackendError(f"{channels} channels of {inner} do not fit {count} elements")
+    fields = count, channels, inner, *(pointer(ffi, row) for row in table)
+    return ffi.new("struct np_fake_channels_params *", fields)
