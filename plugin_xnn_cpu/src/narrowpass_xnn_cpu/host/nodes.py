@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.plan.step import Times
 Array = np.ndarray[Any, Any]
 
 
-_MULTIPLYING = {"RNN", "GRU", "LSTM"}
+_MULTIPLYING = {"RNN", "GRU", "LSTM", "SVMClassifier"}
 
 
 class HostNode:
