@@ -18,9 +18,11 @@ class Places:
 
     Args:
         keys: of one axis; strings are objects.
+        nan: whether NaN is a key that NaN equals.
     """
 
-    def __init__(self, keys: Array) -> None:
+    def __init__(self, keys: Array, *, nan: bool = True) -> None:
+        self._nan = nan and keys.dtype.kind == "f"
         self._known: dict[Any, int] | None = None
         if keys.dtype == object:
             listed = keys.tolist()
@@ -40,7 +42,7 @@ class Places:
         at = np.minimum(np.searchsorted(self._sorted, x), self._sorted.size - 1)
         near = self._sorted[at]
         equal = near == x
-        if near.dtype.kind == "f":
+        if self._nan:
             equal |= np.isnan(near) & np.isnan(x)
         return np.where(equal, self._first[at], -1)
 
@@ -54,7 +56,7 @@ _TYPES: tuple[tuple[str, Any, Any], ...] = (
 
 
 def label_encoder(op: Op) -> Kernel:
-    """Give the value of each key; a default for what is none. NaN may be a key.
+    """Give the value of each key; a default for what is none. From version 4 on NaN may be a key.
 
     Raises:
         KeyError: no keys or values, or not as many of one as of the other.
@@ -65,7 +67,8 @@ def label_encoder(op: Op) -> Kernel:
     keys, values = _listed(op, "keys"), _listed(op, "values")
     if keys.size != values.size or not keys.size:
         raise KeyError(f"{keys.size} keys and {values.size} values")
-    places, choices = Places(keys), np.append(values, _default(op, values.dtype))
+    places = Places(keys, nan=op.version >= 4)
+    choices = np.append(values, _default(op, values.dtype))
     return lambda x: choices[places(x)]  # the last one is at -1
 
 

@@ -374,7 +374,7 @@ def _range(_: Op) -> Kernel:
         # numpy.arange adds the difference of its first two elements, which is rounded.
         count = math.ceil((limit.item() - start.item()) / delta.item())
         steps = np.arange(max(0, count)).astype(start.dtype)
-        return start.reshape(()) + steps * delta.reshape(())
+        return np.asarray(start.reshape(()) + steps * delta.reshape(()), start.dtype)
 
     return run
 

@@ -103,20 +103,18 @@ class _Pairs:
             self._weights[parts[one], at] = rows[other - 1, parts[one]]
             self._weights[parts[other], at] = rows[one, parts[other]]
         self._rho = self._numbers(op, "rho")
-        self._a, self._b = self._numbers(op, "prob_a"), self._numbers(op, "prob_b")
-        if self._rho is None or (self._a is None) != (self._b is None):
-            raise KeyError("rho, prob_a or prob_b")
-        self.single = self.classes == 2 and self._a is None
+        self._sigmoids: tuple[Array, Array] | None = None
+        if op.get("prob_a", None) or op.get("prob_b", None):
+            self._sigmoids = self._numbers(op, "prob_a"), self._numbers(op, "prob_b")
+        self.single = self.classes == 2 and self._sigmoids is None
         self._name = op.get("kernel_type", "LINEAR")
         if self._name not in ("LINEAR", "POLY", "RBF", "SIGMOID"):
             raise KeyError(self._name)
         given = (*map(float, op.get("kernel_params", ())), 0.0, 0.0, 0.0)
         self._gamma, self._offset, self._degree = given[:3]
 
-    def _numbers(self, op: Op, name: str) -> Array | None:
-        given = op.get(name, None)
-        if not given:
-            return None
+    def _numbers(self, op: Op, name: str) -> Array:
+        given = op.get(name, ())
         if len(given) < len(self._pairs):
             raise KeyError(name)
         return np.array(given[: len(self._pairs)], np.float64)
@@ -130,8 +128,8 @@ class _Pairs:
             votes[:, one] += wins
             votes[:, other] += ~wins
         chosen = votes.argmax(1)
-        if self._a is not None and self._b is not None:
-            return chosen, self._probabilities(decisions.astype(np.float32))
+        if self._sigmoids is not None:
+            return chosen, self._probabilities(decisions.astype(np.float32), *self._sigmoids)
         if self.single:
             return chosen, np.concatenate([-decisions, decisions], 1)
         return chosen, decisions
@@ -148,12 +146,12 @@ class _Pairs:
         made: Array = np.tanh(moved) if self._name == "SIGMOID" else moved**self._degree
         return made
 
-    def _probabilities(self, decisions: Array) -> Array:
+    def _probabilities(self, decisions: Array, slopes: Array, offsets: Array) -> Array:
         """Give the probability of each class: [rows, classes], float32."""
         shape = len(decisions), self.classes, self.classes
         against = np.zeros(shape, np.float32)  # [row, one, other]: of the one, not the other
         for at, (one, other) in enumerate(self._pairs):
-            wins = 1 - _logistic(decisions[:, at] * self._a[at] + self._b[at])  # type: ignore[index]
+            wins = 1 - _logistic(decisions[:, at] * slopes[at] + offsets[at])
             wins = np.clip(wins.astype(np.float32), _LEAST, 1 - _LEAST)
             against[:, one, other], against[:, other, one] = wins, 1 - wins
         return coupled(against)
