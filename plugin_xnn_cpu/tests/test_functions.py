@@ -1,4 +1,4 @@
-"""Calls of functions, and shapes of operators that ONNX infers none of, against onnx and onnxruntime.
+"""Calls of functions, and operators that ONNX infers no shape of, against onnx and onnxruntime.
 
 Small integers: results are exact.
 """
