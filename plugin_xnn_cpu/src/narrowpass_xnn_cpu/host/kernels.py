@@ -15,8 +15,10 @@ import onnx_ir as ir
 from narrowpass.reference import Recurrent
 from narrowpass_xnn_cpu.host import (
     encoders,
+    images,
     losses,
     numbers,
+    products,
     quantization,
     selection,
     sequences,
@@ -474,6 +476,11 @@ for _names, _make_kernel, _since, _dtypes in (
     (("Unique",), selection.unique, 11, _NUMBERS),
     (("SpaceToDepth",), selection.space_to_depth, 1, _ALL | _WIDENED),
     (("NonMaxSuppression",), selection.suppress, 10, {ir.DataType.FLOAT}),
+    (("Col2Im",), images.col2im, 18, _FLOATS),
+    (("GridSample",), images.grid_sample, 16, _FLOATS),
+    (("Einsum",), products.einsum, 12, _FLOATS),
+    (("MatMul",), products.matmul, 1, {ir.DataType.DOUBLE}),
+    (("Gemm",), products.gemm, 7, {ir.DataType.DOUBLE}),
     (("DFT",), signals.dft, 17, _FLOATS),
     (("STFT",), signals.stft, 17, _FLOATS),
 ):
