@@ -232,6 +232,7 @@ def export(name: str, folder: Path) -> Path:
     torch.manual_seed(0)
     config = getattr(transformers, entry.config)(**entry.options)
     config._attn_implementation = "eager"  # noqa: SLF001  # the public way is an argument of some
+    config._experts_implementation = "batched_mm"  # noqa: SLF001  # the others have no export
     first, *rest = entry.model.split(".")
     model = getattr(transformers, first)(config).eval()
     for part in rest:

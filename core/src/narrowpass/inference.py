@@ -34,6 +34,21 @@ _ALIKE = {"GreaterOrEqual": "Greater", "LessOrEqual": "Less"}
 _LIKE_INPUT = {"GroupNormalization", "MeanVarianceNormalization"}
 """Operators whose output is like their input, which ONNX does not infer."""
 
+_ML = "ai.onnx.ml"
+_ROWS = {
+    "LinearClassifier": (1, 2),
+    "LinearRegressor": (2,),
+    "SVMClassifier": (1, 2),
+    "SVMRegressor": (2,),
+    "TreeEnsemble": (2,),
+    "TreeEnsembleClassifier": (1, 2),
+    "TreeEnsembleRegressor": (2,),
+}
+"""Operators of ai.onnx.ml on rows of features, which ONNX does not infer: ranks of their outputs.
+
+The last of these is of floats; a label's type follows from the schema.
+"""
+
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
@@ -249,6 +264,8 @@ class _Inference:
                 _apply(value, proto)
             _apply_known(value)
             self._apply_rank(node, value)
+            if node.domain == _ML:
+                _apply_rows(node, value)
             self._know(value)
             if node.op_type == "Constant" and not node.domain:
                 tensor = constant_tensor(value)
@@ -362,6 +379,20 @@ def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:
         value.shape = ir.Shape(
             [None if isinstance(dim, int) and dim < 0 else _dim(dim) for dim in shape]
         )
+
+
+def _apply_rows(node: ir.Node, value: ir.Value) -> None:
+    """Give an output of an operator on rows of features its rank, and scores their type."""
+    ranks, at = _ROWS.get(node.op_type, ()), value.index()
+    if at is None or at >= len(ranks) or value.shape is not None:
+        return
+    given = node.inputs[0] if node.inputs else None
+    dims = [] if given is None or given.shape is None else list(given.shape)
+    rows: dict[int, int | ir.SymbolicDim | None] = {1: 1, 2: dims[0] if dims else None}
+    value.shape = ir.Shape([rows.get(len(dims)), *[None] * (ranks[at] - 1)])
+    if value.type is None and ranks[at] == 2:
+        double = node.op_type == "TreeEnsemble" and given is not None and given.dtype is not None
+        value.type = ir.TensorType(given.dtype if double and given else ir.DataType.FLOAT)  # type: ignore[arg-type]
 
 
 def _dim(dim: int | ir.SymbolicDim) -> int | str | None:

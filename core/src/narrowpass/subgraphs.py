@@ -1,4 +1,4 @@
-"""The graphs within a graph: bodies and branches of control flow; and all nodes of a model."""
+"""The graphs within a graph: bodies and branches; all nodes of a model, and its functions."""
 
 from __future__ import annotations
 
@@ -42,6 +42,35 @@ def model_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     yield from nested_graphs(model.graph)
     for function in model.functions.values():
         yield from nested_graphs(function.graph)
+
+
+def inline_functions(model: ir.Model) -> ir.Model:
+    """Put the nodes of functions in the place of calls, in place.
+
+    Nodes of a function that has another version of an operator set than the model state it:
+    `ir.Node.version`. Such a model can be compiled, and a file cannot hold it.
+
+    Returns:
+        The model without functions and calls of them.
+    """
+    from onnx_ir.passes.common import InlinePass
+
+    for function in model.functions.values():
+        _state_versions(function, model.opset_imports)
+    return InlinePass()(model).model
+
+
+def _state_versions(function: ir.Function, imports: dict[str, int]) -> None:
+    others = {
+        domain: version
+        for domain, version in function.opset_imports.items()
+        if imports.get(domain, version) != version
+    }
+    for node in function.all_nodes() if others else ():
+        if node.version is None and node.domain in others:
+            node.version = others[node.domain]
+    for domain in others:  # the pass takes functions of the model's versions alone
+        function.opset_imports[domain] = imports[domain]
 
 
 class Opsets:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from narrowpass.arguments import count_of
 from narrowpass.backend import (
@@ -30,7 +29,7 @@ from narrowpass.requests import (
     choose_outputs,
     write_outputs,
 )
-from narrowpass.subgraphs import subgraphs
+from narrowpass.subgraphs import inline_functions, subgraphs
 from narrowpass_xnn_cpu.form import Premises
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
@@ -329,7 +328,7 @@ def _prepared(model: ir.Model) -> ir.Model:
     """Give a clone without function calls, with types and shapes as far as they follow."""
     clone = model.clone()
     if clone.functions:
-        clone = InlinePass()(clone).model
+        clone = inline_functions(clone)
         _separate(clone.graph, set())
     # What a file says of inner shapes may be wrong: it counts where nothing follows.
     expand_checked(clone)

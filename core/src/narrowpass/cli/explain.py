@@ -133,7 +133,7 @@ def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
     A backend that puts functions in the place of their calls does it as here, and the nodes get
     the same names.
     """
-    from onnx_ir.passes.common import InlinePass
+    from narrowpass.subgraphs import inline_functions
 
     found: dict[tuple[str, str], str] = {}
     for method, model in bundle.methods.items():
@@ -142,7 +142,7 @@ def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
         clone = model.clone()
         for name, node, _ in _function_nodes(clone):
             node.metadata_props[_ORIGIN] = name
-        for node in InlinePass()(clone).model.graph.all_nodes():
+        for node in inline_functions(clone).graph.all_nodes():
             if _ORIGIN in node.metadata_props:
                 found[method, _label(node)] = node.metadata_props[_ORIGIN]
     return found

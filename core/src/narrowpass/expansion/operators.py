@@ -16,6 +16,7 @@ from narrowpass.expansion import (
     classifiers,
     embedding,
     grouped,
+    indexing,
     multi_head,
     norms,
     packed,
@@ -61,6 +62,7 @@ class Rule:
 OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
     {
         ("", "Attention"): Rule(attention.onnx_attention, 23),
+        ("", "GatherND"): Rule(indexing.gather_nd, 11),
         ("", "QLinearConv"): Rule(qlinear.convolution, 10),
         ("", "QLinearMatMul"): Rule(qlinear.matmul, 10),
         ("", "RotaryEmbedding"): Rule(rotary.onnx_rotary, 23),

@@ -14,12 +14,16 @@ import onnx_ir as ir
 
 from narrowpass.reference import Recurrent
 from narrowpass_xnn_cpu.host import (
+    encoders,
+    images,
     losses,
     numbers,
+    products,
     quantization,
     selection,
     sequences,
     signals,
+    support_vectors,
 )
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
@@ -47,6 +51,7 @@ _WIDENED = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _BOOLS = {ir.DataType.BOOL}
 _NUMBERS = _INTEGERS | _FLOATS
 _ALL = _NUMBERS | _BOOLS
+_TEXT = {ir.DataType.STRING}
 
 _Make = Callable[[Op], Kernel]
 _KERNELS: dict[str, tuple[_Make, int, set[ir.DataType]]] = {}
@@ -67,8 +72,10 @@ def _kernel(
 
 def make(op: Op, facts: Facts) -> Kernel | None:
     """Give the kernel of an operation; None where there is none for it."""
-    if len(op.nodes) != 1 or op.nodes[0].domain:
+    if len(op.nodes) != 1:
         return None
+    if op.nodes[0].domain:
+        return _of_features(op)
     found = _KERNELS.get(op.kind)
     if found is None:
         return sequences.make(op)
@@ -87,6 +94,22 @@ def make(op: Op, facts: Facts) -> Kernel | None:
         return None
 
 
+_ML: dict[str, _Make] = {
+    "LabelEncoder": encoders.label_encoder,
+    "OneHotEncoder": encoders.one_hot_encoder,
+    "SVMClassifier": support_vectors.classifier,
+}
+
+
+def _of_features(op: Op) -> Kernel | None:
+    """Give the kernel of an operator of ai.onnx.ml; None where there is none for it."""
+    build = _ML.get(op.kind) if op.nodes[0].domain == "ai.onnx.ml" else None
+    try:
+        return None if build is None else build(op)
+    except KeyError:  # an attribute that is not covered
+        return None
+
+
 def _always(function: Kernel) -> _Make:
     return lambda _: function
 
@@ -96,7 +119,7 @@ _BINARY: dict[str, tuple[Any, set[ir.DataType]]] = {
     "Sub": (np.subtract, _NUMBERS),
     "Mul": (np.multiply, _NUMBERS),
     "Div": (np.divide, _FLOATS),
-    "Equal": (np.equal, _ALL),
+    "Equal": (np.equal, _ALL | _TEXT),
     "Less": (np.less, _NUMBERS),
     "LessOrEqual": (np.less_equal, _NUMBERS),
     "Greater": (np.greater, _NUMBERS),
@@ -113,7 +136,7 @@ _UNARY: dict[str, tuple[Any, set[ir.DataType]]] = {
     "Neg": (np.negative, _NUMBERS),
     "Not": (np.logical_not, _BOOLS),
     "Sign": (np.sign, _NUMBERS),
-    "Identity": (np.asarray, _ALL),
+    "Identity": (np.asarray, _ALL | _TEXT),
     "Exp": (np.exp, _FLOATS),
     "Log": (np.log, _FLOATS),
     "Sqrt": (np.sqrt, _FLOATS),
@@ -137,12 +160,12 @@ def _extreme(op: Op) -> Kernel:
     return run
 
 
-@_kernel("Where", since=9, dtypes=_BOOLS)
+@_kernel("Where", since=9, dtypes=_BOOLS | _TEXT)
 def _where(_: Op) -> Kernel:
     return np.where
 
 
-@_kernel("Gather", dtypes=_ALL | _WIDENED | {ir.DataType.STRING})
+@_kernel("Gather", dtypes=_ALL | _WIDENED | _TEXT)
 def _gather(op: Op) -> Kernel:
     axis = op.get("axis", 0)
 
@@ -192,7 +215,7 @@ def _gather_nd(op: Op) -> Kernel:
     return run
 
 
-@_kernel("Concat", since=4)
+@_kernel("Concat", since=4, dtypes=_ALL | _TEXT)
 def _concat(op: Op) -> Kernel:
     axis = op.attributes["axis"]
     return lambda *given: np.concatenate(given, axis)
@@ -203,17 +226,17 @@ def _axes(op: Op, given: Array | None) -> tuple[int, ...] | None:
     return None if listed is None else tuple(listed)
 
 
-@_kernel("Squeeze")
+@_kernel("Squeeze", dtypes=_ALL | _TEXT)
 def _squeeze(op: Op) -> Kernel:
     return lambda x, axes=None: np.squeeze(x, _axes(op, axes))
 
 
-@_kernel("Unsqueeze")
+@_kernel("Unsqueeze", dtypes=_ALL | _TEXT)
 def _unsqueeze(op: Op) -> Kernel:
     return lambda x, axes=None: np.expand_dims(x, _axes(op, axes) or ())
 
 
-@_kernel("Reshape", since=5)
+@_kernel("Reshape", since=5, dtypes=_ALL | _TEXT)
 def _reshape(op: Op) -> Kernel:
     zero_is_zero = bool(op.get("allowzero", 0))
 
@@ -230,7 +253,7 @@ def _reshape(op: Op) -> Kernel:
     return run
 
 
-@_kernel("Flatten")
+@_kernel("Flatten", dtypes=_ALL | _TEXT)
 def _flatten(op: Op) -> Kernel:
     axis = op.get("axis", 1)
 
@@ -241,13 +264,13 @@ def _flatten(op: Op) -> Kernel:
     return run
 
 
-@_kernel("Transpose")
+@_kernel("Transpose", dtypes=_ALL | _TEXT)
 def _transpose(op: Op) -> Kernel:
     perm = op.get("perm", None)
     return lambda x: np.transpose(x, perm)
 
 
-@_kernel("Expand", since=8)
+@_kernel("Expand", since=8, dtypes=_ALL | _TEXT)
 def _expand(_: Op) -> Kernel:
     def run(x: Array, target: Array) -> Array:
         shape = np.broadcast_shapes(x.shape, tuple(target.reshape(-1).tolist()))
@@ -256,12 +279,12 @@ def _expand(_: Op) -> Kernel:
     return run
 
 
-@_kernel("Tile", since=6)
+@_kernel("Tile", since=6, dtypes=_ALL | _TEXT)
 def _tile(_: Op) -> Kernel:
     return lambda x, repeats: np.tile(x, repeats.tolist())
 
 
-@_kernel("Slice", since=10)
+@_kernel("Slice", since=10, dtypes=_ALL | _TEXT)
 def _slice(_: Op) -> Kernel:
     def run(
         x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
@@ -345,11 +368,17 @@ def _constant_of_shape(op: Op) -> Kernel:
     return lambda shape: np.full(tuple(shape.tolist()), fill.reshape(-1)[0], fill.dtype)
 
 
-@_kernel("Range", since=11, dtypes=_INTEGERS)
+@_kernel("Range", since=11, dtypes=_NUMBERS)
 def _range(_: Op) -> Kernel:
-    return lambda start, limit, delta: np.arange(
-        start.item(), limit.item(), delta.item(), dtype=start.dtype
-    )
+    def run(start: Array, limit: Array, delta: Array) -> Array:
+        if start.dtype.kind in "iu":
+            return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+        # numpy.arange adds the difference of its first two elements, which is rounded.
+        count = math.ceil((limit.item() - start.item()) / delta.item())
+        steps = np.arange(max(0, count)).astype(start.dtype)
+        return np.asarray(start.reshape(()) + steps * delta.reshape(()), start.dtype)
+
+    return run
 
 
 @_kernel("NonZero", since=9)
@@ -452,6 +481,11 @@ for _names, _make_kernel, _since, _dtypes in (
     (("Unique",), selection.unique, 11, _NUMBERS),
     (("SpaceToDepth",), selection.space_to_depth, 1, _ALL | _WIDENED),
     (("NonMaxSuppression",), selection.suppress, 10, {ir.DataType.FLOAT}),
+    (("Col2Im",), images.col2im, 18, _FLOATS),
+    (("GridSample",), images.grid_sample, 16, _FLOATS),
+    (("Einsum",), products.einsum, 12, _FLOATS),
+    (("MatMul",), products.matmul, 1, {ir.DataType.DOUBLE}),
+    (("Gemm",), products.gemm, 7, {ir.DataType.DOUBLE}),
     (("DFT",), signals.dft, 17, _FLOATS),
     (("STFT",), signals.stft, 17, _FLOATS),
 ):

@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.plan.step import Times
 Array = np.ndarray[Any, Any]
 
 
-_MULTIPLYING = {"RNN", "GRU", "LSTM"}
+_MULTIPLYING = {"Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN", "SVMClassifier"}
 
 
 class HostNode:
