@@ -45,8 +45,11 @@ def grid_sample(op: Op) -> Kernel:
     """Read pixels at places of a grid, the nearest or four by their distance; of images alone.
 
     Raises:
-        KeyError: another mode.
+        KeyError: another mode, or what are no images, or not known to be.
     """
+    shape = op.required(0).shape
+    if shape is None or len(shape) != 4:
+        raise KeyError("GridSample of other than images")
     mode, padding = op.get("mode", "linear"), op.get("padding_mode", "zeros")
     nearest = mode == "nearest"
     if mode not in ("linear", "bilinear", "nearest") or padding not in _PADDING:

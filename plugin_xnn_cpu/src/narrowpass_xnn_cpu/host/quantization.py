@@ -87,7 +87,8 @@ def integer_matmul(
             return wide
         if zero.ndim == 1 and zero.size > 1 and x.ndim > 1:
             zero = np.expand_dims(zero, axis)
-        return wide - zero.astype(np.float64)
+        shifted: Array = wide - zero.astype(np.float64)
+        return shifted
 
     made = np.matmul(numbers(a, a_zero, -1), numbers(b, b_zero, 0))
     return made.astype(np.int64).astype(np.int32)
