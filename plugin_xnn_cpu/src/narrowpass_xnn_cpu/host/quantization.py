@@ -90,8 +90,9 @@ def integer_matmul(
         shifted: Array = wide - zero.astype(np.float64)
         return shifted
 
-    made = np.matmul(numbers(a, a_zero, -1), numbers(b, b_zero, 0))
-    return made.astype(np.int64).astype(np.int32)
+    made: Array = np.matmul(numbers(a, a_zero, -1), numbers(b, b_zero, 0))
+    whole: Array = made.astype(np.int64).astype(np.int32)
+    return whole
 
 
 def _along(parameter: Array, x: Array, axis: int) -> Array:
