@@ -14,7 +14,7 @@ from qdq_kit import off_by
 import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.lower.convolution import Convolve
+from narrowpass_xnn_cpu.lower.int8.convolution import ConvolutionInt8
 from narrowpass_xnn_cpu.native.operators import (
     BinaryS8,
     Quantization,
@@ -175,7 +175,8 @@ def test_bytes_are_raised_between_convolutions(kept):
     options = narrowpass.CompileOptions(keep=tuple(names) if kept else (), cache=False, threads=1)
     with XnnCpuBackend().compile(Bundle({"main": model}), options) as program:
         (partition,) = program._methods["main"].partitions
-    found = [step.raisable for step in partition.steps if isinstance(step, Convolve)]
+    ops = [step.op.computation for step in partition.steps]
+    found = [step.packed for step, op in zip(partition.steps, ops) if isinstance(op, ConvolutionInt8)]
     if tiled.layout() is not tiled.QUADS:
         assert found == [None, None]
         return

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
 from narrowpass_xnn_cpu.host.bodies import Compiled
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.assign import (
+    Assigned,
     Unit,
     Where,
     assign,
@@ -27,10 +29,12 @@ from narrowpass_xnn_cpu.lower.assign import (
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.deciding import WrongBranchError
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.int8.raised import raise_images
+from narrowpass_xnn_cpu.lower.int8.raised import with_offsets
 from narrowpass_xnn_cpu.lower.op import GUARD, Op
 from narrowpass_xnn_cpu.lower.operations import operations
-from narrowpass_xnn_cpu.lower.steps import Observed
+from narrowpass_xnn_cpu.lower.steps import Observe
+from narrowpass_xnn_cpu.lowered.packed import PackedStep
+from narrowpass_xnn_cpu.lowered.partition import LoweredPartition, UnfitConstantsError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
 from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
@@ -99,10 +103,10 @@ class Form:
         self._units = _compile(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}
         self.meters = {
-            step.value: step.meter
+            step.op.computation.value: step.packed
             for partition in self.partitions
             for step in partition.steps
-            if isinstance(step, Observed)
+            if isinstance(step, PackedStep) and isinstance(step.op.computation, Observe)
         }
         self._constants = _Constants(facts, needed | facts.needed)
         self.plans = (*plans_of_units(name, units, self._units), *plans_of_weights(name, assigned))
@@ -267,16 +271,8 @@ def _compile(
             and (value.name in wanted or read_by.get(value.name, set()) - {index})
         ]
         if native:
-            builder = Builder(facts, premises.session, winograd=premises.winograd)
-            for entry in unit.ops:
-                if entry.where is Where.SHAPES:
-                    builder.add_shape_node(_shape_node(entry.op, facts, model))
-                    continue
-                families.lower(entry.op, builder)
-                builder.observe(entry.op.outputs)
-            partition = builder.finish(number, given, premises.workspace)
-            raise_images(partition.items, set(partition.outputs.values()))
-            compiled.append(partition)
+            lowered = _Lowered(unit.ops, facts, model, given, premises)
+            compiled.append(lowered.pack(number))
             number += 1
             continue
         items = [
@@ -287,6 +283,48 @@ def _compile(
         ]
         compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
     return compiled
+
+
+class _Lowered:
+    """The native operations of a unit, lowered."""
+
+    def __init__(
+        self,
+        entries: Sequence[Assigned],
+        facts: Facts,
+        model: ir.Model,
+        outputs: Sequence[ir.Value],
+        premises: Premises,
+    ) -> None:
+        self._entries, self._facts, self._model = entries, facts, model
+        self._outputs, self._premises = outputs, premises
+
+    def pack(self, number: int) -> Partition:
+        """Lower and pack the operations; those whose constants are unfit, without int8.
+
+        Constants are read when they are packed: what a weights cache has was found fit before.
+        """
+        premises, unfit = self._premises, dict[str, str]()
+        while True:
+            builder, partition = self._lower(unfit)
+            try:
+                return partition.pack(number, premises.session, premises.workspace)
+            except UnfitConstantsError as error:
+                before = len(unfit)
+                for lowered, reason in error.reasons.items():
+                    unfit.setdefault(builder.origins[lowered.output].output.name or "", reason)
+                if len(unfit) == before:
+                    raise BackendError(f"no kernel takes these constants: {error}") from error
+
+    def _lower(self, unfit: Mapping[str, str]) -> tuple[Builder, LoweredPartition]:
+        builder = Builder(self._facts, winograd=self._premises.winograd, unfit=unfit)
+        for entry in self._entries:
+            if entry.where is Where.SHAPES:
+                builder.add_shape_node(_shape_node(entry.op, self._facts, self._model))
+                continue
+            families.lower(entry.op, builder)
+            builder.observe(entry.op.outputs)
+        return builder, with_offsets(builder.finish(self._outputs))
 
 
 def _host_node(

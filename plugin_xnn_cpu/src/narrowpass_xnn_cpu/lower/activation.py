@@ -6,7 +6,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Pairwise
+from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lower.typed import MathFunction
 
 _SELU = 1.67326319217681884765625, 1.05070102214813232421875
@@ -43,13 +43,12 @@ def _check(op: Op, facts: Facts) -> str | None:
 @lowers(*_PARAMETERS, check=_check)
 def _activation(op: Op, builder: Builder) -> None:
     name, attributes = _PARAMETERS[op.kind]
-    parameters = [op.get(key, default) for key, default in attributes]
+    parameters = tuple(op.get(key, default) for key, default in attributes)
     if op.kind == "Selu" and op.version < 6:
-        parameters = [op.get("alpha", _SELU_OF_1[0]), op.get("gamma", _SELU_OF_1[1])]
+        parameters = op.get("alpha", _SELU_OF_1[0]), op.get("gamma", _SELU_OF_1[1])
     given = op.required(0)
     perm = builder.layout(given)
-    step = MathFunction(builder.at(given, perm), builder.new(op.output), name, parameters)
-    builder.emit(step, op.output, perm)
+    builder.compute(MathFunction(name, parameters), [builder.at(given, perm)], op.output, perm)
 
 
 def _check_swiglu(op: Op, facts: Facts) -> str | None:
@@ -60,8 +59,6 @@ def _check_swiglu(op: Op, facts: Facts) -> str | None:
 def _swiglu(op: Op, builder: Builder) -> None:
     gate, factor, output = op.required(0), op.required(1), op.output
     perm = common_layout(builder, [gate, factor], builder.rank(gate))
-    parameters = (op.get("alpha", 1.0),)
-    step = MathFunction(builder.at(gate, perm), builder.scratch(output), "swish", parameters)
-    gated = builder.emit(step)
-    product = Pairwise(gated, builder.at(factor, perm), builder.new(output), "multiply")
-    builder.emit(product, output, perm)
+    swish = MathFunction("swish", (op.get("alpha", 1.0),))
+    gated = builder.part(swish, [builder.at(gate, perm)], output)
+    builder.compute(Binary("multiply"), [gated, builder.at(factor, perm)], output, perm)

@@ -6,83 +6,78 @@ The kernel reads q, k and v by strides, so that heads stay where a projection ha
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.cached_attention import with_caches
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.cached_attention import emit_attention
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Pairwise, broadcast
+from narrowpass_xnn_cpu.lower.steps import Binary, broadcast
 from narrowpass_xnn_cpu.lower.views import View
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 
-class Attention(Step):
+@dataclass(frozen=True)
+class Attention(Computation):
     """Attention of heads that lie anywhere, their last axis dense.
 
-    Args:
-        slots: q, k and v, and a mask where there is one: floats, or booleans.
-        perms: for each of them the order that its axes lie in; for k as [.., keys, depth].
-        output: the result.
+    Operands are q, k and v, and a mask where there is one: floats, or booleans.
+
+    Attributes:
+        perms: for each operand the order that its axes lie in; for k as [.., keys, depth].
         perm: the order that the axes of the result are to lie in.
         scale: what scores are multiplied by before the mask.
         mask: what the mask does to scores: ``added``, or of booleans, ``kept`` where it is true,
-            or ``filled`` there.
+            or ``filled`` there; ``none`` without a mask.
         fill: what scores become that are not kept.
         safe: whether a row of scores that come to NaN gives zeros.
         grouped: whether k and v have one head for each group of heads of q that lie side by side,
-            as [batch, groups, ..] beside [batch, groups · heads of a group, ..].
+            as [batch, groups, ..] beside [batch, groups · heads of a group, ..] (Ainslie et al.,
+            GQA, 2023).
         targets: names of shapes [batch, groups, heads of a group, rows, depth] that k and v are
             expanded to, where they may be repeated along other axes too.
     """
 
-    kernel = "attention"
+    mnemonic = "attention"
+    perms: tuple[Perm, ...]
+    perm: Perm
+    scale: float
+    mask: str = "added"
+    fill: float = 0.0
+    safe: bool = False
+    grouped: bool = False
+    targets: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        perms: Sequence[Perm],
-        output: Slot,
-        perm: Perm,
-        scale: float,
-        *,
-        mask: str = "added",
-        fill: float = 0.0,
-        safe: bool = False,
-        grouped: bool = False,
-        targets: Sequence[str] = (),
-    ) -> None:
-        super().__init__(slots, output)
-        self.values = tuple(targets)
-        self._perms = tuple(perms)
-        self._perm = perm
-        self._scale = scale
-        self._mask = mask if len(slots) > 3 else "none"
-        self._fill = fill
-        self._safe = safe
-        self._grouped = grouped
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return self.targets
 
-    @property
-    def alike(self) -> Hashable:
-        """See `Step.alike`."""
-        ends = self._perm, self._scale, self._fill, self._safe, self._grouped
-        return self._perms, self._mask, len(self.values), ends
+    def reuse_key(self) -> Hashable:
+        """See `Computation.reuse_key`."""
+        return dataclasses.replace(self, targets=("",) * len(self.targets))
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        views = [View(shape, perm) for shape, perm in zip(shapes, self._perms, strict=True)]
-        for view, name in zip(views[1:], self.values, strict=False):
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        return self.size_of(shapes, sizing)
+
+    def size_of(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """Return how it runs on operands of these shapes."""
+        views = [View(shape, perm) for shape, perm in zip(shapes, self.perms, strict=True)]
+        for view, name in zip(views[1:], self.targets, strict=False):
             view.expand([int(size) for size in sizing.value(name).reshape(-1)])
         q, k, v, *masks = views
         if q.shape[-1] != k.shape[-1]:
             raise BackendError(f"queries of {q.shape[-1]} and keys of {k.shape[-1]} do not fit")
         heads, groups = q.shape[-3:-2], k.shape[-3:-2]
-        each = _each(heads, groups, v.shape[-3:-2]) if self._grouped else 1
+        each = _each(heads, groups, v.shape[-3:-2]) if self.grouped else 1
         leading_k, leading_v = k.shape[:-2], v.shape[:-2]
         if each > 1:
             leading_k, leading_v = (*leading_k[:-1], *heads), (*leading_v[:-1], *heads)
@@ -92,13 +87,13 @@ class Attention(Step):
             raise BackendError(f"{scores[-1]} scores and {v.shape[-2]} values do not fit")
         leading = broadcast(scores[:-2], leading_v)
         result = (*leading, scores[-2], v.shape[-1])
-        lies = tuple(result[axis] for axis in self._perm)
+        lies = tuple(result[axis] for axis in self.perm)
         if not elements(result):
             return Run(lies)
         if not scores[-1]:
             return Run(lies, constant=np.zeros(lies, np.float32))
         many = [1] * (3 - len(leading)) + list(leading)
-        out = View(lies, self._perm)
+        out = View(lies, self.perm)
         strides = [view.strides() for view in (q, k, v, *masks)]
         out_strides = out.strides()
         if each > 1:
@@ -120,11 +115,11 @@ class Attention(Step):
             values=v.shape[-1],
             strides=strides,
             out_strides=out_strides,
-            scale=self._scale,
+            scale=self.scale,
             threads=sizing.pool.threads,
-            mask=self._mask,
-            fill=self._fill,
-            safe=self._safe,
+            mask=self.mask if masks else "none",
+            fill=self.fill,
+            safe=self.safe,
         )
         return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
 
@@ -185,12 +180,18 @@ def _attention(op: Op, builder: Builder) -> None:
         slots.append(_added(builder, masks))
         perms.append(identity(max(builder.rank(mask) for mask in masks)))
     output = op.output
-    names = ("mask", "fill", "safe", "grouped")
-    options = {name: op.attributes[name] for name in names if name in op.attributes}
-    options["targets"] = [value.name for value in op.inputs[5:] if value is not None]
     perm = _lies(builder, output)
-    step = Attention(slots, perms, builder.new(output), perm, op.get("scale", 1.0), **options)
-    builder.emit(with_caches(step, builder), output, perm)
+    attention = Attention(
+        tuple(perms),
+        perm,
+        float(op.get("scale", 1.0)),
+        mask=op.get("mask", "added"),
+        fill=op.get("fill", 0.0),
+        safe=op.get("safe", False),
+        grouped=op.get("grouped", False),
+        targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
+    )
+    emit_attention(attention, slots, builder, output, perm)
 
 
 def _added(builder: Builder, masks: Sequence[ir.Value]) -> Slot:
@@ -200,7 +201,7 @@ def _added(builder: Builder, masks: Sequence[ir.Value]) -> Slot:
         return slots[0]
 
     def add() -> Slot:
-        return builder.emit(Pairwise(slots[0], slots[1], builder.scratch(masks[0]), "add"))
+        return builder.part(Binary("add"), slots, masks[0])
 
     return builder.once(("masks", *slots), add)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,12 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.steps import Converted, Observed, Permute, Reshaped
-from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
-from narrowpass_xnn_cpu.plan.step import Slot, Step
-from narrowpass_xnn_cpu.plan.workspace import Workspace
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.lower.steps import Convert, DropAxes, Observe, Reshape, Transpose
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, Perm
+from narrowpass_xnn_cpu.lowered.partition import Item, LoweredPartition
+from narrowpass_xnn_cpu.plan.partition import Place, ShapeNode
+from narrowpass_xnn_cpu.plan.step import Slot
 
-Perm = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
 NHWC: Perm = (0, 2, 3, 1)
@@ -29,24 +28,25 @@ def identity(rank: int) -> Perm:
 
 
 class Builder:
-    """Collects the steps of a partition.
+    """Collects the operations of a partition.
 
     A value lies in one or more slots, each with the order of its axes: axis i of the slot is
-    axis ``perm[i]`` of the value. A Transpose only renames axes; elements move where a step asks
-    for an order that no slot has.
+    axis ``perm[i]`` of the value. A Transpose only renames axes; elements move where an operation
+    needs an order that no slot has.
 
     Args:
         facts: of the graph.
-        session: of the weights cache; None to pack for each operator alone.
         winograd: whether convolutions may be computed by Winograd's algorithm.
+        unfit: why constants of an operation do not fit its int8 kernel, by its first output.
     """
 
     def __init__(
-        self, facts: Facts, session: Session | None = None, *, winograd: bool = True
+        self, facts: Facts, *, winograd: bool = True, unfit: Mapping[str, str] | None = None
     ) -> None:
         self.facts = facts
-        self.session = session
         self.winograd = winograd
+        self.unfit = unfit or {}
+        self.origins: dict[Slot, Op] = {}
         self._items: list[Item] = []
         self._places: list[Place] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
@@ -60,32 +60,32 @@ class Builder:
         self.primary: dict[str, Perm] = {}
 
     def start(self, op: Op) -> None:
-        """Say which operation the next steps are of."""
+        """Set the operation that the next lowered operations stand for."""
         self._op = op
 
     def rank(self, value: ir.Value) -> int:
-        """Give the rank of a value, which the rules have checked to be known."""
+        """Return the rank of a value, which the rules have checked to be known."""
         rank = self.facts.rank(value)
         if rank is None:
             raise ValueError(f"the rank of {value.name!r} is not known")
         return rank
 
     def layout(self, value: ir.Value) -> Perm:
-        """Give the order of axes that `value` was computed in."""
+        """Return the order of axes that `value` was computed in."""
         return self.primary.get(value.name or "", identity(self.rank(value)))
 
     def knows(self, value: ir.Value) -> bool:
-        """Tell whether a value is in this partition already."""
+        """Return whether a value is in this partition already."""
         return value.name in self._slots
 
     def has(self, value: ir.Value, perm: Perm) -> bool:
-        """Tell whether a value can be had in this order without moving elements."""
+        """Return whether a value is there in this order without moving elements."""
         if self.facts.is_constant(value):
             return True
         return perm in self._slots.get(value.name or "", {identity(self.rank(value)): None})
 
     def at(self, value: ir.Value, perm: Perm | None = None, rank: int | None = None) -> Slot:
-        """Give a slot that holds `value`.
+        """Return a slot that holds `value`.
 
         Args:
             value: the value.
@@ -99,9 +99,7 @@ class Builder:
             slot = self._given(value)
             computed = _computed(slot.dtype)
             if computed != slot.dtype:
-                converted = Slot(name, computed)
-                self._items.append(Converted(slot, converted))
-                slot = converted
+                slot = self._insert(Convert(), [slot], Slot(name, computed))
                 self.set_exact(slot, self.facts.dtype(value))
             self._place(value, slot, identity(self.rank(value)))
         known = self._slots[name]
@@ -110,29 +108,24 @@ class Builder:
         if perm not in known:
             # From the order that it was computed in: the others are copies of that.
             source = self.primary.get(name) or next(iter(known))
-            slot = Slot(name, known[source].dtype)
             moves = tuple(source.index(axis) for axis in perm)
-            step = Permute(known[source], slot, moves)
-            self._items.append(step)
+            slot = Slot(name, known[source].dtype)
+            self._insert(Transpose(moves), [known[source]], slot, perm)
             self.set_exact(slot, self._exact.get(known[source]))
             self._place(value, slot, perm)
         return known[perm]
 
     def stored(self, value: ir.Value) -> Slot:
-        """Give a slot that holds a value in ONNX's order and of its own type."""
+        """Return a slot that holds a value in ONNX's order and of its own type."""
         name, dtype = value.name or "", storage_dtype(self.facts, value)
         given = name not in self._slots or name in self._inputs or name in self._fixed
         if given and not self.facts.is_constant(value):
             return self._given(value)
         slot = self.at(value)
-        if slot.dtype == dtype:
-            return slot
-        kept = Slot(name, dtype)
-        self._items.append(Converted(slot, kept))
-        return kept
+        return slot if slot.dtype == dtype else self._insert(Convert(), [slot], Slot(name, dtype))
 
     def _given(self, value: ir.Value) -> Slot:
-        """Give the slot of a value from outside of the partition."""
+        """Return the slot of a value from outside of the partition."""
         name = value.name or ""
         known = self._fixed if name in self.facts.fixed else self._inputs
         return known.setdefault(name, Slot(name, storage_dtype(self.facts, value)))
@@ -150,98 +143,157 @@ class Builder:
         return self._constants[key]
 
     def constant_slot(self, name: str, array: Array) -> Slot:
-        """Give a slot that holds these elements."""
+        """Return a slot that holds these elements."""
         dense = np.ascontiguousarray(array).reshape(array.shape)
         return Slot(name, dense.dtype, dense)
 
     def new(self, value: ir.Value) -> Slot:
-        """Give a fresh slot for a value."""
+        """Return a fresh slot for a value."""
         return Slot(value.name or "", _numpy_dtype(self.facts, value))
 
     def scratch(self, value: ir.Value) -> Slot:
-        """Give a fresh slot for something on the way to a value."""
+        """Return a fresh slot for an intermediate result on the way to a value."""
         return Slot(f"{value.name} (part)", _numpy_dtype(self.facts, value))
 
-    def emit(self, step: Step, value: ir.Value | None = None, perm: Perm | None = None) -> Slot:
-        """Add a step; its output is `value`, laid out as `perm`, where given."""
+    def compute(
+        self,
+        computation: Computation,
+        operands: Sequence[Slot],
+        value: ir.Value,
+        perm: Perm | None = None,
+    ) -> Slot:
+        """Emit a computation whose result is `value`, its axes in the order `perm`."""
+        return self.emit(computation, operands, self.new(value), value, perm)
+
+    def part(self, computation: Computation, operands: Sequence[Slot], value: ir.Value) -> Slot:
+        """Emit a computation of an intermediate result on the way to `value`, of its dtype."""
+        return self.emit(computation, operands, self.scratch(value))
+
+    def emit(
+        self,
+        computation: Computation,
+        operands: Sequence[Slot],
+        output: Slot,
+        value: ir.Value | None = None,
+        perm: Perm | None = None,
+    ) -> Slot:
+        """Emit a computation; its output is `value`, laid out as `perm`, where given."""
+        nodes: tuple[str, ...] = ()
+        note = ""
         if self._op is not None:
-            step.nodes = tuple(map(_name, (*self._op.superseded, *self._op.nodes)))
-            if self._op.unfit and self._op.unfit not in step.precision:
-                step.precision = f"{step.precision or 'float32'}: {self._op.unfit}"
-        self._items.append(step)
-        if isinstance(step, Permute | Reshaped):
-            self.set_exact(step.output, self._exact.get(step.inputs[0]))
+            nodes = tuple(map(_name, (*self._op.superseded, *self._op.nodes)))
+            note = self._op.unfit
+        self._insert(computation, operands, output, self._order(value, perm), nodes, note)
+        if isinstance(computation, Transpose | Reshape | DropAxes):
+            self.set_exact(output, self._exact.get(operands[0]))
         if value is not None:
-            self.alias(value, step.output, perm)
-        return step.output
+            self.alias(value, output, perm)
+        return output
+
+    def _order(self, value: ir.Value | None, perm: Perm | None) -> Perm:
+        if value is None:
+            return ()
+        return identity(self.rank(value)) if perm is None else perm
+
+    def _insert(
+        self,
+        computation: Computation,
+        operands: Sequence[Slot],
+        output: Slot,
+        layout: Perm = (),
+        nodes: tuple[str, ...] = (),
+        note: str = "",
+    ) -> Slot:
+        """Append an operation; without nodes, it is a change of layout or dtype."""
+        op = LoweredOp(computation, tuple(operands), output, layout, nodes, note)
+        if self._op is not None:
+            self.origins[output] = self._op
+        self._items.append(op)
+        return output
 
     def set_exact(self, slot: Slot, dtype: ir.DataType | None) -> None:
-        """Say that all elements of a slot of float32 are such as a narrow type has."""
+        """Note that all elements of a slot of float32 are representable in a narrow type."""
         if dtype in NARROW:
             self._exact[slot] = dtype
 
     def is_exact(self, slot: Slot, dtype: ir.DataType) -> bool:
-        """Tell whether all elements of a slot of float32 surely are such as `dtype` has."""
+        """Return whether all elements of a slot of float32 surely are representable in `dtype`."""
         return self._exact.get(slot) == dtype
 
-    def derived(self, slot: Slot, what: Hashable, make: Callable[[Slot], Step]) -> Slot:
-        """Give what a step makes of a slot; all that ask for the same share it.
+    def derived(self, slot: Slot, key: Hashable, computation: Computation, output: Slot) -> Slot:
+        """Return what a computation derives from a slot; those with the same key share it.
 
-        The step stands for no node, as a change of layout does.
+        It stands for no node, as a change of layout does.
 
         Args:
-            slot: what it is made of.
-            what: tells it from all else that is made of the slot.
-            make: gives the step; called where nobody has asked before.
+            slot: the operand.
+            key: distinguishes it from all else that is derived of the slot.
+            computation: what is computed, where nobody has asked before.
+            output: the slot of the result then.
         """
+        return self.once((slot, key), lambda: self._insert(computation, [slot], output))
 
-        def add() -> Slot:
-            step = make(slot)
-            self._items.append(step)
-            return step.output
+    def _ops(self) -> list[LoweredOp]:
+        return [item for item in self._items if isinstance(item, LoweredOp)]
 
-        return self.once((slot, what), add)
-
-    def maker(self, slot: Slot, reader: Step | None = None) -> Step | None:
-        """Give the step that makes a slot, where nobody but an operation of this graph needs it.
+    def maker(self, slot: Slot, reader: LoweredOp | None = None) -> LoweredOp | None:
+        """Return the operation that computes a slot, where only one operation reads it.
 
         Args:
             slot: the slot; one value lies there, which one node reads.
-            reader: the step of that node, where it has one already; no other step reads the slot.
+            reader: the operation of that node, where it has one already; no other one reads the
+                slot.
         """
         values = self._values.get(slot, [])
         if len(values) != 1 or self.facts.only_user(values[0]) is None:
             return None
-        steps = [item for item in self._items if isinstance(item, Step)]
-        if any(slot in step.inputs for step in steps if step is not reader):
+        ops = self._ops()
+        if any(slot in op.operands for op in ops if op is not reader):
             return None
-        return next((step for step in steps if step.output is slot), None)
+        return next((op for op in ops if op.output is slot), None)
 
-    def writers(self, slot: Slot) -> list[Step]:
-        """Give the steps that write a slot, in order; none where a step reads it already."""
-        steps = [item for item in self._items if isinstance(item, Step)]
-        if any(slot in step.inputs for step in steps):
+    def writers(self, slot: Slot) -> list[LoweredOp]:
+        """Return the operations that write a slot, in order; none where one reads it already."""
+        ops = self._ops()
+        if any(slot in op.operands for op in ops):
             return []
-        return [step for step in steps if step.output is slot]
+        return [op for op in ops if op.output is slot]
 
     def value_of(self, slot: Slot) -> ir.Value:
-        """Give a value that lies in a slot, of which `maker` has given the step."""
+        """Return a value that lies in a slot, whose operation `maker` has returned."""
         return self._values[slot][0]
 
-    def replace(self, old: Sequence[Step], step: Step, value: ir.Value, perm: Perm) -> None:
-        """Put a step in the place of some whose outputs nobody else needs; make `value` with it.
+    def substitute(self, old: LoweredOp, new: LoweredOp) -> None:
+        """Put an operation in the place of another one with the same output."""
+        self._items[self._items.index(old)] = new
 
-        It comes last, since it may read what was made after the others.
+    def replace(
+        self,
+        old: Sequence[LoweredOp],
+        computation: Computation,
+        operands: Sequence[Slot],
+        value: ir.Value,
+        perm: Perm,
+    ) -> None:
+        """Emit a computation in place of operations whose outputs nobody else needs.
+
+        It comes last, since it may read what was computed after the others.
         """
         outputs = [item.output for item in old]
         self._items = [item for item in self._items if item not in old]
         self._places = [place for place in self._places if place.slot not in outputs]
-        nodes = [name for item in old for name in item.nodes]
-        self.emit(step, value, perm)
-        step.nodes = tuple(dict.fromkeys((*nodes, *step.nodes)))
+        before = [name for item in old for name in item.nodes]
+        own = () if self._op is None else map(_name, (*self._op.superseded, *self._op.nodes))
+        nodes = tuple(dict.fromkeys((*before, *own)))
+        note = next((item.note for item in old if item.note), "")
+        origin = self.origins.get(old[0].output)
+        slot = self._insert(computation, operands, self.new(value), perm, nodes, note)
+        if origin is not None:
+            self.origins[slot] = origin  # its constants may turn out not to fit
+        self.alias(value, slot, perm)
 
     def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
-        """Say that a slot holds `value`."""
+        """Note that a slot holds `value`."""
         order = identity(self.rank(value)) if perm is None else perm
         if len(order) != self.rank(value):
             raise BackendError(
@@ -258,15 +310,16 @@ class Builder:
         self._places.append(Place(name, slot, perm))
 
     def observe(self, values: Sequence[ir.Value]) -> None:
-        """Look at those of the values just computed that are observed."""
+        """Emit a meter for each of the values just computed that is observed."""
         for value in values:
             name = value.name or ""
             slots = self._slots.get(name, {})
             if name in self.facts.observed and slots:
-                self._items.append(Observed(next(iter(slots.values())), name))
+                slot = next(iter(slots.values()))
+                self._insert(Observe(name), [slot], Slot(name, slot.dtype))
 
     def once(self, key: Hashable, make: Callable[[], Slot]) -> Slot:
-        """Give what `make` gives, which is asked the first time only."""
+        """Return the result of `make`, which is called the first time only."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -275,12 +328,12 @@ class Builder:
         """Add shape arithmetic."""
         self._items.append(node)
 
-    def finish(self, number: int, outputs: Sequence[ir.Value], workspace: Workspace) -> Partition:
-        """Make the partition; `outputs` are what others read of it."""
+    def finish(self, outputs: Sequence[ir.Value]) -> LoweredPartition:
+        """Return the partition; `outputs` are the values that others read of it."""
         self._op = None
         given = {value.name or "": self.stored(value) for value in outputs}
-        return Partition(
-            number, self._items, self._inputs, given, self._fixed, self._places, workspace
+        return LoweredPartition(
+            tuple(self._items), self._inputs, given, self._fixed, tuple(self._places)
         )
 
 

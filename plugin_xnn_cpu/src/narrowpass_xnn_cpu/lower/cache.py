@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -10,31 +11,31 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 
-class ScatteredRows(Step):
-    """A cache with rows of another tensor in the place of some of its own.
+@dataclass(frozen=True)
+class ScatterRows(Computation):
+    """A KV cache with new rows in the place of some of its own.
 
-    Args:
-        slots: the cache, the new rows, and where they begin for each batch, where that is given.
-        output: as the cache.
+    Operands are the cache, the new rows, and where they begin for each batch, where that is given.
+
+    Attributes:
         axis: of rows; not 0.
         circular: whether rows beyond the end go to the beginning.
     """
 
+    mnemonic = "scatter_rows"
     kernel = "scatter rows"
+    axis: int
+    circular: bool
 
-    def __init__(self, slots: Sequence[Slot], output: Slot, axis: int, *, circular: bool) -> None:
-        super().__init__(slots, output)
-        self._axis = axis
-        self._circular = circular
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         cache, update, *starts = shapes
-        axis = self._axis
+        axis = self.axis
         if (*cache[:axis], *cache[axis + 1 :]) != (*update[:axis], *update[axis + 1 :]):
             raise BackendError(f"rows of {list(update)} do not fit a cache of {list(cache)}")
         if starts and starts[0] != cache[:1]:
@@ -46,9 +47,9 @@ class ScatteredRows(Step):
             elements(cache[1:axis]),
             cache[axis],
             update[axis],
-            elements(cache[axis + 1 :]) * self.output.dtype.itemsize,
+            elements(cache[axis + 1 :]) * step.op.output.dtype.itemsize,
             starts=bool(starts),
-            circular=self._circular,
+            circular=self.circular,
         )
         return Run(cache, "NP_SCATTER_ROWS", params=params)
 
@@ -72,5 +73,4 @@ def _tensor_scatter(op: Op, builder: Builder) -> None:
     axis = op.get("axis", -2) % builder.rank(op.required(0))
     slots = [builder.at(value) for value in op.inputs if value is not None]
     circular = op.get("mode", "linear") == "circular"
-    step = ScatteredRows(slots, builder.new(op.output), axis, circular=circular)
-    builder.emit(step, op.output)
+    builder.compute(ScatterRows(axis, circular), slots, op.output)

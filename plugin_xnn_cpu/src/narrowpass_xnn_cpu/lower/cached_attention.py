@@ -7,45 +7,50 @@ with while it is near.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import onnx_ir as ir
+
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.join import Joined
+from narrowpass_xnn_cpu.lower.join import ConcatPiece
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import caches
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.lower.attention import Attention
 
 
-class CachedAttention(Step):
+@dataclass(frozen=True)
+class CachedAttention(Computation):
     """Attention that also copies the first piece of its keys, and that of its values.
 
-    Its inputs are those of attention, then what is copied. Keys and values have their new rows
-    already.
+    Operands are those of attention, then the pieces. Keys and values have their new rows already.
 
-    Args:
-        attention: what it computes, of slots [.., rows, depth].
-        pieces: the slots of what is copied.
+    Attributes:
+        attention: of operands [.., rows, depth].
     """
 
+    mnemonic = "cached_attention"
     kernel = "attention and caches"
+    attention: Attention
 
-    def __init__(self, attention: Attention, pieces: Sequence[Slot]) -> None:
-        super().__init__([*attention.inputs, *pieces], attention.output)
-        self.values = attention.values
-        self._attention = attention
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return self.attention.shape_values()
 
-    @property
-    def alike(self) -> Hashable:
-        """See `Step.alike`."""
-        return self._attention.alike
+    def reuse_key(self) -> Hashable:
+        """See `Computation.reuse_key`."""
+        return self.attention.reuse_key()
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         first, wholes = len(shapes) - 2, shapes[1:3]
-        run = self._attention.size(shapes[:first], sizing)
+        run = self.attention.size_of(shapes[:first], sizing)
         pieces = [
             piece if waits((piece, _rest(piece, whole))) else None
             for piece, whole in zip(shapes[first:], wholes, strict=True)
@@ -66,24 +71,33 @@ def _rest(piece: Shape, whole: Shape) -> Shape:
     return (*whole[:-2], whole[-2] - piece[-2], whole[-1])
 
 
-def with_caches(attention: Attention, builder: Builder) -> Step:
-    """Let attention copy the caches that its keys and values begin with.
+def emit_attention(
+    attention: Attention, operands: Sequence[Slot], builder: Builder, value: ir.Value, perm: Perm
+) -> None:
+    """Emit attention; it copies the KV caches that its keys and values begin with.
 
-    Gives `attention` itself where they are not formed so, or somebody has read them before.
+    Nothing is copied where they are not concatenated so, or something has read them before.
     """
-    keys, values = attention.inputs[1:3]
-    if keys is values:
-        return attention
-    firsts = [_first(builder.writers(slot)) for slot in (keys, values)]
-    joins = [first for first in firsts if first is not None]
-    if len(joins) != len(firsts):
-        return attention
-    for join in joins:
-        join.leave()
-    return CachedAttention(attention, [join.inputs[0] for join in joins])
+    keys, values = operands[1:3]
+    firsts = [] if keys is values else [_first(builder.writers(slot)) for slot in (keys, values)]
+    pieces = [first for first in firsts if first is not None]
+    if len(pieces) < 2:
+        builder.compute(attention, operands, value, perm)
+        return
+    for op, piece in pieces:
+        builder.substitute(op, dataclasses.replace(op, computation=piece))
+    copied = [op.operands[0] for op, _ in pieces]
+    builder.compute(CachedAttention(attention), [*operands, *copied], value, perm)
 
 
-def _first(writers: Sequence[Step]) -> Joined | None:
-    """Give the first of two pieces that are joined along the last axis but one."""
-    joins = [step for step in writers if isinstance(step, Joined) and step.joins_rows()]
-    return joins[0] if len(writers) == len(joins) == 2 else None
+def _first(writers: Sequence[LoweredOp]) -> tuple[LoweredOp, ConcatPiece] | None:
+    """Return the first of two float pieces that are concatenated along the last axis but one.
+
+    With it comes what it is to compute where the copy is deferred.
+    """
+    pieces = [(op, op.computation) for op in writers if isinstance(op.computation, ConcatPiece)]
+    if len(writers) != 2 or len(pieces) != 2:
+        return None
+    first, piece = pieces[0]
+    rows = all(p.axis == p.rank - 2 for _, p in pieces) and first.output.dtype == np.float32
+    return (first, dataclasses.replace(piece, deferred=True)) if rows else None

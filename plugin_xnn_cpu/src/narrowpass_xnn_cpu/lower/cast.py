@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.typed import (
     ANY,
-    CastStep,
+    Cast,
     emit_typed,
     layout_of,
     round_to,
     typed_operand,
 )
+from narrowpass_xnn_cpu.lowered.op import Perm
 from narrowpass_xnn_cpu.plan.step import Slot
 
 _CASTS = {*ANY, *NARROW}
@@ -53,13 +54,13 @@ def _cast(op: Op, builder: Builder) -> None:
     if facts.is_float(op.output):
         _to_float(op, builder, slot, perm)
         return
-    emit_typed(builder, lambda made: CastStep(slot, made), op.output, perm)
+    emit_typed(builder, Cast(), [slot], op.output, perm)
 
 
 def _to_float(op: Op, builder: Builder, slot: Slot, perm: Perm) -> None:
     output, target = op.output, builder.facts.dtype(op.output)
     if not builder.facts.is_float(op.required(0)):
-        slot = builder.emit(CastStep(slot, builder.scratch(output)))
+        slot = builder.part(Cast(), [slot], output)
     # What only leaves the partition is rounded there.
     if target in NARROW and output.uses():
         slot = round_to(builder, slot, target, output)

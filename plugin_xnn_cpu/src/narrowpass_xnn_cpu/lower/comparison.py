@@ -46,8 +46,7 @@ def _compare(op: Op, builder: Builder) -> None:
     first, second = (typed_operand(builder, value, perm, rounded=True) for value in values)
     if op.kind.startswith("Greater"):
         first, second = second, first
-    name = _COMPARISONS[op.kind]
-    emit_typed(builder, lambda made: TypedBinary(first, second, made, name), op.output, perm)
+    emit_typed(builder, TypedBinary(_COMPARISONS[op.kind]), [first, second], op.output, perm)
 
 
 @lowers(*_LOGIC, check=lambda op, facts: _check_pair(op, facts, ir.DataType.BOOL))
@@ -78,8 +77,8 @@ def pair(op: Op, builder: Builder, name: str) -> None:
     """Add an operator of two operands of the output's type; one of `elem_kernels.BINARY`."""
     values = [op.required(0), op.required(1)]
     perm = layout_of(builder, values)
-    first, second = (typed_operand(builder, value, perm) for value in values)
-    emit_typed(builder, lambda made: TypedBinary(first, second, made, name), op.output, perm)
+    operands = [typed_operand(builder, value, perm) for value in values]
+    emit_typed(builder, TypedBinary(name), operands, op.output, perm)
 
 
 _SINGLE = {
@@ -109,9 +108,4 @@ def single(
     perm = layout_of(builder, [given])
     condition = name.startswith("is")
     slot = typed_operand(builder, given, perm, rounded=condition)
-    emit_typed(
-        builder,
-        lambda made: TypedUnary(slot, made, name, positive=positive, negative=negative),
-        op.output,
-        perm,
-    )
+    emit_typed(builder, TypedUnary(name, positive, negative), [slot], op.output, perm)

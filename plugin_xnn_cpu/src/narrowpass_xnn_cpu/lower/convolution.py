@@ -10,20 +10,18 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import transposed
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
-from narrowpass_xnn_cpu.lower.ending import emit, residual_of
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolution, Window
+from narrowpass_xnn_cpu.lower.ending import emit
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.linear import Linear
+from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.product import BFLOAT16, Product
+from narrowpass_xnn_cpu.lower.product import BFLOAT16
 from narrowpass_xnn_cpu.lower.separable import take_depthwise
 from narrowpass_xnn_cpu.native.operators import (
-    Deconvolution,
     Movement,
     fp32_choice,
 )
 from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -126,71 +124,49 @@ def _conv(op: Op, builder: Builder) -> None:
     movement = _movement(op, window)
     depthwise = _is_depthwise(op, per_group)
     if kernel.dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
-        packed = kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1)
-        bias, session = _bias(facts, op.input(2)), builder.session
-        narrow = TiledConvolutionBf16(packed, bias, movement, op.epilogue, session=session)
-        step = Convolve(
-            builder.at(given, perm),
-            builder.new(op.output),
-            narrow,
-            window,
-            outputs,
-            "convolution",
+        narrow = Convolution(
             op.epilogue,
-            residual_of(op, builder, perm),
             op.residual_fits,
+            weight=kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1),
+            bias=_bias(facts, op.input(2)),
+            window=window,
+            movement=movement,
+            outputs=outputs,
         )
-        step.precision = kernel.dtype.name
-        emit(op, builder, step, perm)
+        emit(op, builder, narrow, [builder.at(given, perm)], perm)
         return
     kernel = kernel.cast(np.dtype(np.float32))
     if fp32_choice.is_product(window.size, movement):
         # As floats: bytes of a matrix would be widened in each run.
         floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
-        product = Product(
-            floats.transpose(1, 0),
-            _bias(facts, op.input(2)),
+        matmul = ConstantMatMul(
             op.epilogue,
-            rows=None,
-            accumulate="",
-            activations="",
-            session=builder.session,
+            op.residual_fits,
+            weight=floats.transpose(1, 0),
+            bias=_bias(facts, op.input(2)),
         )
         slot = builder.at(given, perm)
-        residual = residual_of(op, builder, perm)
-        fits = op.residual_fits
-        last = Linear(slot, builder.new(op.output), product, residual, fits)
-        if not take_depthwise(op, last, builder, perm):
-            emit(op, builder, last, perm)
+        if not take_depthwise(op, matmul, slot, builder, perm):
+            emit(op, builder, matmul, [slot], perm)
         return
     image = kernel.reshape(outputs, per_group, *window.size)
     if depthwise:
         packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
     else:
         packed = image.transpose(0, 2, 3, 1)
-    operator = fp32_choice.convolution(
-        packed,
-        _bias(facts, op.input(2)),
-        movement,
+    convolution = Convolution(
         op.epilogue,
-        image=_image(facts, given),
-        depthwise=depthwise,
-        winograd=builder.winograd,
-        session=builder.session,
-    )
-    name = "depthwise convolution" if depthwise else operator.name
-    step = Convolve(
-        builder.at(given, perm),
-        builder.new(op.output),
-        operator,
-        window,
-        outputs,
-        name,
-        op.epilogue,
-        residual_of(op, builder, perm),
         op.residual_fits,
+        weight=packed,
+        bias=_bias(facts, op.input(2)),
+        window=window,
+        movement=movement,
+        outputs=outputs,
+        algorithm="depthwise" if depthwise else "direct",
+        image=_image(facts, given),
+        winograd=builder.winograd,
     )
-    emit(op, builder, step, perm)
+    emit(op, builder, convolution, [builder.at(given, perm)], perm)
 
 
 def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
@@ -246,15 +222,15 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
     if transposed.is_interleaved(window, groups, extra):
         transposed.lower_interleaved(op, builder, packed, bias, window, extra)
         return
-    operator = Deconvolution(
-        packed,
-        bias,
-        _movement(op, window),
-        extra,
-        session=builder.session,
+    transposed_convolution = Convolution(
+        weight=packed,
+        bias=bias,
+        window=window,
+        movement=_movement(op, window),
+        outputs=outputs,
+        algorithm="transposed",
+        adjustments=tuple(extra),
     )
     perm = CHANNELS_LAST[rank]
     given = builder.at(op.required(0), perm)
-    name = "deconvolution"
-    step = Convolve(given, builder.new(op.output), operator, window, outputs, name)
-    builder.emit(step, op.output, perm)
+    builder.compute(transposed_convolution, [given], op.output, perm)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Perm
-from narrowpass_xnn_cpu.lower.ending import Ended
+from narrowpass_xnn_cpu.lower.ending import WithEpilogue
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import Deconvolution, DeconvolutionS8
-from narrowpass_xnn_cpu.native.operators.fp32_choice import AnyConvolution
-from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
-from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.native.operators.separable import Separable
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.native.operators import Deconvolution, fp32_choice
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Weight
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 """The order in which images lie, by rank."""
@@ -120,79 +117,118 @@ def _same_pads(
     return before + after
 
 
-_Operator = (
-    AnyConvolution
-    | TiledConvolutionBf16
-    | Deconvolution
-    | DeconvolutionS8
-    | AnyConvolutionS8
-    | Separable
-)
+def image_of(shape: Shape) -> Shape:
+    """Return [N, H, W, C] of images, or of lines, which count as images of height 1."""
+    return shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
 
 
-class Convolve(Ended):
-    """A convolution, plain or transposed, over images, or over lines as images of height 1.
+def sized(
+    operator: Any, window: Window, outputs: int, shape: Shape, sizing: Sizing
+) -> tuple[Shape, str]:
+    """Size a convolution operator; return the shape of the result and the call.
+
+    Args:
+        operator: has ``reshape`` for [N, H, W, C].
+        window: the kernel window and how it moves.
+        outputs: channels of the result.
+        shape: of the operand, with channels last.
+        sizing: the thread pool.
+
+    Raises:
+        BackendError: nothing is left of the output.
+    """
+    image = image_of(shape)
+    window.check(image)
+    # An empty batch has an output too, of a size that only a full one tells.
+    height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+    if height < 1 or width < 1:
+        raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
+    line = (image[0], width, outputs)
+    result = (image[0], height, width, outputs) if len(shape) == 4 else line
+    return result, operator.call if image[0] else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution(WithEpilogue):
+    """A convolution of float32, plain or transposed, over [N, H, W, C] or [N, W, C].
+
+    Operands are the images and the residual.
 
     Attributes:
-        operator: what computes it.
-        window: how its window moves.
+        weight: [O, KH, KW, C / groups], or [KH, KW, O] for depthwise; float32 or bfloat16.
+        bias: float32 [O], or None.
+        window: the kernel window and how it moves.
+        movement: what the kernel is given: pads, strides, dilations, groups and limits.
+        outputs: channels of the result.
+        algorithm: ``direct``, ``depthwise`` or ``transposed``.
+        image: what is known of the images; see `fp32_choice.convolution`.
+        winograd: whether Winograd's algorithm may be used.
+        adjustments: output padding of a transposed convolution.
     """
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        operator: _Operator,
-        window: Window,
-        outputs: int,
-        name: str,
-        epilogue: Epilogue | None = None,
-        residual: Slot | None = None,
-        fits: bool = True,
-    ) -> None:
-        super().__init__(given, output, epilogue or Epilogue(), residual, fits)
-        self.kernel = f"{operator.maker}{name}"
-        self.window = window
-        self.operator = operator
-        self._outputs = outputs
-
-    def plus(self, other: Slot, output: Slot, added: SumS8) -> Convolve | None:
-        """Give the convolution that adds another tensor of its output's shape to that.
-
-        None where its kernel does not; nobody may need this step afterwards.
-        """
-        operator = self.operator
-        if not isinstance(operator, TiledConvolutionS8) or not operator.takes_sum:
-            return None
-        operator.take_sum(added)
-        name = f"{self.kernel.removeprefix(operator.maker)} and add"
-        given, window, outputs = self.inputs[0], self.window, self._outputs
-        step = Convolve(given, output, operator, window, outputs, name, residual=other)
-        step.nodes, step.precision = self.nodes, self.precision
-        step.in_place = (1,)  # an element of it is read before the sum is written there
-        return step
+    mnemonic = "convolution"
+    weight: Weight
+    bias: Weight | None
+    window: Window
+    movement: Movement
+    outputs: int
+    algorithm: str = "direct"
+    image: Image | None = None
+    winograd: bool = True
+    adjustments: tuple[int, ...] = ()
 
     @property
-    def raisable(self) -> TiledWindowsS8 | None:
-        """Give the operator, where it can read and write raised bytes."""
-        operator = self.operator
-        if isinstance(operator, TiledWindowsS8) and operator.can_be_raised:
-            return operator
-        return None
+    def _is_bf16(self) -> bool:
+        return self.weight.dtype.name == "bfloat16"
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        shape = shapes[0]
-        image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
-        self.window.check(image)
-        # An empty batch has an output too, of a size that only a full one tells.
-        operator = self.operator
-        height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
-        if height < 1 or width < 1:
-            raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
-        line = (image[0], width, self._outputs)
-        result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
+    @property
+    def is_depthwise_kernel(self) -> bool:
+        """Whether our depthwise kernel of float32 computes it."""
+        return self.algorithm == "depthwise" and fp32_choice.depthwise_is_ours(
+            self.weight.shape, self.movement, self.epilogue, self.image
+        )
+
+    @property
+    def is_direct_kernel(self) -> bool:
+        """Whether our direct convolution of float32 computes it."""
+        if self.algorithm != "direct" or self._is_bf16 or not fp32_choice.convolutions_are_ours():
+            return False
+        shape = self.weight.shape
+        return not self.winograd or not fp32_choice.winograd_tile(shape, self.movement, self.image)
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
+        name = "convolution" if self._is_bf16 else names.get(self.algorithm) or packed.name
+        return f"{packed.maker}{name}"
+
+    def precision(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.precision`."""
+        return "bfloat16" if self._is_bf16 else ""
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Any:
+        """See `Computation.pack`."""
+        weight, bias, movement = self.weight, self.bias, self.movement
+        if self._is_bf16:
+            return TiledConvolutionBf16(weight, bias, movement, self.epilogue, session=session)
+        if self.algorithm == "transposed":
+            return Deconvolution(weight, bias, movement, self.adjustments, session=session)
+        return fp32_choice.convolution(
+            weight,
+            bias,
+            movement,
+            self.epilogue,
+            image=self.image,
+            depthwise=self.algorithm == "depthwise",
+            winograd=self.winograd,
+            session=session,
+        )
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        operator = step.packed
+        result, call = sized(operator, self.window, self.outputs, shapes[0], sizing)
         epilogue = self.fitting(shapes, result)
-        if isinstance(operator, Fp32 | TiledConvolutionBf16):
+        if epilogue != self.epilogue:
             operator.end_with(epilogue)
-        return Run(result, operator.call if image[0] else "", operator, operator.params)
+        return Run(result, call, operator, operator.params)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.comparison import pair, single
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise, Reshaped
+from narrowpass_xnn_cpu.lower.steps import Binary, Unary, lead
 from narrowpass_xnn_cpu.lower.typed import (
     ANY,
     INTEGERS,
     NUMBERS,
     TYPED,
-    CastStep,
+    Cast,
     TypedBinary,
     emit_typed,
     fold_pairs,
@@ -28,8 +30,9 @@ from narrowpass_xnn_cpu.lower.typed import (
     needs_one_type,
     typed_operand,
 )
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 _UNARY = {
     "Ceil": "ceiling",
@@ -56,41 +59,51 @@ _BINARY = {
 }
 
 
-class AddClamp(Step):
-    """A sum of two tensors of one shape, clamped: one pass over memory instead of two."""
+@dataclass(frozen=True)
+class AddClamp(Computation):
+    """The sum of two tensors of one shape, clamped: one pass over memory instead of two.
 
-    in_place: Sequence[int] = (0, 1)
+    Attributes:
+        limits: the clipping range.
+    """
+
+    mnemonic = "add_clamp"
     kernel = "add-clamp"
+    overwrites: ClassVar[tuple[int, ...]] = (0, 1)
+    limits: tuple[float, float]
 
-    def __init__(self, a: Slot, b: Slot, output: Slot, limits: tuple[float, float]) -> None:
-        super().__init__([a, b], output)
-        self._limits = limits
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape, other = shapes
         if shape != other:
             raise BackendError(f"{list(shape)} and {list(other)} were declared to be equal")
         if not elements(shape):
             return Run(shape)
-        return Run(shape, "NP_ADD_CLAMP", params=kernels.add_clamp(elements(shape), *self._limits))
+        return Run(shape, "NP_ADD_CLAMP", params=kernels.add_clamp(elements(shape), *self.limits))
 
 
-class Function(Step):
-    """An elementwise function of ours; one of `kernels.FUNCTIONS`."""
+@dataclass(frozen=True)
+class Function(Computation):
+    """An elementwise function of float32.
 
-    in_place: Sequence[int] = (0,)
+    Attributes:
+        function: one of `kernels.FUNCTIONS`.
+    """
 
-    def __init__(self, given: Slot, output: Slot, function: str) -> None:
-        super().__init__([given], output)
-        self.kernel = function
+    mnemonic = "function"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    function: str
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return self.function
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        return Run(shape, "NP_FUNCTION", params=kernels.function(elements(shape), self.kernel))
+        return Run(shape, "NP_FUNCTION", params=kernels.function(elements(shape), self.function))
 
 
 def _check_floats(op: Op, facts: Facts) -> str | None:
@@ -98,17 +111,20 @@ def _check_floats(op: Op, facts: Facts) -> str | None:
 
 
 def clamp(builder: Builder, slot: Slot, value: ir.Value, perm: Perm, op: Op) -> None:
-    """Add what clamps a computed slot to the limits of `op`; its output is `value`."""
-    step = Elementwise(slot, builder.new(value), "clamp", op.limits)
-    builder.emit(step, value, perm)
+    """Emit the clamp of a computed slot to the limits of `op`; its output is `value`."""
+    builder.compute(Unary("clamp", op.limits), [slot], value, perm)
 
 
-def unary(op: Op, builder: Builder, kind: str, parameters: Sequence[float] = ()) -> None:
-    """Add an elementwise step, in whatever order of axes the operand has."""
+def unary(op: Op, builder: Builder, function: str, parameters: tuple[float, ...] = ()) -> None:
+    """Emit an elementwise operator, in whatever order of axes the operand has."""
+    elementwise(op, builder, Unary(function, parameters))
+
+
+def elementwise(op: Op, builder: Builder, computation: Computation) -> None:
+    """Emit an elementwise computation, in whatever order of axes the operand has."""
     given = op.required(0)
     perm = builder.layout(given)
-    step = Elementwise(builder.at(given, perm), builder.new(op.output), kind, parameters)
-    builder.emit(step, op.output, perm)
+    builder.compute(computation, [builder.at(given, perm)], op.output, perm)
 
 
 @lowers(*_UNARY, check=_check_floats)
@@ -139,10 +155,8 @@ def _function(op: Op, builder: Builder) -> None:
 
 
 def function(op: Op, builder: Builder, name: str) -> None:
-    """Add a function of ours, in whatever order of axes the operand has."""
-    given = op.required(0)
-    perm = builder.layout(given)
-    builder.emit(Function(builder.at(given, perm), builder.new(op.output), name), op.output, perm)
+    """Emit a function of float32, in whatever order of axes the operand has."""
+    elementwise(op, builder, Function(name))
 
 
 @lowers("Gelu", check=_check_floats)
@@ -211,10 +225,10 @@ def _clip(op: Op, builder: Builder) -> None:
         return
     slot = typed_operand(builder, given, perm)
     for name, bound in bounds[:-1]:
-        made = Slot(f"{output.name} (part)", slot.dtype)
-        slot = builder.emit(TypedBinary(slot, bound, made, name))
+        clipped = Slot(f"{output.name} (part)", slot.dtype)
+        slot = builder.emit(TypedBinary(name), [slot, bound], clipped)
     name, bound = bounds[-1]
-    emit_typed(builder, lambda made: TypedBinary(slot, bound, made, name), output, perm)
+    emit_typed(builder, TypedBinary(name), [slot, bound], output, perm)
 
 
 def _check_binary(op: Op, facts: Facts) -> str | None:
@@ -256,13 +270,12 @@ def _extreme(op: Op, builder: Builder) -> None:
     slot = builder.at(given, perm)
     if bound is not None:
         limits = (bound, math.inf) if op.kind == "Max" else (-math.inf, bound)
-        slot = builder.emit(Elementwise(slot, builder.new(op.output), "clamp", limits))
+        slot = builder.emit(Unary("clamp", limits), [slot], builder.new(op.output))
     rank = builder.rank(op.output)
     if rank == len(perm):
         builder.alias(op.output, slot, perm)
         return
-    lead = (1,) * (rank - len(perm))
-    builder.emit(Reshaped(slot, builder.new(op.output), lead.__add__), op.output)
+    builder.compute(lead(len(perm), rank), [slot], op.output)
 
 
 @lowers(*_BINARY, check=_check_binary, clamps=True)
@@ -284,10 +297,10 @@ def _binary(op: Op, builder: Builder) -> None:
         other = operand(builder, value, perm)
         pair = kind == "add" and len(values) == 2
         if last and op.clamped and pair and same_shape(builder.facts, *values):
-            builder.emit(AddClamp(slot, other, builder.new(output), op.limits), output, perm)
+            builder.compute(AddClamp(op.limits), [slot, other], output, perm)
             return
         target = builder.new(output) if last and not op.clamped else builder.scratch(output)
-        slot = builder.emit(Pairwise(slot, other, target, kind))
+        slot = builder.emit(Binary(kind), [slot, other], target)
     if op.clamped:
         clamp(builder, slot, output, perm, op)
     else:
@@ -303,9 +316,10 @@ def _mean(op: Op, builder: Builder) -> None:
     slot = typed_operand(builder, values[0], perm)
     for value in values[1:]:
         other = typed_operand(builder, value, perm)
-        slot = builder.emit(TypedBinary(slot, other, Slot(f"{output.name} (part)", dtype), "add"))
+        total = Slot(f"{output.name} (part)", dtype)
+        slot = builder.emit(TypedBinary("add"), [slot, other], total)
     count = builder.constant_slot("count", np.array(len(values), dtype))
-    builder.emit(TypedBinary(slot, count, builder.new(output), "div"), output, perm)
+    builder.compute(TypedBinary("div"), [slot, count], output, perm)
 
 
 def same_shape(facts: Facts, one: ir.Value, other: ir.Value) -> bool:
@@ -349,14 +363,13 @@ def _power(op: Op, builder: Builder) -> None:
     for value in (base, exponent):
         slot = typed_operand(builder, value, perm)
         if slot.dtype != wide:
-            slot = builder.emit(CastStep(slot, Slot(f"{output.name} (part)", wide)))
+            slot = builder.emit(Cast(), [slot], Slot(f"{output.name} (part)", wide))
         slots.append(slot)
-    step = TypedBinary(slots[0], slots[1], Slot(f"{output.name} (part)", wide), "pow")
-    made = builder.emit(step)
+    power = builder.emit(TypedBinary("pow"), slots, Slot(f"{output.name} (part)", wide))
     if builder.new(output).dtype == wide:
-        builder.alias(output, made, perm)
+        builder.alias(output, power, perm)
         return
-    emit_typed(builder, lambda slot: CastStep(made, slot), output, perm)
+    emit_typed(builder, Cast(), [power], output, perm)
 
 
 @lowers("Pow", check=_check_pow)
@@ -374,9 +387,8 @@ def _pow(op: Op, builder: Builder) -> None:
         given = op.required(0)
         perm = builder.layout(given)
         slot = builder.at(given, perm)
-        square = builder.emit(Elementwise(slot, builder.scratch(op.output), "square"))
-        step = Pairwise(square, slot, builder.new(op.output), "multiply")
-        builder.emit(step, op.output, perm)
+        square = builder.part(Unary("square"), [slot], op.output)
+        builder.compute(Binary("multiply"), [square, slot], op.output, perm)
         return
     if exponent == 2.0:
         unary(op, builder, "square")
@@ -389,9 +401,7 @@ def _reciprocal(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     one = builder.constant_slot("one", np.array(1, np.float32))
-    step = Pairwise(one, builder.at(given, perm), builder.new(op.output), "divide")
-    step.in_place = (1,)
-    builder.emit(step, op.output, perm)
+    builder.compute(Binary("divide"), [one, builder.at(given, perm)], op.output, perm)
 
 
 def _check_identity(op: Op, facts: Facts) -> str | None:

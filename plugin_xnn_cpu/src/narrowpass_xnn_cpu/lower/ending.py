@@ -8,104 +8,114 @@ out, and steps behind it do the rest. For shapes that are equal these are views 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise
+from narrowpass_xnn_cpu.lower.steps import Binary, Unary
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_xnn_cpu.weights.session import Session
 
 _UNARY = {"gelu": "gelu", "tanh-gelu": "approxgelu", "hard-swish": "hardswish"}
 """XNNPACK's names of functions."""
 
 
-class Ended(Step):
-    """A step whose sums become what an epilogue makes of them.
+PLAIN = Epilogue()
+"""Accumulators are stored as they are."""
 
-    Args:
-        given: its operand.
-        output: its result.
-        epilogue: what becomes of sums.
-        residual: what is added, where the epilogue has that.
-        fits: whether the residual surely has the shape of the result.
+
+@dataclass(frozen=True)
+class WithEpilogue(Computation):
+    """A computation whose accumulators pass through an epilogue before they are stored.
+
+    The residual of the epilogue, if it has one, is the last operand.
 
     Attributes:
-        epilogue: what becomes of sums.
-        residual: what is added; None for nothing.
+        epilogue: applied to accumulators.
+        fits: whether the residual surely has the shape of the result.
     """
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        epilogue: Epilogue,
-        residual: Slot | None = None,
-        fits: bool = True,
-    ) -> None:
-        super().__init__([given] if residual is None else [given, residual], output)
-        # A residual that is read with the bias: tile by tile, before sums are written there.
-        self.in_place: Sequence[int] = (1,) if epilogue.residual == "before" else ()
-        self.epilogue = epilogue
-        self.residual = residual
-        self._fits = fits
+    epilogue: Epilogue = PLAIN
+    fits: bool = True
+
+    def in_place(self) -> Sequence[int]:
+        """See `Computation.in_place`.
+
+        A residual that is read with the bias is read tile by tile, before the tile is stored.
+        """
+        return (1,) if self.epilogue.residual == "before" else ()
 
     def fitting(self, shapes: Sequence[Shape], result: Shape) -> Epilogue:
-        """Give what becomes of sums for these shapes of the inputs.
+        """Return the epilogue for operands of these shapes: the first, and the residual.
 
         Raises:
             BackendError: a residual that was to be of the result's shape is not.
         """
         if len(shapes) < 2 or shapes[1] == result:
             return self.epilogue
-        if self._fits:
+        if self.fits:
             raise BackendError(f"{list(shapes[1])} and {list(result)} were declared to be equal")
         return self.epilogue.without_residual()
 
 
-class _Unless(Step):
-    """A step that has nothing to do where two slots are of one shape.
+@dataclass(frozen=True)
+class IfBroadcast(Computation):
+    """A computation that has nothing to do where two slots are of one shape.
 
-    Args:
-        step: what is done otherwise.
-        one: a slot.
-        other: another.
+    Operands are those of the computation, then the two slots.
+
+    Attributes:
+        computation: what is computed otherwise.
     """
 
-    def __init__(self, step: Step, one: Slot, other: Slot) -> None:
-        super().__init__([*step.inputs, one, other], step.output)
-        self.kernel = f"{step.kernel} if broadcast"
-        self._step = step
+    mnemonic = "if_broadcast"
+    computation: Computation
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"{self.computation.kernel_name(op, packed)} if broadcast"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Any:
+        """See `Computation.pack`."""
+        return self.computation.pack(op, session)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         *given, one, other = shapes
-        return Run(given[0], view=0) if one == other else self._step.size(given, sizing)
+        return Run(given[0], view=0) if one == other else self.computation.size(step, given, sizing)
 
 
-def residual_of(op: Op, builder: Builder, perm: Perm) -> Slot | None:
-    """Give the slot of what is added, in the order of axes of the result."""
-    return None if op.residual is None else builder.at(op.residual, perm)
+def emit(
+    op: Op, builder: Builder, computation: WithEpilogue, operands: Sequence[Slot], perm: Perm
+) -> None:
+    """Emit a computation with the epilogue of `op`, and what may have to be done after it.
+
+    Args:
+        op: the operation; its residual becomes the last operand.
+        builder: of the partition.
+        computation: its result is the output of `op`.
+        operands: but the residual.
+        perm: the order of axes of the result.
+    """
+    slot = builder.new(op.output)
+    other = None if op.residual is None else builder.at(op.residual, perm)
+    inputs = operands if other is None else [*operands, other]
+    if other is None or op.residual_fits:
+        builder.emit(computation, inputs, slot, op.output, perm)
+        return
+    builder.emit(computation, inputs, slot)
+    total = builder.part(IfBroadcast(Binary("add")), [slot, other, slot, other], op.output)
+    if op.epilogue.residual == "before" and (op.function != "clamp" or op.clamped):
+        total = builder.part(IfBroadcast(_function(op)), [total, slot, other], op.output)
+    builder.alias(op.output, total, perm)
 
 
-def emit(op: Op, builder: Builder, step: Ended, perm: Perm) -> None:
-    """Add a step, and what may have to be done after it; the result is the output of `op`."""
-    slot = builder.emit(step)
-    if step.residual is not None and not op.residual_fits:
-        slot, other = step.output, step.residual
-        added = Pairwise(slot, other, builder.scratch(op.output), "add")
-        total = builder.emit(_Unless(added, slot, other))
-        if op.epilogue.residual == "before" and (op.function != "clamp" or op.clamped):
-            last = _function(op, total, builder.scratch(op.output))
-            total = builder.emit(_Unless(last, slot, other))
-        slot = total
-    builder.alias(op.output, slot, perm)
-
-
-def _function(op: Op, given: Slot, output: Slot) -> Step:
+def _function(op: Op) -> Computation:
     if op.function == "clamp":
-        return Elementwise(given, output, "clamp", op.limits)
-    if op.function in _UNARY:
-        return Elementwise(given, output, _UNARY[op.function])
-    return Function(given, output, op.function)
+        return Unary("clamp", op.limits)
+    return Unary(_UNARY[op.function]) if op.function in _UNARY else Function(op.function)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -16,65 +17,58 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import part
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 _TANH_SLOPE = 2 * math.sqrt(2 / math.pi)
 _PRODUCTS = ("MatMul", "linear", "Gemm")
 
 
-class Gate(Step):
+@dataclass(frozen=True)
+class Gate(Computation):
     """Rows gated, and multiplied with others.
 
-    Args:
-        slots: what is gated, and what it is multiplied with if it is; they may be one, of which
-            both are parts.
-        output: the result.
+    Operands are the gated rows, and their factor if there is one; they may be one slot, of which
+    both are parts.
+
+    Attributes:
         slope: see above.
         cubic: see above.
-        parts: where each of them starts in its rows; empty where they are whole.
+        parts: where each operand starts in its rows; empty where they are whole.
         width: how many columns of each row they are; 0 where they are whole.
     """
 
-    kernel = "gate"
+    mnemonic = "gate"
+    slope: float
+    cubic: float
+    parts: tuple[int, ...] = ()
+    width: int = 0
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        output: Slot,
-        slope: float,
-        cubic: float,
-        parts: Sequence[int] = (),
-        width: int = 0,
-    ) -> None:
-        super().__init__(slots, output)
-        if parts and len(parts) != len(slots):
-            raise BackendError(f"{len(slots)} operands of a gate are no {len(parts)} parts")
-        self._slope, self._cubic = slope, cubic
-        self._parts, self._width = tuple(parts), width
-        if not parts:
-            self.in_place = tuple(range(len(slots)))
+    def in_place(self) -> Sequence[int]:
+        """See `Computation.in_place`."""
+        return () if self.parts else (0, 1)
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape = shapes[0]
         if any(other != shape for other in shapes):
             raise BackendError(" and ".join(str(list(s)) for s in shapes) + " are to be equal")
-        result = (*shape[:-1], self._width) if self._parts else shape
+        result = (*shape[:-1], self.width) if self.parts else shape
         if not elements(result):
             return Run(result)
-        if self._parts:
-            rows, columns = elements(shape[:-1]), self._width
-            if max(self._parts) + columns > shape[-1]:
+        if self.parts:
+            rows, columns = elements(shape[:-1]), self.width
+            if max(self.parts) + columns > shape[-1]:
                 raise BackendError(f"parts of {columns} do not lie in {list(shape)}")
-            places = [(start, shape[-1]) for start in self._parts]
+            places = [(start, shape[-1]) for start in self.parts]
         else:
             # Nothing but the number of elements matters: pieces that threads may share.
             columns = math.gcd(elements(shape), 1 << 10)
             rows = elements(shape) // columns
             places = [(0, columns) for _ in shapes]
         factor = places[1] if len(places) > 1 else None
-        params = kernels.gate(rows, columns, places[0], factor, self._slope, self._cubic)
+        params = kernels.gate(rows, columns, places[0], factor, self.slope, self.cubic)
         return Run(result, "NP_GATE", params=params)
 
 
@@ -85,15 +79,14 @@ def _check(op: Op, facts: Facts) -> str | None:
 @lowers("gate", check=_check)
 def _gate(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
-    parts = op.get("parts", ())
+    parts = tuple(op.get("parts", ()))
     rank = builder.rank(values[0])
     perm = builder.layout(values[0])
     if parts and perm[-1] != rank - 1:
         perm = identity(rank)
     slots = [builder.at(value, perm) for value in values]
     slope, cubic = op.get("slope", 1.0), op.get("cubic", 0.0)
-    step = Gate(slots, builder.new(op.output), slope, cubic, parts, op.get("width", 0))
-    builder.emit(step, op.output, perm)
+    builder.compute(Gate(slope, cubic, parts, op.get("width", 0)), slots, op.output, perm)
 
 
 def with_factors(ops: Sequence[Op], facts: Facts) -> list[Op]:

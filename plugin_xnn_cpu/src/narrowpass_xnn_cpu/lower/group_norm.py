@@ -3,50 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import elem_kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 
-class GroupNorm(Step):
-    """Groups of channels with mean 0 and variance 1, scaled and shifted.
+@dataclass(frozen=True)
+class GroupNorm(Computation):
+    """Groups of channels with mean 0 and variance 1, scaled and shifted (Wu and He, 2018).
 
-    Args:
-        slots: images, scale and bias.
-        output: the result.
+    Operands are images, scale and bias.
+
+    Attributes:
         groups: how many; 0 for one of each channel.
         epsilon: added to the variance.
         channels_last: whether the channels are the last axis, and not the second one.
         by_group: whether scale and bias are of groups.
     """
 
-    in_place: Sequence[int] = (0,)
+    mnemonic = "group_norm"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    groups: int
+    epsilon: float
+    channels_last: bool
+    by_group: bool
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        output: Slot,
-        groups: int,
-        epsilon: float,
-        *,
-        channels_last: bool,
-        by_group: bool,
-    ) -> None:
-        super().__init__(slots, output)
-        self.kernel = "group norm" if groups else "instance norm"
-        self._groups, self._epsilon = groups, epsilon
-        self._channels_last, self._by_group = channels_last, by_group
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return "group norm" if self.groups else "instance norm"
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape, *others = shapes
-        channels = shape[-1] if self._channels_last else shape[1]
-        groups = self._groups or channels
-        wanted = groups if self._by_group else channels
+        channels = shape[-1] if self.channels_last else shape[1]
+        groups = self.groups or channels
+        wanted = groups if self.by_group else channels
         for other in others:
             if other != (wanted,):
                 raise BackendError(f"a scale or bias of {list(other)} is not of {wanted} channels")
@@ -55,9 +53,9 @@ class GroupNorm(Step):
         params = elem_kernels.group_norm(
             shape,
             groups,
-            self._epsilon,
-            channels_last=self._channels_last,
-            by_group=self._by_group,
+            self.epsilon,
+            channels_last=self.channels_last,
+            by_group=self.by_group,
         )
         return Run(shape, "NP_GROUP_NORM", params=params)
 
@@ -82,37 +80,43 @@ def _group_norm(op: Op, builder: Builder) -> None:
     given, scale, bias = (op.required(index) for index in range(3))
     perm, channels_last = images_layout(builder.rank(given), builder.layout(given))
     grouped = op.kind == "GroupNormalization"
-    step = GroupNorm(
-        [builder.at(given, perm), builder.at(scale), builder.at(bias)],
-        builder.new(op.output),
+    norm = GroupNorm(
         op.attributes["num_groups"] if grouped else 0,
         op.get("epsilon", 1e-5),
-        channels_last=channels_last,
+        channels_last,
         by_group=grouped and op.version < 21,
     )
-    builder.emit(step, op.output, perm)
+    operands = builder.at(given, perm), builder.at(scale), builder.at(bias)
+    builder.compute(norm, operands, op.output, perm)
 
 
-class LocalResponse(Step):
-    """Elements divided by a power of the squares of the channels around."""
+@dataclass(frozen=True)
+class LocalResponseNorm(Computation):
+    """Elements over a power of the squares of the channels around (Krizhevsky et al., 2012).
 
+    Attributes:
+        channels: how many channels around, and with, its own are summed.
+        alpha: factor of the sum.
+        beta: the power.
+        bias: added to the sum.
+        channels_last: whether the channels are the last axis, and not the second one.
+    """
+
+    mnemonic = "local_response_norm"
     kernel = "local response norm"
+    channels: int
+    alpha: float
+    beta: float
+    bias: float
+    channels_last: bool
 
-    def __init__(
-        self, given: Slot, output: Slot, size: int, numbers: Sequence[float], *, channels_last: bool
-    ) -> None:
-        super().__init__([given], output)
-        self._size, self._numbers, self._channels_last = size, numbers, channels_last
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        alpha, beta, bias = self._numbers
-        params = elem_kernels.lrn(
-            shape, self._size, alpha, beta, bias, channels_last=self._channels_last
-        )
+        numbers = self.alpha, self.beta, self.bias
+        params = elem_kernels.lrn(shape, self.channels, *numbers, channels_last=self.channels_last)
         return Run(shape, "NP_LRN", params=params)
 
 
@@ -130,6 +134,5 @@ def _lrn(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm, channels_last = images_layout(builder.rank(given), builder.layout(given))
     numbers = op.get("alpha", 1e-4), op.get("beta", 0.75), op.get("bias", 1.0)
-    slots = builder.at(given, perm), builder.new(op.output)
-    size = op.attributes["size"]
-    builder.emit(LocalResponse(*slots, size, numbers, channels_last=channels_last), op.output, perm)
+    norm = LocalResponseNorm(op.attributes["size"], *numbers, channels_last)
+    builder.compute(norm, [builder.at(given, perm)], op.output, perm)

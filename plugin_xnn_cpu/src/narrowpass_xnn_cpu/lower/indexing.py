@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
-from narrowpass_xnn_cpu.lower.steps import Converted, broadcast
+from narrowpass_xnn_cpu.lower.steps import Convert, broadcast
 from narrowpass_xnn_cpu.lower.typed import ANY, needs_one_type
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.weights.weight import Quantized
 
 
-class Gathered(Step):
-    """Rows of a tensor, by index."""
+@dataclass(frozen=True)
+class Gather(Computation):
+    """Rows of a tensor, the first operand, by index.
 
-    kernel = "gather"
+    Attributes:
+        axis: of the rows.
+    """
 
-    def __init__(self, given: Slot, indices: Slot, output: Slot, axis: int) -> None:
-        super().__init__([given, indices], output)
-        self._axis = axis
+    mnemonic = "gather"
+    axis: int
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape, indices = shapes
-        axis = self._axis
+        axis = self.axis
         result = (*shape[:axis], *indices, *shape[axis + 1 :])
         if not elements(indices):
             return Run(result)
@@ -36,29 +40,24 @@ class Gathered(Step):
             elements(shape[:axis]),
             shape[axis],
             elements(indices),
-            elements(shape[axis + 1 :]) * self.output.dtype.itemsize,
-            self.inputs[1].dtype.itemsize,
+            elements(shape[axis + 1 :]) * step.op.output.dtype.itemsize,
+            step.op.operands[1].dtype.itemsize,
         )
         return Run(result, "NP_GATHER", params=params)
 
 
-class GatheredBytes(Step):
-    """Rows of a table of int8, by index, as floats.
+@dataclass(frozen=True)
+class GatherInt8(Computation):
+    """Rows of an int8 embedding, by index, dequantized to float32.
 
-    Args:
-        table: int8 [rows, ...].
-        indices: of the rows.
-        scales: float32 [rows] or [1].
-        output: float32.
+    Operands are int8 [rows, ...], indices, and scales: float32 [rows] or [1].
     """
 
+    mnemonic = "gather_int8"
     kernel = "gather int8"
 
-    def __init__(self, table: Slot, indices: Slot, scales: Slot, output: Slot) -> None:
-        super().__init__([table, indices, scales], output)
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         table, indices, scales = shapes
         result = (*indices, *table[1:])
         if not elements(result):
@@ -67,7 +66,7 @@ class GatheredBytes(Step):
             table[0],
             elements(table[1:]),
             elements(indices),
-            self.inputs[1].dtype.itemsize,
+            step.op.operands[1].dtype.itemsize,
             scales=elements(scales),
         )
         return Run(result, "NP_GATHER_S8", params=params)
@@ -105,19 +104,18 @@ def _gather(op: Op, builder: Builder) -> None:
         table = builder.constant_slot(given.name or "", stored.integers.view())
         scales = builder.constant_slot(f"{given.name} (scales)", stored.scale.view().reshape(-1))
         at = builder.at(indices)
-        builder.emit(GatheredBytes(table, at, scales, builder.new(op.output)), op.output)
+        builder.compute(GatherInt8(), [table, at, scales], op.output)
         return
     narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
     if narrow is not None:
         # A table that is stored narrow stays so: only the rows that are taken are widened.
         table = builder.constant_slot(given.name or "", narrow.view())
         taken = Slot(op.output.name or "", table.dtype)
-        builder.emit(Gathered(table, builder.at(indices), taken, axis))
-        slot = builder.emit(Converted(taken, builder.new(op.output)), op.output)
+        builder.emit(Gather(axis), [table, builder.at(indices)], taken)
+        slot = builder.compute(Convert(), [taken], op.output)
         builder.set_exact(slot, builder.facts.dtype(op.output))
         return
-    step = Gathered(builder.at(given), builder.at(indices), builder.new(op.output), axis)
-    builder.emit(step, op.output)
+    builder.compute(Gather(axis), [builder.at(given), builder.at(indices)], op.output)
 
 
 def _check_gather_s8(op: Op, facts: Facts) -> str | None:
@@ -143,24 +141,22 @@ def _gather_s8(op: Op, builder: Builder) -> None:
     table = builder.constant_slot(op.required(0).name or "", facts.array(op.required(0)))
     scales = facts.array(op.required(2)).reshape(-1)
     slots = builder.at(op.required(1)), builder.constant_slot(op.required(2).name or "", scales)
-    builder.emit(GatheredBytes(table, *slots, builder.new(op.output)), op.output)
+    builder.compute(GatherInt8(), [table, *slots], op.output)
 
 
-class Chosen(Step):
-    """Elements of one tensor or another."""
+@dataclass(frozen=True)
+class Where(Computation):
+    """Elements of the second or third operand, as the first one says."""
 
-    kernel = "where"
+    mnemonic = "where"
 
-    def __init__(self, condition: Slot, x: Slot, y: Slot, output: Slot) -> None:
-        super().__init__([condition, x, y], output)
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         result = broadcast(*shapes)
         if not elements(result):
             return Run(result)
         strides = [kernels.broadcast_strides(shape, result) for shape in shapes]
-        params = kernels.where(result, strides, self.output.dtype.itemsize)
+        params = kernels.where(result, strides, step.op.output.dtype.itemsize)
         return Run(result, "NP_WHERE", params=params)
 
 
@@ -173,5 +169,4 @@ def _check_where(op: Op, facts: Facts) -> str | None:
 @lowers("Where", check=_check_where)
 def _where(op: Op, builder: Builder) -> None:
     slots = [builder.at(op.required(index)) for index in range(3)]
-    step = Chosen(slots[0], slots[1], slots[2], builder.new(op.output))
-    builder.emit(step, op.output, identity(builder.rank(op.output)))
+    builder.compute(Where(), slots, op.output, identity(builder.rank(op.output)))

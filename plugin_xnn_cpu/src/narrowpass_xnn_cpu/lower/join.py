@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import abc
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.shape import MOVED, check_moved
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 _LONG = 1 << 10
 """What a dimension that is not known counts as."""
@@ -24,59 +26,49 @@ Part = tuple[list[int], list[int], list[int]]
 """Where a part starts, its size, and its step, for each axis."""
 
 
-class Joined(Step):
+@dataclass(frozen=True)
+class ConcatPiece(Computation):
     """One piece of a concatenation, written to its place.
 
-    Args:
-        slots: all pieces.
-        index: of the piece that this step writes.
-        output: what all of them form.
-        axis: along which they are joined.
-        rank: of all of them.
+    Operands are the piece, then all pieces; all of these write the same slot.
+
+    Attributes:
+        index: of the piece that is written.
+        axis: along which they are concatenated.
+        rank: of the pieces.
+        deferred: whether the copy is left to the operation that reads all pieces, unless one of
+            them is empty.
     """
 
+    mnemonic = "concat_piece"
     kernel = "copy"
+    index: int
+    axis: int
+    rank: int
+    deferred: bool = False
 
-    def __init__(
-        self, slots: Sequence[Slot], index: int, output: Slot, axis: int, rank: int
-    ) -> None:
-        super().__init__([slots[index], *slots], output)
-        self._index = index
-        self._axis = axis
-        self._rank = rank
-        self._left = False
+    def reuse_key(self) -> Hashable:
+        """See `Computation.reuse_key`."""
+        return self
 
-    @property
-    def alike(self) -> Hashable:
-        """See `Step.alike`."""
-        return self._index, self._axis, self._left, self.output.dtype.itemsize
-
-    def joins_rows(self) -> bool:
-        """Tell whether pieces of floats are joined along the last axis but one."""
-        return self._axis == self._rank - 2 and self.output.dtype == np.float32
-
-    def leave(self) -> None:
-        """Leave the copy of this piece to who reads all of them, unless one of them is empty."""
-        self._left = True
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         piece, *all_pieces = shapes
-        axis = self._axis
+        axis, itemsize = self.axis, step.op.output.dtype.itemsize
         for shape in all_pieces:
             if shape[:axis] != piece[:axis] or shape[axis + 1 :] != piece[axis + 1 :]:
                 raise BackendError(f"{list(piece)} and {list(shape)} do not join at axis {axis}")
         whole = sum(shape[axis] for shape in all_pieces)
         result = (*piece[:axis], whole, *piece[axis + 1 :])
-        if not elements(piece) or (self._left and all(map(elements, all_pieces))):
+        if not elements(piece) or (self.deferred and all(map(elements, all_pieces))):
             return Run(result)
         strides = kernels.dense_strides(result)
-        before = sum(shape[axis] for shape in all_pieces[: self._index])
+        before = sum(shape[axis] for shape in all_pieces[: self.index])
         params = kernels.copy(
             piece,
             kernels.dense_strides(piece),
             strides,
-            self.output.dtype.itemsize,
+            itemsize,
             out_offset=before * strides[axis],
         )
         return Run(result, "NP_COPY", params=params)
@@ -107,8 +99,8 @@ def _concat(op: Op, builder: Builder) -> None:
     slots = [builder.at(value, perm) for value in values]
     output = builder.new(op.output)
     axis = perm.index(op.get("axis", 1) % rank)
-    for index in range(len(slots)):
-        builder.emit(Joined(slots, index, output, axis, rank))
+    for index, slot in enumerate(slots):
+        builder.emit(ConcatPiece(index, axis, rank), [slot, *slots], output)
     builder.alias(op.output, output, perm)
 
 
@@ -151,32 +143,29 @@ def _leaves(value: ir.Value, facts: Facts) -> bool:
     return any(u.op_type == "Identity" and u.outputs[0].name in facts.given for u in users)
 
 
-class Sliced(Step):
+class SliceLike(Computation):
     """A part of a tensor: a view where it is dense, a copy where it is not."""
 
     kernel = "copy"
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        part: Callable[[Shape, Sizing], Part],
-        values: Sequence[str] = (),
-    ) -> None:
-        super().__init__([given], output)
-        self.values = tuple(values)
-        self._part = part
+    @abc.abstractmethod
+    def part(self, shape: Shape, sizing: Sizing) -> Part:
+        """Return where the part starts, its sizes and its steps, along each axis of the slot.
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+        Raises:
+            BackendError: there is no such part.
+        """
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        starts, sizes, steps = self._part(shape, sizing)
+        starts, sizes, steps = self.part(shape, sizing)
         result = tuple(sizes)
         if not elements(result):
             return Run(result)
         strides = kernels.dense_strides(shape)
         offset = sum(start * stride for start, stride in zip(starts, strides, strict=True))
-        itemsize = self.output.dtype.itemsize
+        itemsize = step.op.output.dtype.itemsize
         # Dense: after the first axis that is longer than 1, all axes are whole.
         long = [axis for axis, size in enumerate(result) if size != 1]
         whole = all(result[axis] == shape[axis] for axis in long[1:])
@@ -197,6 +186,80 @@ class Sliced(Step):
         return Run(result, "NP_COPY", params=params)
 
 
+@dataclass(frozen=True)
+class Slice(SliceLike):
+    """A part of a tensor by starts, ends and steps, with ONNX's rules for bounds out of range.
+
+    Attributes:
+        bounds: starts, ends, axes and steps: numbers, the name of a value from shapes, or None
+            where they are left out.
+        order: the order in which the axes of the operand lie.
+    """
+
+    mnemonic = "slice"
+    bounds: tuple[tuple[int, ...] | str | None, ...]
+    order: Perm
+
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return tuple(bound for bound in self.bounds if isinstance(bound, str))
+
+    def part(self, shape: Shape, sizing: Sizing) -> Part:
+        """See `SliceLike.part`."""
+        rank = len(self.order)
+        starts, ends, axes, steps = (_listed(bound, sizing) for bound in self.bounds)
+        if starts is None or ends is None:
+            raise BackendError("a Slice lacks its starts or ends")
+        axes = list(range(len(starts))) if axes is None else axes
+        steps = [1] * len(starts) if steps is None else steps
+        if not len(starts) == len(ends) == len(axes) == len(steps):
+            raise BackendError("starts, ends, axes and steps of a Slice differ in length")
+        found: Part = [0] * rank, list(shape), [1] * rank
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            if not -rank <= axis < rank or step == 0:
+                raise BackendError(f"a Slice of axis {axis} with step {step} makes no sense")
+            at = self.order.index(axis % rank)
+            found[0][at], found[1][at] = _range(start, end, step, shape[at])
+            found[2][at] = step
+        return found
+
+
+def _listed(bound: tuple[int, ...] | str | None, sizing: Sizing) -> list[int] | None:
+    if isinstance(bound, str):
+        return [int(item) for item in sizing.value(bound).reshape(-1)]
+    return None if bound is None else list(bound)
+
+
+@dataclass(frozen=True)
+class SplitPart(SliceLike):
+    """One of the parts that an axis is split into.
+
+    Attributes:
+        index: of the part.
+        axis: that is split, as the operand lies.
+        count: of the parts.
+        sizes: of the parts; empty where they are equal, the last one smaller if need be.
+    """
+
+    mnemonic = "split_part"
+    index: int
+    axis: int
+    count: int
+    sizes: tuple[int, ...] = ()
+
+    def part(self, shape: Shape, sizing: Sizing) -> Part:
+        """See `SliceLike.part`."""
+        whole, parts = shape[self.axis], list(self.sizes)
+        if not parts:
+            each = -(-whole // self.count)
+            parts = [min(each, max(0, whole - i * each)) for i in range(self.count)]
+        if sum(parts) != whole or min(parts) < 0:
+            raise BackendError(f"parts {parts} do not make up axis {self.axis} of {list(shape)}")
+        starts, result = [0] * len(shape), list(shape)
+        starts[self.axis], result[self.axis] = sum(parts[: self.index]), parts[self.index]
+        return starts, result, [1] * len(shape)
+
+
 def _check_slice(op: Op, facts: Facts) -> str | None:
     if op.version >= 10 and not all(
         facts.is_fixed(value) for value in op.inputs[1:] if value is not None
@@ -208,39 +271,15 @@ def _check_slice(op: Op, facts: Facts) -> str | None:
 @lowers("Slice", check=_check_slice)
 def _slice(op: Op, builder: Builder) -> None:
     given = op.required(0)
-    rank = builder.rank(given)
     perm = builder.layout(given)
-    operands = [None if value is None else value.name or "" for value in op.inputs[1:]]
-    names = [*operands, *[None] * (4 - len(operands))] if op.version >= 10 else [None] * 4
-    attributes = [op.get(name, None) for name in ("starts", "ends", "axes")]
-
-    def part(shape: Shape, sizing: Sizing) -> Part:
-        read = [
-            None if name is None else [int(item) for item in sizing.value(name).reshape(-1)]
-            for name in names
-        ]
-        if op.version < 10:
-            read = [*attributes, None]
-        starts, ends, axes, steps = read
-        if starts is None or ends is None:
-            raise BackendError("a Slice lacks its starts or ends")
-        axes = list(range(len(starts))) if axes is None else axes
-        steps = [1] * len(starts) if steps is None else steps
-        if not len(starts) == len(ends) == len(axes) == len(steps):
-            raise BackendError("starts, ends, axes and steps of a Slice differ in length")
-        found: Part = [0] * rank, list(shape), [1] * rank
-        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-            if not -rank <= axis < rank or step == 0:
-                raise BackendError(f"a Slice of axis {axis} with step {step} makes no sense")
-            at = perm.index(axis % rank)
-            found[0][at], found[1][at] = _range(start, end, step, shape[at])
-            found[2][at] = step
-        return found
-
-    step = Sliced(
-        builder.at(given, perm), builder.new(op.output), part, [n for n in names if n is not None]
-    )
-    builder.emit(step, op.output, perm)
+    bounds: list[tuple[int, ...] | str | None]
+    if op.version < 10:
+        listed = [op.get(name, None) for name in ("starts", "ends", "axes")]
+        bounds = [None if bound is None else tuple(map(int, bound)) for bound in listed]
+    else:
+        bounds = [None if value is None else value.name or "" for value in op.inputs[1:]]
+    bounds += [None] * (4 - len(bounds))
+    builder.compute(Slice(tuple(bounds), perm), [builder.at(given, perm)], op.output, perm)
 
 
 def _range(start: int, end: int, step: int, size: int) -> tuple[int, int]:
@@ -276,26 +315,11 @@ def _check_split(op: Op, facts: Facts) -> str | None:
 @lowers("Split", check=_check_split)
 def _split(op: Op, builder: Builder) -> None:
     given = op.required(0)
-    rank = builder.rank(given)
     perm = builder.layout(given)
     slot = builder.at(given, perm)
-    axis = perm.index(op.get("axis", 0) % rank)
-    sizes = _split_sizes(op, builder.facts)
-    count = len(op.outputs)
-
+    axis = perm.index(op.get("axis", 0) % builder.rank(given))
+    sizes = tuple(_split_sizes(op, builder.facts) or ())
     for index, output in enumerate(op.outputs):
-
-        def part(shape: Shape, sizing: Sizing, index: int = index) -> Part:
-            if sizes is None:
-                each = -(-shape[axis] // count)
-                parts = [min(each, max(0, shape[axis] - i * each)) for i in range(count)]
-            else:
-                parts = sizes
-            if sum(parts) != shape[axis] or min(parts) < 0:
-                raise BackendError(f"parts {parts} do not make up axis {axis} of {list(shape)}")
-            starts, result = [0] * rank, list(shape)
-            starts[axis], result[axis] = sum(parts[:index]), parts[index]
-            return starts, result, [1] * rank
-
         if output.name:
-            builder.emit(Sliced(slot, builder.new(output), part), output, perm)
+            part = SplitPart(index, axis, len(op.outputs), sizes)
+            builder.compute(part, [slot], output, perm)

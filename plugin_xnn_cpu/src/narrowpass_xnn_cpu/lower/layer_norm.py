@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,52 +14,51 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 
-class LayerNorm(Step):
+@dataclass(frozen=True)
+class LayerNorm(Computation):
     """Rows with mean 0 and variance 1, scaled and shifted; see `kernels.layer_norm`.
 
-    Args:
-        slots: what is normalized, a scale, a bias if there is one, and what is added before, if
-            there is something, of as many axes as what is normalized: they broadcast.
-        output: the result; with the sum behind it, of one axis more, where that is kept.
+    Operands are the rows, a scale, a bias if there is one, and what is added before, if there is
+    something, of as many axes as the rows: they broadcast. The result has the sum behind it, of
+    one axis more, where that is kept.
+
+    Attributes:
         axes: how many of the last axes are a row.
         epsilon: added to the variance.
-        root_mean_square: whether no mean is taken away.
+        root_mean_square: whether no mean is subtracted.
         bias: whether there is a bias.
         added: whether something is added before.
-        keeps_sum: whether the sum is wanted too.
+        keeps_sum: whether the sum is a result too.
     """
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        output: Slot,
-        axes: int,
-        epsilon: float,
-        *,
-        root_mean_square: bool = False,
-        bias: bool = False,
-        added: bool = False,
-        keeps_sum: bool = False,
-    ) -> None:
-        super().__init__(slots, output)
-        self.kernel = "add + layer-norm" if added else "layer-norm"
-        self._axes = axes
-        self._epsilon = epsilon
-        self._root_mean_square = root_mean_square
-        self._bias, self._added, self._keeps_sum = bias, added, keeps_sum
-        self.in_place = (0, *([len(slots) - 1] if added else []))
+    mnemonic = "layer_norm"
+    axes: int
+    epsilon: float
+    root_mean_square: bool = False
+    bias: bool = False
+    added: bool = False
+    keeps_sum: bool = False
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return "add + layer-norm" if self.added else "layer-norm"
+
+    def in_place(self) -> Sequence[int]:
+        """See `Computation.in_place`."""
+        return (0, 2 + self.bias) if self.added else (0,)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape, *others = shapes
-        columns = elements(shape[len(shape) - self._axes :])
-        rows = shape[: len(shape) - self._axes]
+        columns = elements(shape[len(shape) - self.axes :])
+        rows = shape[: len(shape) - self.axes]
         views = [rows]
-        if self._added:
+        if self.added:
             added = others.pop()
             views.append(added[: len(rows)])
             if added[len(rows) :] != shape[len(rows) :]:
@@ -67,34 +68,37 @@ class LayerNorm(Step):
                 raise BackendError(f"a scale or bias of {list(other)} does not fit {list(shape)}")
         sizes = broadcast(*views)
         result = (*sizes, *shape[len(rows) :])
-        whole = (2, *result) if self._keeps_sum else result
+        whole = (2, *result) if self.keeps_sum else result
         if not elements(result):
             return Run(whole)
         params = kernels.layer_norm(
             sizes,
             columns,
             [kernels.broadcast_strides(view, sizes) for view in views],
-            self._epsilon,
-            bias=self._bias,
-            root_mean_square=self._root_mean_square,
-            sum_offset=elements(result) if self._keeps_sum else 0,
+            self.epsilon,
+            bias=self.bias,
+            root_mean_square=self.root_mean_square,
+            sum_offset=elements(result) if self.keeps_sum else 0,
         )
         return Run(whole, "NP_LAYER_NORM", params=params)
 
 
-class Piece(Step):
-    """One of the equal pieces that a slot is made of along its first axis: never a copy."""
+@dataclass(frozen=True)
+class Piece(Computation):
+    """One of the equal pieces of a slot along its first axis: never a copy.
 
+    Attributes:
+        index: of the piece.
+    """
+
+    mnemonic = "piece"
     kernel = "view"
+    index: int
 
-    def __init__(self, given: Slot, output: Slot, index: int) -> None:
-        super().__init__([given], output)
-        self._index = index
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         result = shapes[0][1:]
-        return Run(result, view=self._index * elements(result) * self.output.dtype.itemsize)
+        return Run(result, view=self.index * elements(result) * step.op.output.dtype.itemsize)
 
 
 def _check(op: Op, facts: Facts) -> str | None:
@@ -154,19 +158,17 @@ def normalize(op: Op, builder: Builder, axes: int, root_mean_square: bool) -> No
         slots.append(builder.at(added, perm, rank=rank))
     total = op.get("sum", None)
     output = op.outputs[0]
-    step = LayerNorm(
-        slots,
-        builder.new(output) if total is None else builder.scratch(output),
+    norm = LayerNorm(
         axes,
         op.get("epsilon", 1e-5),
-        root_mean_square=root_mean_square,
+        root_mean_square,
         bias=bias is not None,
         added=added is not None,
         keeps_sum=total is not None,
     )
     if total is None:
-        builder.emit(step, output, perm)
+        builder.compute(norm, slots, output, perm)
         return
-    both = builder.emit(step)
+    both = builder.part(norm, slots, output)
     for index, value in enumerate((output, total)):
-        builder.emit(Piece(both, builder.new(value), index), value, perm)
+        builder.compute(Piece(index), [both], value, perm)

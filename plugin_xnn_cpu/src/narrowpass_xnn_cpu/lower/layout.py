@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.steps import Permute, Reshaped
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.steps import Transpose, lead
+from narrowpass_xnn_cpu.lowered.op import Perm
 from narrowpass_xnn_cpu.plan.step import Slot
 
 
@@ -37,6 +38,5 @@ def operand(builder: Builder, value: ir.Value, perm: Perm) -> Slot:
     if rank == 0 or perm == identity(full):
         return builder.at(value)
     # In ONNX's order the leading axes may be missing; in another one they need a place.
-    lead = (1,) * (full - rank)
-    widened = builder.emit(Reshaped(builder.at(value), builder.scratch(value), lead.__add__))
-    return builder.emit(Permute(widened, builder.scratch(value), perm))
+    full_rank = builder.part(lead(rank, full), [builder.at(value)], value)
+    return builder.part(Transpose(perm), [full_rank], value)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -11,53 +12,85 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import clamp
-from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
+from narrowpass_xnn_cpu.lower.ending import WithEpilogue, emit
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matmul import lower_computed
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.product import Product, is_ours
-from narrowpass_xnn_cpu.lower.steps import Pairwise
+from narrowpass_xnn_cpu.lower.product import Product, is_gemm, is_ours, takes_quantized_rows
+from narrowpass_xnn_cpu.lower.steps import Binary
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators.few_rows import FewRows
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 
-class Linear(Ended):
-    """Rows of any number of leading axes times a constant matrix.
+@dataclass(frozen=True, kw_only=True)
+class ConstantMatMul(WithEpilogue):
+    """A matmul of rows, of any number of leading axes, and a constant matrix.
 
-    Args:
-        given: the rows; those that `QuantizedRows` made, where the product takes such.
-        output: the products.
-        product: makes them.
-        residual: what is added, where the product's epilogue has that.
-        fits: whether it surely has the shape of the result.
+    Operands are the rows, float32 or those of `QuantizeRows`, and the residual.
 
     Attributes:
-        product: makes the products.
+        weight: [C, O], of the dtype that it is stored in.
+        bias: float32 [O], or None.
+        rows: how many there are, where that is known.
+        accumulate: the dtype that accumulators are to have; empty where the model says nothing.
+        activations: ``dynamic`` where rows are to be quantized too; empty otherwise.
+        embedding: whether the matrix is in memory as it is stored anyway: a tied embedding.
+        unfit: why its rows are not quantized although they are to be; empty otherwise.
     """
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        product: Product,
-        residual: Slot | None = None,
-        fits: bool = True,
-    ) -> None:
-        super().__init__(given, output, product.epilogue, residual, fits)
-        self.product = product
-        self.precision = product.precision
-        self.kernel = product.kernel
+    mnemonic = "matmul"
+    weight: Weight
+    bias: Weight | None = None
+    rows: int | None = None
+    accumulate: str = ""
+    activations: str = ""
+    embedding: bool = False
+    unfit: str = ""
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        shape = shapes[0]
-        product = self.product
-        if not product.quantized_rows and shape[-1] != product.channels:
+    @property
+    def channels(self) -> int:
+        """Columns of the rows."""
+        return self.weight.shape[0]
+
+    @property
+    def quantizes_rows(self) -> bool:
+        """Whether the operand has rows that `QuantizeRows` has quantized."""
+        return not self.unfit and takes_quantized_rows(self.weight, self.activations)
+
+    @property
+    def is_gemm(self) -> bool:
+        """Whether our float32 GEMM computes it for any number of rows."""
+        return is_gemm(self.weight, self.bias, self.rows, embedding=self.embedding)
+
+    def kernel_name(self, op: LoweredOp, packed: Product) -> str:
+        """See `Computation.kernel_name`."""
+        return packed.kernel
+
+    def precision(self, op: LoweredOp, packed: Product) -> str:
+        """See `Computation.precision`."""
+        return f"{packed.precision}: {self.unfit}" if self.unfit else packed.precision
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Product:
+        """See `Computation.pack`."""
+        return Product(
+            self.weight,
+            self.bias,
+            self.epilogue,
+            self.rows,
+            self.accumulate,
+            "" if self.unfit else self.activations,
+            session,
+            in_memory=self.embedding,
+        )
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        shape, product = shapes[0], step.packed
+        if not self.quantizes_rows and shape[-1] != product.channels:
             raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {product.channels}")
         result = (*shape[:-1], product.outputs)
         epilogue = self.fitting(shapes, result)
@@ -66,29 +99,27 @@ class Linear(Ended):
             return Run(result)
         operator = product.operator(rows)
         params = operator.reshape(rows, sizing.pool)
-        if isinstance(operator, TiledFullyConnected | TiledFullyConnectedBf16 | FewRows):
+        if epilogue != self.epilogue:
             operator.end_with(epilogue)
         return Run(result, operator.call, operator, params)
 
 
-class QuantizedRows(Step):
-    """Rows of floats to bytes, each by its own range: once for all products that read them.
+@dataclass(frozen=True)
+class QuantizeRows(Computation):
+    """Dynamic per-token quantization of rows, once for all matmuls that read them.
 
-    Args:
-        given: the rows, of any number of leading axes.
+    Attributes:
         channels: of a row.
     """
 
+    mnemonic = "quantize_rows"
     kernel = "rows to int8"
+    channels: int
 
-    def __init__(self, given: Slot, channels: int) -> None:
-        super().__init__([given], Slot(f"{given.name} (rows)", np.dtype(np.uint8)))
-        self._channels = channels
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        channels = self._channels
+        channels = self.channels
         if shape[-1] != channels:
             raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {channels}")
         rows = elements(shape[:-1])
@@ -155,16 +186,11 @@ def _gemm(op: Op, builder: Builder) -> None:
     bias = as_bias(facts, added, kernel.shape[1], beta)
     complete = added is None or bias is not None
     leading = _leading(op, facts)
-    product = _product(op, builder, kernel, bias, op.epilogue if complete else Epilogue(), leading)
+    matmul = _matmul_of(op, builder, kernel, bias, op.epilogue if complete else Epilogue(), leading)
     if complete:
-        perm = identity(2)
-        residual = residual_of(op, builder, perm)
-        given_rows = rows_for(builder, rows, product)
-        step = Linear(given_rows, builder.new(op.output), product, residual, op.residual_fits)
-        emit(op, builder, step, perm)
+        emit(op, builder, matmul, [rows_for(builder, rows, matmul)], identity(2))
         return
-    rows = rows_for(builder, rows, product)
-    slot = builder.emit(Linear(rows, builder.scratch(op.output), product))
+    slot = builder.part(matmul, [rows_for(builder, rows, matmul)], op.output)
     _add(op, builder, slot, added, beta)
 
 
@@ -187,24 +213,25 @@ def _gemm_of_computed(op: Op, builder: Builder, beta: np.float32) -> None:
         _add(op, builder, slot, added, beta)
 
 
-def _product(
+def _matmul_of(
     op: Op,
     builder: Builder,
     kernel: Weight,
     bias: Weight | None,
     epilogue: Epilogue,
     leading: Sequence[int | str | None],
-) -> Product:
-    """Make a product of rows with these leading dimensions."""
-    return Product(
-        kernel,
-        bias,
+) -> ConstantMatMul:
+    """Return the matmul of rows with these leading dimensions and a constant matrix."""
+    return ConstantMatMul(
         epilogue,
-        _count(leading),
-        op.accumulate,
-        op.activations,
-        builder.session,
-        in_memory=_is_looked_up(op.required(1)),
+        op.residual_fits,
+        weight=kernel,
+        bias=bias,
+        rows=_count(leading),
+        accumulate=op.accumulate,
+        activations=op.activations,
+        embedding=_is_looked_up(op.required(1)),
+        unfit=builder.unfit.get(op.output.name or "", ""),
     )
 
 
@@ -217,15 +244,13 @@ def _is_looked_up(matrix: ir.Value) -> bool:
     )
 
 
-def rows_for(builder: Builder, rows: Slot, product: Product) -> Slot:
-    """Give rows as a product takes them; what quantizes them is emitted, if nothing has yet."""
-    if not product.quantized_rows:
+def rows_for(builder: Builder, rows: Slot, matmul: ConstantMatMul) -> Slot:
+    """Return rows as a matmul takes them; they are quantized once for all matmuls."""
+    if not matmul.quantizes_rows:
         return rows
-    return builder.derived(rows, ("int8", product.channels), _quantized(product.channels))
-
-
-def _quantized(channels: int) -> Callable[[Slot], Step]:
-    return lambda slot: QuantizedRows(slot, channels)
+    channels = matmul.channels
+    quantized = Slot(f"{rows.name} (rows)", np.dtype(np.uint8))
+    return builder.derived(rows, ("int8", channels), QuantizeRows(channels), quantized)
 
 
 def _count(dims: Sequence[int | str | None]) -> int | None:
@@ -259,7 +284,7 @@ def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.
     perm = identity(builder.rank(op.output))
     if added is not None:
         other = _scaled(builder, added, beta)
-        slot = builder.emit(Pairwise(slot, other, builder.scratch(op.output), "add"))
+        slot = builder.part(Binary("add"), [slot, other], op.output)
     if op.clamped:
         clamp(builder, slot, op.output, perm, op)
     else:
@@ -296,16 +321,11 @@ def _matmul(op: Op, builder: Builder) -> None:
         kernel = facts.stored(b)
         bias = as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
         leading = (facts.dims(a) or ())[:-1]
-        product = _product(op, builder, kernel, bias, op.epilogue, leading)
+        matmul = _matmul_of(op, builder, kernel, bias, op.epilogue, leading)
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
-        slot, residual = (
-            rows_for(builder, builder.at(a, perm), product),
-            residual_of(op, builder, perm),
-        )
-        step = Linear(slot, builder.new(op.output), product, residual, op.residual_fits)
-        emit(op, builder, step, perm)
+        emit(op, builder, matmul, [rows_for(builder, builder.at(a, perm), matmul)], perm)
         return
     added = op.input(2)
     lower_computed(op, builder, bias=None if added is None else builder.at(added))

@@ -3,89 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.ending import WithEpilogue, emit
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.lowered.op import PackedOp, Perm
 from narrowpass_xnn_cpu.native.operators.matmul import BATCH, Operand, Sizes, matmul
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 
-class ComputedMatMul(Ended):
+@dataclass(frozen=True, kw_only=True)
+class ComputedMatMul(WithEpilogue):
     """A matmul of two operands that are not known before a run, or of batches of them.
 
-    Args:
-        a: [..., M, K], or [K].
-        b: [..., K, N], or [K].
-        output: the result, without M or N where an operand lacks it.
-        perms: the order that the axes of `a` and `b` lie in.
+    Operands are [..., M, K] or [K], [..., K, N] or [K], a bias [N] if there is one, and the
+    residual of the epilogue, which lies as the result does. The result lacks M or N where an
+    operand lacks it.
+
+    Attributes:
+        perms: the order that the axes of both operands lie in.
         perm: the order that the axes of the result are to lie in; the last one stays last.
         alpha: what the matmul is multiplied by.
-        bias: [N], added to each row; None for none.
-        epilogue: what becomes of results.
-        residual: what is added, where the epilogue has that; it lies as the result does.
-        fits: whether it surely has the shape of the result.
+        bias: whether there is one, added to each row.
     """
 
+    mnemonic = "matmul_computed"
     kernel = "matmul"
+    perms: tuple[Perm, Perm]
+    perm: Perm
+    alpha: float = 1.0
+    bias: bool = False
 
-    def __init__(
-        self,
-        a: Slot,
-        b: Slot,
-        output: Slot,
-        *,
-        perms: tuple[Perm, Perm],
-        perm: Perm,
-        alpha: float = 1.0,
-        bias: Slot | None = None,
-        epilogue: Epilogue | None = None,
-        residual: Slot | None = None,
-        fits: bool = True,
-    ) -> None:
-        super().__init__(a, output, epilogue or Epilogue(), residual, fits)
-        self.inputs = tuple(x for x in (a, b, bias, residual) if x is not None)
-        # Accumulators are stored before a residual is read.
-        self.in_place = ()
-        self._perms, self._perm, self._alpha = perms, perm, alpha
-        self._has_bias = bias is not None
+    def in_place(self) -> Sequence[int]:
+        """See `Computation.in_place`: accumulators are stored before a residual is read."""
+        return ()
 
-    @property
-    def alike(self) -> Hashable:
-        """See `Step.alike`."""
-        ends = self.epilogue, self._fits, len(self.inputs)
-        return self._perms, self._perm, self._alpha, self._has_bias, ends
+    def reuse_key(self) -> Hashable:
+        """See `Computation.reuse_key`."""
+        return self
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        a, b = (View(shape, perm) for shape, perm in zip(shapes, self._perms, strict=False))
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        a, b = (View(shape, perm) for shape, perm in zip(shapes, self.perms, strict=False))
         (m, k), (inner, n) = _matrix(a.shape, 0), _matrix(b.shape, 1)
         if k != inner:
             raise BackendError(f"matrices {list(a.shape)} and {list(b.shape)} do not fit together")
         leading = broadcast(a.shape[:-2], b.shape[:-2])
         ends = (*((m,) if len(a.shape) > 1 else ()), *((n,) if len(b.shape) > 1 else ()))
         result = (*leading, *ends)
-        lies = tuple(result[axis] for axis in self._perm)
-        residual = shapes[2 + self._has_bias :]
-        epilogue = self.fitting([shapes[0], *residual], lies)
+        lies = tuple(result[axis] for axis in self.perm)
+        epilogue = self.fitting([shapes[0], *shapes[2 + self.bias :]], lies)
         if not elements(result):
             return Run(lies)
-        if self._has_bias and shapes[2] != (n,):
+        if self.bias and shapes[2] != (n,):
             raise BackendError(f"a bias of {list(shapes[2])} does not fit {n} columns")
-        made = View(lies, self._perm)
+        made = View(lies, self.perm)
         params, workspace = matmul(
             Sizes((1,) * (BATCH - len(leading)) + leading, m, k, n),
             _operand(a.steps, 0, n),
             _operand(b.steps, 1, n),
             _result(made.steps, len(a.shape) > 1, len(b.shape) > 1),
-            alpha=self._alpha,
-            bias=self._has_bias,
+            alpha=self.alpha,
+            bias=self.bias,
             epilogue=epilogue,
             threads=sizing.pool.threads,
         )
@@ -172,20 +157,15 @@ def lower_computed(
     alpha, both = float(op.get("alpha", 1.0)), (perms[0], perms[1])
     if not complete:
         perm = identity(builder.rank(op.output))
-        part = builder.scratch(op.output)
-        return builder.emit(ComputedMatMul(a, b, part, perms=both, perm=perm, alpha=alpha))
+        return builder.part(ComputedMatMul(perms=both, perm=perm, alpha=alpha), [a, b], op.output)
     perm = _lies(builder, op.output)
-    step = ComputedMatMul(
-        a,
-        b,
-        builder.new(op.output),
+    matmul_ = ComputedMatMul(
+        op.epilogue,
+        op.residual_fits,
         perms=both,
         perm=perm,
         alpha=alpha,
-        bias=bias,
-        epilogue=op.epilogue,
-        residual=residual_of(op, builder, perm),
-        fits=op.residual_fits,
+        bias=bias is not None,
     )
-    emit(op, builder, step, perm)
+    emit(op, builder, matmul_, [a, b, *(() if bias is None else (bias,))], perm)
     return None

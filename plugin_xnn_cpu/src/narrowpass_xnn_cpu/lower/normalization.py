@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,11 +14,13 @@ from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.group_norm import images_layout
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.reduction import Reduced
-from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise
+from narrowpass_xnn_cpu.lower.reduction import Reduce
+from narrowpass_xnn_cpu.lower.steps import Binary, Unary
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.operators import Range, Softmax
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.weights.session import Session
 
 
 def _check_batch_norm(op: Op, facts: Facts) -> str | None:
@@ -32,29 +36,27 @@ def _check_batch_norm(op: Op, facts: Facts) -> str | None:
     return None if facts.rank(op.input(0)) != 0 else "its input has no channels"
 
 
-class Affine(Step):
-    """A scale and a shift for each channel, and bounds.
+@dataclass(frozen=True)
+class Affine(Computation):
+    """A scale and a shift for each channel, and a clipping range.
 
-    Args:
-        slots: what is scaled, scales and shifts.
-        output: the result.
-        limits: what it is clamped to.
+    Operands are the images, scales and shifts.
+
+    Attributes:
+        limits: the clipping range.
         channels_last: whether the channels are the last axis, and not the second one.
     """
 
+    mnemonic = "affine"
     kernel = "batch norm"
-    in_place: Sequence[int] = (0,)
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    limits: Range
+    channels_last: bool
 
-    def __init__(
-        self, slots: Sequence[Slot], output: Slot, limits: Range, *, channels_last: bool
-    ) -> None:
-        super().__init__(slots, output)
-        self._limits, self._channels_last = limits, channels_last
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape, *others = shapes
-        channels = shape[-1] if self._channels_last else shape[1]
+        channels = shape[-1] if self.channels_last else shape[1]
         if any(other != (channels,) for other in others):
             raise BackendError(
                 f"its parameters are not of the {channels} channels of {list(shape)}"
@@ -62,8 +64,7 @@ class Affine(Step):
         if not elements(shape):
             return Run(shape)
         images = (1, *shape) if len(shape) == 1 else shape
-        last = self._channels_last
-        params = elem_kernels.affine(images, self._limits, channels_last=last)
+        params = elem_kernels.affine(images, self.limits, channels_last=self.channels_last)
         return Run(shape, "NP_AFFINE", params=params)
 
 
@@ -75,9 +76,8 @@ def _batch_norm(op: Op, builder: Builder) -> None:
     parameters = [op.input(index) for index in range(1, 5)]
     constant = all(builder.facts.is_constant(value) for value in parameters)
     factors, shifts = (_constant_parameters if constant else _computed_parameters)(op, builder)
-    slots = builder.at(given, perm), factors, shifts
-    step = Affine(slots, builder.new(output), op.limits, channels_last=channels_last or rank < 3)
-    builder.emit(step, output, perm)
+    operands = builder.at(given, perm), factors, shifts
+    builder.compute(Affine(op.limits, channels_last or rank < 3), operands, output, perm)
 
 
 def _constant_parameters(op: Op, builder: Builder) -> tuple[Slot, Slot]:
@@ -97,36 +97,41 @@ def _computed_parameters(op: Op, builder: Builder) -> tuple[Slot, Slot]:
     output = op.output
     scale, bias, mean, variance = (builder.at(op.required(index)) for index in range(1, 5))
 
-    def pair(one: Slot, other: Slot, kind: str) -> Slot:
-        return builder.emit(Pairwise(one, other, builder.scratch(output), kind))
+    def pair(one: Slot, other: Slot, function: str) -> Slot:
+        return builder.part(Binary(function), [one, other], output)
 
     epsilon = builder.constant_slot("epsilon", np.array(op.get("epsilon", 1e-5), np.float32))
-    root = builder.emit(Function(pair(variance, epsilon, "add"), builder.scratch(output), "sqrt"))
+    root = builder.part(Function("sqrt"), [pair(variance, epsilon, "add")], output)
     factor = pair(scale, root, "divide")
     return factor, pair(bias, pair(mean, factor, "multiply"), "subtract")
 
 
-class SoftmaxRows(Step):
-    """Softmax over the last axes, taken as one."""
+@dataclass(frozen=True)
+class SoftmaxRows(Computation):
+    """Softmax over the last axes, taken as one.
 
-    kernel = "softmax"
+    Attributes:
+        axes: how many of the last axes are a row.
+    """
 
-    def __init__(self, given: Slot, output: Slot, axes: int) -> None:
-        super().__init__([given], output)
-        self._axes = axes
-        self._operator = Softmax()
+    mnemonic = "softmax"
+    axes: int
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def pack(self, op: LoweredOp, session: Session | None) -> Softmax:
+        """See `Computation.pack`."""
+        return Softmax()
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        channels = elements(shape[len(shape) - self._axes :])
+        channels = elements(shape[len(shape) - self.axes :])
         if channels == 2:
             params = kernels.softmax_pairs(elements(shape) // 2)
             return Run(shape, "NP_SOFTMAX_PAIRS", params=params)
-        self._operator.reshape(elements(shape) // channels, channels, sizing.pool)
-        return Run(shape, self._operator.call, self._operator)
+        step.packed.reshape(elements(shape) // channels, channels, sizing.pool)
+        return Run(shape, step.packed.call, step.packed)
 
 
 def _check_softmax(op: Op, facts: Facts) -> str | None:
@@ -153,8 +158,7 @@ def _softmax(op: Op, builder: Builder) -> None:
         # Before operator set 13 all axes from `axis` on count as one.
         axes = rank - op.get("axis", 1) % rank
         perm = identity(rank)
-    step = SoftmaxRows(builder.at(given, perm), builder.new(op.output), axes)
-    builder.emit(step, op.output, perm)
+    builder.compute(SoftmaxRows(axes), [builder.at(given, perm)], op.output, perm)
 
 
 def _check_mean_variance(op: Op, facts: Facts) -> str | None:
@@ -173,17 +177,11 @@ def _mean_variance(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
     perm = builder.layout(given)
     axes = sorted({perm.index(axis % len(perm)) for axis in op.get("axes", (0, 2, 3))})
-
-    def mean(slot: Slot) -> Slot:
-        return builder.emit(Reduced(slot, builder.scratch(output), "mean", lambda _: axes))
-
-    def pair(one: Slot, other: Slot, kind: str, made: Slot) -> Slot:
-        return builder.emit(Pairwise(one, other, made, kind))
-
+    mean = Reduce("mean", tuple(axes))
     slot = builder.at(given, perm)
-    centred = pair(slot, mean(slot), "subtract", builder.scratch(output))
-    square = builder.emit(Elementwise(centred, builder.scratch(output), "square"))
-    root = builder.emit(Function(mean(square), builder.scratch(output), "sqrt"))
+    centred = builder.part(Binary("subtract"), [slot, builder.part(mean, [slot], output)], output)
+    square = builder.part(Unary("square"), [centred], output)
+    root = builder.part(Function("sqrt"), [builder.part(mean, [square], output)], output)
     tiny = builder.constant_slot("epsilon", np.array(1e-9, np.float32))
-    divisor = pair(root, tiny, "add", builder.scratch(output))
-    builder.alias(output, pair(centred, divisor, "divide", builder.new(output)), perm)
+    divisor = builder.part(Binary("add"), [root, tiny], output)
+    builder.compute(Binary("divide"), [centred, divisor], output, perm)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,95 +12,151 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.join import Part, Sliced
+from narrowpass_xnn_cpu.lower.join import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.shape import check_filled, check_moved
-from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Pad
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.native import kernels, operators
 from narrowpass_xnn_cpu.native.picking import pick
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
-
-Pads = tuple[list[int], list[int]]
-"""Elements before and after, for each axis; negative ones are cut off."""
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
+from narrowpass_xnn_cpu.weights.session import Session
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 
 
-class Padded(Step):
-    """A tensor with constants around it."""
+@dataclass(frozen=True)
+class Pads:
+    """Elements before and after each axis; negative ones are cut off.
 
+    Attributes:
+        axes: of the slot, in the order of the listed pads.
+        rank: of the slot.
+        listed: before each of `axes`, then after each; empty where a value has them.
+        value: name of the value from shapes that has them.
+    """
+
+    axes: tuple[int, ...]
+    rank: int
+    listed: tuple[int, ...] = ()
+    value: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the values that `of` reads."""
+        return (self.value,) if self.value else ()
+
+    def of(self, sizing: Sizing) -> tuple[list[int], list[int]]:
+        """Return the pads before and after all axes.
+
+        Raises:
+            BackendError: their number does not fit the axes.
+        """
+        listed = list(self.listed)
+        if self.value:
+            listed = [int(pad) for pad in sizing.value(self.value).reshape(-1)]
+        if len(listed) != 2 * len(self.axes):
+            raise BackendError(f"pads {listed} do not fit {len(self.axes)} axes")
+        before, after = [0] * self.rank, [0] * self.rank
+        for index, axis in enumerate(self.axes):
+            before[axis], after[axis] = listed[index], listed[index + len(self.axes)]
+        return before, after
+
+
+@dataclass(frozen=True)
+class Pad(Computation):
+    """A tensor with constants around it.
+
+    Attributes:
+        fill: the constant.
+        pads: around each axis; negative ones count as 0.
+    """
+
+    mnemonic = "pad"
     kernel = "xnn pad"
+    fill: float
+    pads: Pads
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        value: float,
-        pads: Callable[[Sizing], Pads],
-        values: Sequence[str],
-    ) -> None:
-        super().__init__([given], output)
-        self.values = tuple(values)
-        self._pads = pads
-        self._value = value
-        self._operator = Pad(value, output.dtype.itemsize)
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return self.pads.names
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def pack(self, op: LoweredOp, session: Session | None) -> operators.Pad:
+        """See `Computation.pack`."""
+        return operators.Pad(self.fill, op.output.dtype.itemsize)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        before, after = ([max(0, pad) for pad in pads] for pads in self._pads(sizing))
+        before, after = ([max(0, pad) for pad in pads] for pads in self.pads.of(sizing))
         result = tuple(map(sum, zip(before, shape, after, strict=True)))
         if not any(before) and not any(after):
             return Run(result, view=0)
         if not elements(shape):
-            return Run(result, constant=np.full(result, self._value, self.output.dtype))
-        self._operator.reshape(shape, before, after, sizing.pool)
-        return Run(result, self._operator.call, self._operator)
+            return Run(result, constant=np.full(result, self.fill, step.op.output.dtype))
+        step.packed.reshape(shape, before, after, sizing.pool)
+        return Run(result, step.packed.call, step.packed)
 
 
-class Extended(Step):
-    """A tensor with elements of its own around it: mirrored, repeated or from its other end.
+@dataclass(frozen=True)
+class Crop(SliceLike):
+    """A tensor without what negative pads cut off.
 
-    Args:
-        given: the tensor.
-        output: the larger one.
-        mode: of the Pad, but constant.
-        pads: gives the pads.
-        values: names of the values that `pads` asks for.
+    Attributes:
+        pads: around each axis; positive ones count as 0.
     """
 
+    mnemonic = "crop"
+    pads: Pads
+
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return self.pads.names
+
+    def part(self, shape: Shape, sizing: Sizing) -> Part:
+        """See `SliceLike.part`."""
+        before, after = ([min(0, pad) for pad in pads] for pads in self.pads.of(sizing))
+        sizes = [s + b + a for s, b, a in zip(shape, before, after, strict=True)]
+        if any(size < 0 for size in sizes):
+            raise BackendError(f"negative pads take away more than there is of {list(shape)}")
+        return [-pad for pad in before], sizes, [1] * len(shape)
+
+
+@dataclass(frozen=True)
+class PadByOwn(Computation):
+    """A tensor with elements of its own around it: mirrored, repeated or from its other end.
+
+    Attributes:
+        mode: of the Pad, but constant.
+        pads: around each axis.
+    """
+
+    mnemonic = "pad_by_own"
     kernel = "pick"
+    mode: str
+    pads: Pads
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        mode: str,
-        pads: Callable[[Sizing], Pads],
-        values: Sequence[str],
-    ) -> None:
-        super().__init__([given], output)
-        self.values = tuple(values)
-        self._pads = pads
-        self._mode: Any = mode
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return self.pads.names
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
+        mode: Any = self.mode
         tables = []
-        for size, before, after in zip(shape, *self._pads(sizing), strict=True):
+        for size, before, after in zip(shape, *self.pads.of(sizing), strict=True):
             kept = np.arange(size)[max(0, -before) : max(0, size - max(0, -after))]
             added = max(0, before), max(0, after)
             if not kept.size and any(added):
                 raise BackendError(f"{list(shape)} has no elements to fill the pads with")
-            tables.append(np.pad(kept, added, self._mode) if any(added) else kept)
+            tables.append(np.pad(kept, added, mode) if any(added) else kept)
         result = tuple([table.size for table in tables])
         if all(np.array_equal(t, range(n)) for t, n in zip(tables, shape, strict=True)):
             return Run(result, view=0)
         if not elements(result):
             return Run(result)
         strides = kernels.dense_strides(shape)
-        params = pick(tables, strides, self.output.dtype.itemsize)
+        params = pick(tables, strides, step.op.output.dtype.itemsize)
         return Run(result, "NP_PICK", params=params)
 
 
@@ -125,52 +182,28 @@ def _check_pad(op: Op, facts: Facts) -> str | None:
 @lowers("Pad", check=_check_pad)
 def _pad(op: Op, builder: Builder) -> None:
     given, facts = op.required(0), builder.facts
-    rank = builder.rank(given)
     perm = builder.layout(given)
-    axes = list(range(rank))
-    name: str | None = None
-    value = 0.0
-    if op.version >= 11:
-        name = op.required(1).name or ""
-        value = _fill(op, facts)
-        listed = facts.constant(op.input(3))
-        if listed is not None:
-            axes = [int(axis) % rank for axis in listed.reshape(-1)]
-    else:
-        value = op.get("value", 0.0)
-
-    def pads(sizing: Sizing) -> Pads:
-        if name is None:
-            listed = [int(pad) for pad in op.get("pads", op.get("paddings", None))]
-        else:
-            listed = [int(pad) for pad in sizing.value(name).reshape(-1)]
-        if len(listed) != 2 * len(axes):
-            raise BackendError(f"pads {listed} do not fit {len(axes)} axes")
-        before, after = [0] * rank, [0] * rank
-        for index, axis in enumerate(axes):
-            at = perm.index(axis)
-            before[at], after[at] = listed[index], listed[index + len(axes)]
-        return before, after
-
-    def cropped(shape: Shape, sizing: Sizing) -> Part:
-        before, after = ([min(0, pad) for pad in pads_] for pads_ in pads(sizing))
-        sizes = [s + b + a for s, b, a in zip(shape, before, after, strict=True)]
-        if any(size < 0 for size in sizes):
-            raise BackendError(f"negative pads take away more than there is of {list(shape)}")
-        return [-pad for pad in before], sizes, [1] * rank
-
-    names = [] if name is None else [name]
+    mode, pads = op.get("mode", "constant"), _pads(op, facts, perm)
     slot = builder.at(given, perm)
-    mode = op.get("mode", "constant")
     if mode != "constant":
-        builder.emit(Extended(slot, builder.new(op.output), mode, pads, names), op.output, perm)
+        builder.compute(PadByOwn(mode, pads), [slot], op.output, perm)
         return
-    known = None if name is not None and facts.constant(op.input(1)) is None else True
-    if known is None or _negative(op, facts):
-        # Negative pads cut off; the rest is padded.
-        slot = builder.emit(Sliced(slot, builder.scratch(given), cropped, names))
-    step = Padded(slot, builder.new(op.output), value, pads, names)
-    builder.emit(step, op.output, perm)
+    computed = pads.value and facts.constant(op.input(1)) is None
+    if computed or _negative(op, facts):
+        slot = builder.part(Crop(pads), [slot], given)
+    fill = _fill(op, facts) if op.version >= 11 else op.get("value", 0.0)
+    builder.compute(Pad(fill, pads), [slot], op.output, perm)
+
+
+def _pads(op: Op, facts: Facts, perm: Perm) -> Pads:
+    """Return the pads of a Pad whose input lies in the order `perm`."""
+    rank = len(perm)
+    if op.version < 11:
+        listed = op.get("pads", op.get("paddings", ()))
+        return Pads(tuple(map(perm.index, range(rank))), rank, tuple(map(int, listed)))
+    axes = facts.constant(op.input(3))
+    logical = range(rank) if axes is None else [int(axis) % rank for axis in axes.reshape(-1)]
+    return Pads(tuple(map(perm.index, logical)), rank, value=op.required(1).name or "")
 
 
 def _fill(op: Op, facts: Facts) -> float:

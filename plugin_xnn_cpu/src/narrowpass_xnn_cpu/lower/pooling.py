@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -11,63 +13,65 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
-from narrowpass_xnn_cpu.lower.reduction import Reduced
+from narrowpass_xnn_cpu.lower.reduction import Reduce
 from narrowpass_xnn_cpu.lower.shape import check_filled
-from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import MaxPoolS8, Pad
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.native import kernels, operators
 from narrowpass_xnn_cpu.native.operators.base import check_window, checked_pixels, checked_shape
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
+from narrowpass_xnn_cpu.weights.session import Session
 
 
-class Pooled(Step):
-    """A pooling over windows; pads depend on the sizes, where these are rounded up."""
+@dataclass(frozen=True)
+class Pool(Computation):
+    """A pooling of [N, H, W, C]; pads depend on the sizes, where these are rounded up.
 
-    def __init__(self, given: Slot, output: Slot, window: Window, *, maximum: bool, ceil: bool):
-        super().__init__([given], output)
-        of_bytes = output.dtype.itemsize == 1
-        self.kernel = "average pooling" if not maximum else "max pooling"
-        if of_bytes:
-            self.kernel = f"xnn {self.kernel}"
-        self._of_bytes = of_bytes
-        self._window = window
-        self._maximum = maximum
-        self._ceil = ceil
-        self._operators: dict[tuple[int, ...], MaxPoolS8] = {}
+    Attributes:
+        window: the kernel window and how it moves.
+        maximum: whether it is the greatest element, and not the average.
+        ceil: whether sizes of the result are rounded up.
+    """
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    mnemonic = "pool"
+    window: Window
+    maximum: bool
+    ceil: bool
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        name = "max pooling" if self.maximum else "average pooling"
+        return name if packed is None else f"xnn {name}"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Int8Pools | None:
+        """See `Computation.pack`."""
+        return Int8Pools(self.window) if op.output.dtype.itemsize == 1 else None
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
-        self._window.check(image)
+        window, pools = self.window, step.packed
+        window.check(image)
         # An empty batch has an output too, of a size that only a full one tells.
         full = (max(1, image[0]), *image[1:])
         pads = self._pads(image)
-        if self._of_bytes:
-            height, width = self._of(pads).reshape(full, sizing.pool)
+        if pools is not None:
+            height, width = pools.of(pads).reshape(full, sizing.pool)
         else:
             height, width = self._counts(full, pads)
         line: Shape = (image[0], width, image[3])
         result: Shape = (image[0], height, width, image[3]) if len(shape) == 4 else line
         if not image[0]:
             return Run(result)
-        if self._of_bytes:
-            return Run(result, self._of(pads).call, self._of(pads))
-        window = self._window
+        if pools is not None:
+            return Run(result, pools.of(pads).call, pools.of(pads))
         moves = window.size, window.strides, window.dilations, pads[:2]
-        params = kernels.pool(image, (height, width), *moves, maximum=self._maximum)
+        params = kernels.pool(image, (height, width), *moves, maximum=self.maximum)
         return Run(result, "NP_POOL", params=params)
 
-    def _of(self, pads: tuple[int, ...]) -> MaxPoolS8:
-        """Give the operator for these pads."""
-        if pads not in self._operators:
-            window = self._window
-            operator = MaxPoolS8(window.size, pads, window.strides, window.dilations)
-            self._operators = {pads: operator}
-        return self._operators[pads]
-
     def _counts(self, image: Shape, pads: tuple[int, ...]) -> tuple[int, int]:
-        """Give the height and width of the output."""
-        window = self._window
+        """Return the height and width of the output."""
+        window = self.window
         checked_shape(image, 4)
         checked_pixels(pads, 0, "padding")
         checked_pixels(
@@ -85,10 +89,10 @@ class Pooled(Step):
         return height, width
 
     def _pads(self, image: Shape) -> tuple[int, ...]:
-        """Give the pads, with what rounding up adds at the end."""
-        if not self._ceil:
-            return self._window.pads
-        window, pads = self._window, list(self._window.pads)
+        """Return the pads, with what rounding up adds at the end."""
+        if not self.ceil:
+            return self.window.pads
+        window, pads = self.window, list(self.window.pads)
         for axis in (0, 1):
             reach = (window.size[axis] - 1) * window.dilations[axis] + 1
             padded = image[1 + axis] + pads[axis] + pads[2 + axis]
@@ -101,20 +105,46 @@ class Pooled(Step):
         return tuple(pads)
 
 
-class PaddedImage(Step):
-    """Zeros around images: for averages that count the padding."""
+class Int8Pools:
+    """XNNPACK's max pooling of int8, whose pads are those of the operator.
 
-    kernel = "xnn pad"
+    Args:
+        window: the kernel window and how it moves.
+    """
 
-    def __init__(self, given: Slot, output: Slot, window: Window) -> None:
-        super().__init__([given], output)
+    def __init__(self, window: Window) -> None:
         self._window = window
-        self._operator = Pad(0.0)
+        self._last: tuple[tuple[int, ...], operators.MaxPoolS8] | None = None
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def of(self, pads: tuple[int, ...]) -> operators.MaxPoolS8:
+        """Return the operator for these pads."""
+        if self._last is None or self._last[0] != pads:
+            window = self._window
+            operator = operators.MaxPoolS8(window.size, pads, window.strides, window.dilations)
+            self._last = pads, operator
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class PadImage(Computation):
+    """Zeros around images: for averages that count the padding.
+
+    Attributes:
+        pads: top, left, bottom, right.
+    """
+
+    mnemonic = "pad_image"
+    kernel = "xnn pad"
+    pads: tuple[int, int, int, int]
+
+    def pack(self, op: LoweredOp, session: Session | None) -> operators.Pad:
+        """See `Computation.pack`."""
+        return operators.Pad(0.0)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        top, left, bottom, right = self._window.pads
+        top, left, bottom, right = self.pads
         if len(shape) == 4:
             before, after = [0, top, left, 0], [0, bottom, right, 0]
         else:
@@ -124,8 +154,8 @@ class PaddedImage(Step):
         result = tuple(map(sum, zip(before, shape, after, strict=True)))
         if not elements(shape):
             return Run(result)
-        self._operator.reshape(shape, before, after, sizing.pool)
-        return Run(result, self._operator.call, self._operator)
+        step.packed.reshape(shape, before, after, sizing.pool)
+        return Run(result, step.packed.call, step.packed)
 
 
 def _window(op: Op, facts: Facts) -> Window:
@@ -169,8 +199,8 @@ def _max_pool(op: Op, builder: Builder) -> None:
     perm = CHANNELS_LAST[builder.rank(given)]
     window = _window(op, builder.facts)
     ceil = bool(op.get("ceil_mode", 0))
-    step = Pooled(builder.at(given, perm), builder.new(op.output), window, maximum=True, ceil=ceil)
-    builder.emit(step, op.output, perm)
+    pool = Pool(window, maximum=True, ceil=ceil)
+    builder.compute(pool, [builder.at(given, perm)], op.output, perm)
 
 
 @lowers("AveragePool", check=_check_pool)
@@ -180,11 +210,10 @@ def _average_pool(op: Op, builder: Builder) -> None:
     window = _window(op, builder.facts)
     slot = builder.at(given, perm)
     if op.get("count_include_pad", 0) and any(window.pads):
-        slot = builder.emit(PaddedImage(slot, builder.scratch(given), window))
+        slot = builder.part(PadImage(window.pads), [slot], given)
         window = Window(window.size, (0, 0, 0, 0), window.strides, window.dilations)
-    ceil = bool(op.get("ceil_mode", 0))
-    step = Pooled(slot, builder.new(op.output), window, maximum=False, ceil=ceil)
-    builder.emit(step, op.output, perm)
+    pool = Pool(window, maximum=False, ceil=bool(op.get("ceil_mode", 0)))
+    builder.compute(pool, [slot], op.output, perm)
 
 
 def _check_global(op: Op, facts: Facts) -> str | None:
@@ -203,6 +232,5 @@ def _global_pool(op: Op, builder: Builder) -> None:
     rank = builder.rank(given)
     perm = CHANNELS_LAST.get(rank, builder.layout(given))
     axes = tuple(i for i, axis in enumerate(perm) if axis >= 2)
-    kind = "mean" if op.kind == "GlobalAveragePool" else "max"
-    step = Reduced(builder.at(given, perm), builder.new(op.output), kind, lambda _: axes)
-    builder.emit(step, op.output, perm)
+    reduce = Reduce("mean" if op.kind == "GlobalAveragePool" else "max", axes)
+    builder.compute(reduce, [builder.at(given, perm)], op.output, perm)

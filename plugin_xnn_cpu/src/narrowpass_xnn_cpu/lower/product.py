@@ -14,6 +14,7 @@ from narrowpass_xnn_cpu.native.operators import (
     FullyConnected,
     FullyConnectedInt8,
     bf16_choice,
+    int8_choice,
 )
 from narrowpass_xnn_cpu.native.operators.few_rows import (
     MOST_ROWS,
@@ -32,9 +33,9 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
 )
 from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul, reads_panels
 from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
+from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
-from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
 from narrowpass_xnn_cpu.native.operators.widened import LEAST_ROWS, WidenedProduct, widens
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
@@ -82,6 +83,39 @@ def _blocks(kernel: Weight) -> Blocks | None:
     return None if kernel.moved is None else kernel.transpose(1, 0).blocks
 
 
+def takes_quantized_rows(kernel: Weight, activations: str) -> bool:
+    """Return whether rows are quantized before a matmul, once for all that read them.
+
+    Args:
+        kernel: [C, O], of the dtype that it is stored in.
+        activations: ``dynamic`` where rows are to be quantized.
+    """
+    matrix = kernel.quantized
+    if activations != "dynamic" or matrix is None or _blocks(kernel) is not None:
+        return False
+    return int8_choice.quantizes_rows_before(matrix, kernel.shape[1])
+
+
+def is_gemm(kernel: Weight, bias: Weight | None, rows: int | None, *, embedding: bool) -> bool:
+    """Return whether our float32 GEMM alone computes a matmul, whatever the number of rows.
+
+    Args:
+        kernel: [C, O], of the dtype that it is stored in.
+        bias: float32 [O], or None.
+        rows: how many there are, where that is known.
+        embedding: see `Product`.
+    """
+    if kernel.dtype != _WIDE or kernel.quantized is not None or _blocks(kernel) is not None:
+        return False
+    if rows is not None and rows <= MOST_ROWS and bias is None:
+        half = kernel.narrow is not None and kernel.narrow.dtype == np.float16
+        if half and reads_panels("float16", kernel.shape[1]):
+            return False
+        if embedding and kernel.moved is not None and reads_tables():
+            return False
+    return matmuls_are_ours()
+
+
 class Product:
     """Rows times a constant matrix, plus a bias, in a type that follows from the rows.
 
@@ -100,7 +134,7 @@ class Product:
         outputs: O.
         epilogue: what becomes of sums.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
-        quantized_rows: whether it takes rows that `QuantizedRows` has made.
+
     """
 
     def __init__(
@@ -117,7 +151,6 @@ class Product:
     ) -> None:
         self.channels, self.outputs = kernel.shape
         self.precision = ""
-        self.quantized_rows = False
         self._bias, self.epilogue = bias, epilogue
         # XNNPACK takes a matrix either way round: as it lies, it needs no copy.
         self._transposed = kernel.moved is None
@@ -159,13 +192,18 @@ class Product:
         self._bias = bias if self._source is not None else None
 
     def _makes_int8(self, kernel: Weight, activations: str, session: Session | None) -> bool:
-        """Make the operator of a matrix that is stored as int8, if it fits."""
+        """Make the operator of a matrix that is stored as int8, if it fits.
+
+        Raises:
+            UnfitError: its rows are quantized before, and its constants do not fit that.
+        """
         matrix, reason = kernel.quantized, ""
         if matrix is None:
             if activations == "dynamic":
                 self.precision = "float32: its matrix is not int8"
             return False
         limits = self.epilogue.limits
+        before = takes_quantized_rows(kernel, activations)
         transposed = matrix.integers.moved is None
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
@@ -175,11 +213,12 @@ class Product:
                 )
                 made = make(matrix, self._bias, limits, transposed=transposed, session=session)
             except BackendError as error:  # unfit constants, or a processor without the kernel
+                if before and rows_too:
+                    raise UnfitError(str(error)) from error
                 reason = f": {error}"
                 continue
             self._operators[np.dtype(np.int8)] = made
             self._bias = None
-            self.quantized_rows = isinstance(made, TiledFullyConnectedInt8)
             self.precision = "int8 (rows too)" if rows_too else f"int8 (weights){reason}"
             return True
         self.precision = f"float32{reason}"
@@ -238,11 +277,12 @@ class Product:
         return made
 
     @property
-    def tiled(self) -> TiledFullyConnected | None:
-        """The operator of float32 that is ours, where there is no other one."""
-        made = list(self._operators.values())
-        only = made[0] if len(made) == 1 and self._source is None else None
-        return only if isinstance(only, TiledFullyConnected) else None
+    def gemm(self) -> TiledFullyConnected:
+        """Our float32 GEMM, where that is the only operator; see `is_gemm`."""
+        (only,) = self._operators.values()
+        if not isinstance(only, TiledFullyConnected):
+            raise BackendError(f"{self.kernel} is not the float32 GEMM")
+        return only
 
     def operator(self, rows: int) -> _Made:
         """Give the operator for so many rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,10 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Array, Facts
-from narrowpass_xnn_cpu.lower.linear import Linear, rows_for
+from narrowpass_xnn_cpu.lower.linear import ConstantMatMul, rows_for
 from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
-from narrowpass_xnn_cpu.lower.product import Product
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.recurrent import (
     FUNCTIONS,
@@ -28,7 +28,8 @@ from narrowpass_xnn_cpu.native.operators.recurrent import (
     identity_of_zeros,
 )
 from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 _USUAL = {
@@ -48,67 +49,83 @@ _BETAS = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
-class Recurrent(Step):
-    """All steps of a recurrence; the output has Y, Y_h and Y_c one after the other.
+@dataclass(frozen=True)
+class Recurrent(Computation):
+    """All steps of a recurrence; the result has Y, Y_h and Y_c one after the other.
 
-    Args:
-        gates: float32 [steps, batch, directions * gates * hidden].
-        others: slots of initial states (``hidden``, ``cell``) and of int32 ``lengths``, by name.
-        output: float32, of one axis.
-        recurrence: computes it.
-        wanted: which of ``y``, ``hidden`` and ``cell`` somebody reads.
+    Operands are the gates, float32 [steps, batch, directions * gates * hidden], then those of
+    `others`. The result is float32, of one axis.
+
+    Attributes:
+        cell: what a step computes.
+        weights: [directions, gates * hidden, hidden], float32 or narrower.
+        extra: see `Recurrence`.
+        stored: int8 weights as a matrix of all rows, where rows are to be quantized and can be.
+        others: which of ``hidden``, ``cell`` and ``lengths`` are operands, in order.
+        wanted: which of ``y``, ``hidden`` and ``cell`` are read.
         batch_first: whether the batch is the first axis of Y and of states.
     """
 
-    kernel = "recurrence"
+    mnemonic = "recurrent"
+    cell: Cell
+    weights: Weight
+    extra: Weight | None
+    stored: Quantized | None
+    others: tuple[str, ...]
+    wanted: tuple[str, ...]
+    batch_first: bool
 
-    def __init__(
-        self,
-        gates: Slot,
-        others: Mapping[str, Slot],
-        output: Slot,
-        recurrence: Recurrence,
-        wanted: Sequence[str],
-        *,
-        batch_first: bool,
-    ) -> None:
-        super().__init__([gates, *others.values()], output)
-        self.kernel = f"recurrence {recurrence.cell.kind}"
-        if recurrence.quantized:
-            self.kernel = f"recurrence int8 {recurrence.cell.kind}"
-        self._recurrence = recurrence
-        self._wanted = tuple(wanted)
-        self._others = tuple(others)
-        self._batch_first = batch_first
+    def kernel_name(self, op: LoweredOp, packed: Recurrence) -> str:
+        """See `Computation.kernel_name`."""
+        return f"recurrence {'int8 ' if packed.quantized else ''}{self.cell.kind}"
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        recurrence = self._recurrence
+    def pack(self, op: LoweredOp, session: Session | None) -> Recurrence:
+        """See `Computation.pack`: with int8 weights where this processor has a kernel."""
+        weights, stored = self.weights, self.stored
+        if stored is not None:
+            directions, rows, _ = weights.shape
+            sizes = directions, rows
+            scales = stored.scale.then(
+                f"rows of gates {directions} {rows}",
+                lambda a: np.broadcast_to(a.reshape(-1), (directions * rows,)).reshape(sizes),
+                sizes,
+            )
+            try:
+                zeros = zero_points(stored, directions * rows)
+                integers = stored.integers.reshape(*weights.shape)
+                return Recurrence(self.cell, integers, self.extra, session, scales, zeros)
+            except UnfitError:  # this processor has no kernel for it
+                pass
+        return Recurrence(self.cell, weights.cast(np.dtype(np.float32)), self.extra, session)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        recurrence = step.packed
         (steps, batch, _), directions, hidden = shapes[0], recurrence.directions, recurrence.hidden
-        states = (batch, directions, hidden) if self._batch_first else (directions, batch, hidden)
-        for name, shape in zip(self._others, shapes[1:], strict=True):
+        states = (batch, directions, hidden) if self.batch_first else (directions, batch, hidden)
+        for name, shape in zip(self.others, shapes[1:], strict=True):
             expected = (batch,) if name == "lengths" else states
             if shape != expected:
                 raise BackendError(f"its {name} is {list(shape)}, not {list(expected)}")
         sizes = sizes_of(steps, batch, directions, hidden)
-        offsets = offsets_of(self._wanted, sizes)
-        total = sum(sizes[name] for name in self._wanted)
+        offsets = offsets_of(self.wanted, sizes)
+        total = sum(sizes[name] for name in self.wanted)
         if not total:
             return Run((0,))
         if not steps:
             return Run((total,), constant=np.zeros(total, np.float32))
-        if self._batch_first:
+        if self.batch_first:
             strides = directions * hidden, hidden, steps * directions * hidden
             state_strides = hidden, directions * hidden
         else:
             strides = directions * batch * hidden, batch * hidden, hidden
             state_strides = batch * hidden, hidden
         places: dict[str, Any] = {"y_strides": strides, "state_strides": state_strides}
-        for name in self._wanted:
+        for name in self.wanted:
             places[f"has_{name}"] = 1
             if name != "y":
                 places[f"{name}_offset"] = offsets[name]
-        inputs = {name: index + 1 for index, name in enumerate(self._others)}
+        inputs = {name: index + 1 for index, name in enumerate(self.others)}
         params = recurrence.reshape(steps, batch, sizing.pool, inputs, places)
         return Run((total,), recurrence.call, params=params, workspace=recurrence.workspace)
 
@@ -128,45 +145,35 @@ def offsets_of(wanted: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int
     return offsets
 
 
-class Result(Step):
+@dataclass(frozen=True)
+class RecurrentResult(Computation):
     """One of the results of a recurrence: never a copy.
 
-    Args:
-        whole: the output of `Recurrent`.
-        gates: its first input.
-        output: the result.
+    Operands are the result of `Recurrent` and its gates.
+
+    Attributes:
         name: ``y``, ``hidden`` or ``cell``.
         wanted: the results that there are.
         sizes: directions and hidden units.
         batch_first: whether the batch is the first axis.
     """
 
+    mnemonic = "recurrent_result"
     kernel = "view"
+    name: str
+    wanted: tuple[str, ...]
+    sizes: tuple[int, int]
+    batch_first: bool
 
-    def __init__(
-        self,
-        whole: Slot,
-        gates: Slot,
-        output: Slot,
-        name: str,
-        wanted: Sequence[str],
-        sizes: tuple[int, int],
-        *,
-        batch_first: bool,
-    ) -> None:
-        super().__init__([whole, gates], output)
-        self._name, self._wanted, self._sizes = name, tuple(wanted), sizes
-        self._batch_first = batch_first
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        (steps, batch, _), (directions, hidden) = shapes[1], self._sizes
-        offset = offsets_of(self._wanted, sizes_of(steps, batch, directions, hidden))[self._name]
-        state = (batch, directions, hidden) if self._batch_first else (directions, batch, hidden)
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (steps, batch, _), (directions, hidden) = shapes[1], self.sizes
+        offset = offsets_of(self.wanted, sizes_of(steps, batch, directions, hidden))[self.name]
+        state = (batch, directions, hidden) if self.batch_first else (directions, batch, hidden)
         shape: Shape = state
-        if self._name == "y":
-            shape = (batch, steps, *state[1:]) if self._batch_first else (steps, *state)
-        view = offset * self.output.dtype.itemsize
+        if self.name == "y":
+            shape = (batch, steps, *state[1:]) if self.batch_first else (steps, *state)
+        view = offset * step.op.output.dtype.itemsize
         return Run(shape, view=view) if elements(shape) else Run(shape)
 
 
@@ -308,26 +315,14 @@ def _integers(value: ir.Value, facts: Facts, directions: int) -> Quantized | Non
     return weight.reshape(directions * rows, columns).quantized
 
 
-def _recurrence(op: Op, builder: Builder, cell: Cell, extra: Weight | None) -> Recurrence:
-    """Give what computes the steps: with bytes where rows are to be quantized and can be."""
+def _int8_states(op: Op, builder: Builder) -> Quantized | None:
+    """Return int8 weights, where states are to be quantized in each step and can be."""
     value = op.required(2)
-    weights = builder.facts.stored(value)
-    directions, rows, _ = weights.shape
+    directions = builder.facts.stored(value).shape[0]
     stored = _integers(value, builder.facts, directions) if op.activations == "dynamic" else None
-    if stored is not None and stored.integers.dtype == np.int8 and stored.axis == 0:
-        sizes = directions, rows
-        scales = stored.scale.then(
-            f"rows of gates {directions} {rows}",
-            lambda array: np.broadcast_to(array.reshape(-1), (directions * rows,)).reshape(sizes),
-            sizes,
-        )
-        try:
-            zeros = zero_points(stored, directions * rows)
-            integers = stored.integers.reshape(*weights.shape)
-            return Recurrence(cell, integers, extra, builder.session, scales, zeros)
-        except UnfitError:  # this processor has no kernel for it
-            pass
-    return Recurrence(cell, weights.cast(np.dtype(np.float32)), extra, builder.session)
+    if stored is None or stored.integers.dtype != np.int8 or stored.axis != 0:
+        return None
+    return stored
 
 
 @lowers("LSTM", "GRU", "RNN", check=_check)
@@ -345,20 +340,17 @@ def _recurrent(op: Op, builder: Builder) -> None:
     given = op.required(0)
     dims = facts.dims(given) or ()
     known = [dim for dim in dims[:2] if isinstance(dim, int)]
-    product = Product(
-        kernel,
-        _bias(op, facts, cell.kind, directions, hidden),
-        Epilogue(),
-        math.prod(known) if len(known) == 2 else None,
-        op.accumulate,
-        op.activations,
-        builder.session,
+    matmul = ConstantMatMul(
+        weight=kernel,
+        bias=_bias(op, facts, cell.kind, directions, hidden),
+        rows=math.prod(known) if len(known) == 2 else None,
+        accumulate=op.accumulate,
+        activations=op.activations,
+        unfit=builder.unfit.get(op.output.name or "", ""),
     )
     rows = builder.at(given, (1, 0, 2) if batch_first else None)
     gates = Slot(f"{given.name} (gates)", np.dtype(np.float32))
-    builder.emit(Linear(rows_for(builder, rows, product), gates, product))
-    extra = _extra(op, facts, cell.kind, directions, hidden)
-    recurrence = _recurrence(op, builder, cell, extra)
+    builder.emit(matmul, [rows_for(builder, rows, matmul)], gates)
     others = {
         name: builder.at(value)
         for name, value in (
@@ -374,16 +366,16 @@ def _recurrent(op: Op, builder: Builder) -> None:
         if value.name and (value.uses() or value.name in facts.needed)
     }
     whole = Slot(f"{op.required(0).name} (states)", np.dtype(np.float32))
-    step = Recurrent(gates, others, whole, recurrence, tuple(results), batch_first=batch_first)
-    builder.emit(step)
+    recurrent = Recurrent(
+        cell,
+        facts.stored(op.required(2)),
+        _extra(op, facts, cell.kind, directions, hidden),
+        _int8_states(op, builder),
+        tuple(others),
+        tuple(results),
+        batch_first,
+    )
+    builder.emit(recurrent, [gates, *others.values()], whole)
     for name, value in results.items():
-        view = Result(
-            whole,
-            gates,
-            builder.new(value),
-            name,
-            tuple(results),
-            (directions, hidden),
-            batch_first=batch_first,
-        )
-        builder.emit(view, value, identity(4 if name == "y" else 3))
+        view = RecurrentResult(name, tuple(results), (directions, hidden), batch_first)
+        builder.compute(view, [whole, gates], value, identity(4 if name == "y" else 3))

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm
+from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
-from narrowpass_xnn_cpu.lower.steps import Converted, Elementwise, Pairwise, Reshaped
+from narrowpass_xnn_cpu.lower.steps import (
+    Binary,
+    Convert,
+    DropAxes,
+    Unary,
+)
 from narrowpass_xnn_cpu.lower.typed import layout_of, needs_one_type, typed_operand
-from narrowpass_xnn_cpu.native import elem_kernels, kernels
-from narrowpass_xnn_cpu.native.operators import Reduce
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.native import elem_kernels, kernels, operators
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.weights.session import Session
 
 _KINDS = {
     "ReduceMean": "mean",
@@ -66,44 +73,54 @@ def _of_nothing(kind: str, dtype: np.dtype[Any]) -> Any:
     return limits.min if kind == "max" else limits.max
 
 
-class Reduced(Step):
-    """A reduction that keeps the axes as dimensions of 1."""
+@dataclass(frozen=True)
+class Reduce(Computation):
+    """A reduction that keeps the axes as dimensions of 1.
 
-    def __init__(
-        self, given: Slot, output: Slot, kind: str, axes: Callable[[Sizing], Sequence[int]]
-    ) -> None:
-        super().__init__([given], output)
-        self._typed = given.dtype != np.float32 or kind in ("l1", "prod")
-        ours = self._typed or kind in _OURS
-        self.kernel = f"reduce {kind}" if ours else f"xnn reduce {kind}"
-        self._kind = kind
-        self._axes = axes
-        self._operator = None if ours else Reduce(kind)
+    Attributes:
+        function: one of the names of `_KINDS`.
+        axes: of the operand, as it lies.
+    """
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    mnemonic = "reduce"
+    function: str
+    axes: tuple[int, ...]
+
+    def _is_typed(self, op: LoweredOp) -> bool:
+        return op.operands[0].dtype != np.float32 or self.function in ("l1", "prod")
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"reduce {self.function}" if packed is None else f"xnn reduce {self.function}"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> operators.Reduce | None:
+        """See `Computation.pack`."""
+        own = self._is_typed(op) or self.function in _OURS
+        return None if own else operators.Reduce(self.function)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        axes = tuple(self._axes(sizing))
+        axes, function = self.axes, self.function
         result = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
         if not elements(result):
             return Run(result)
         if not elements(shape):
-            dtype = self.output.dtype
-            value = np.full(result, _of_nothing(self._kind, dtype), dtype)
-            return Run(result, constant=value)
-        changes = self._kind in ("sum_squared", "l1")
+            dtype = step.op.output.dtype
+            return Run(result, constant=np.full(result, _of_nothing(function, dtype), dtype))
+        changes = function in ("sum_squared", "l1")
         if all(shape[axis] == 1 for axis in axes) and not changes:
             return Run(result, view=0)
-        if self._typed:
-            name = _TYPED_NAMES.get(self._kind, self._kind)
-            dtype = self.inputs[0].dtype
+        if self._is_typed(step.op):
+            name = _TYPED_NAMES.get(function, function)
+            dtype = step.op.operands[0].dtype
             params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
             return Run(result, "NP_TYPED_REDUCTION", params=params)
-        if self._operator is None:
-            params = kernels.extremes(shape, axes, least=self._kind == "min")
+        if step.packed is None:
+            params = kernels.extremes(shape, axes, least=function == "min")
             return Run(result, "NP_EXTREMES", params=params)
-        self._operator.reshape(shape, axes, sizing.pool)
-        return Run(result, self._operator.call, self._operator)
+        step.packed.reshape(shape, axes, sizing.pool)
+        return Run(result, step.packed.call, step.packed)
 
 
 def _axes_input(op: Op) -> ir.Value | None:
@@ -163,40 +180,32 @@ def _reduce(op: Op, builder: Builder) -> None:
     physical = tuple(sorted(perm.index(axis) for axis in axes))
     slot = _reduced(op, builder, slot, physical)
     if slot.dtype == np.uint8:
-        slot = builder.emit(Converted(slot, builder.scratch(output)))
+        slot = builder.part(Convert(), [slot], output)
     if op.get("keepdims", 1):
         builder.alias(output, slot, perm)
         return
-    left = without(perm, axes)
-
-    def drop(shape: Shape) -> Shape:
-        return tuple(size for axis, size in enumerate(shape) if axis not in physical)
-
-    builder.emit(Reshaped(slot, builder.new(output), drop), output, left)
+    builder.compute(DropAxes(physical), [slot], output, without(perm, axes))
 
 
 def _reduced(op: Op, builder: Builder, slot: Slot, axes: tuple[int, ...]) -> Slot:
-    """Add a reduction along axes of a slot, which stay as dimensions of 1."""
+    """Emit a reduction along axes of a slot, which stay as dimensions of 1."""
 
-    def part() -> Slot:
-        return Slot(f"{op.output.name} (part)", slot.dtype)
+    def part(computation: Computation, *operands: Slot) -> Slot:
+        return builder.emit(computation, operands, Slot(f"{op.output.name} (part)", slot.dtype))
 
-    def along(given: Slot, kind: str) -> Slot:
-        return builder.emit(Reduced(given, part(), kind, lambda _: axes))
+    def along(given: Slot, function: str) -> Slot:
+        return part(Reduce(function, axes), given)
 
     if op.kind == "ReduceL2":
-        return builder.emit(Function(along(slot, "sum_squared"), part(), "sqrt"))
+        return part(Function("sqrt"), along(slot, "sum_squared"))
     if op.kind == "ReduceLogSum":
-        return builder.emit(Function(along(slot, "sum"), part(), "log"))
+        return part(Function("log"), along(slot, "sum"))
     if op.kind != "ReduceLogSumExp":
         return along(slot, _KINDS[op.kind])
     # Infinity less infinity would be NaN: less the largest number it is infinity still.
-    most = builder.emit(Elementwise(along(slot, "max"), part(), "clamp", (-_LARGEST, _LARGEST)))
-    less = builder.emit(
-        Function(builder.emit(Pairwise(slot, most, part(), "subtract")), part(), "exp")
-    )
-    sums = builder.emit(Function(along(less, "sum"), part(), "log"))
-    return builder.emit(Pairwise(sums, most, part(), "add"))
+    most = part(Unary("clamp", (-_LARGEST, _LARGEST)), along(slot, "max"))
+    powers = part(Function("exp"), part(Binary("subtract"), slot, most))
+    return part(Binary("add"), part(Function("log"), along(powers, "sum")), most)
 
 
 def without(perm: Perm, axes: Sequence[int]) -> Perm:

@@ -3,65 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import sizes
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.shape import check_moved
 from narrowpass_xnn_cpu.lower.sizes import Size
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
+
+Group = tuple[tuple[int, ...], tuple[int, ...]]
+"""Axes of a value, and the axes of a reshaped one that hold the same elements."""
 
 
-class ReshapedTo(Step):
-    """The same elements with the dimensions that a value names.
+@dataclass(frozen=True)
+class ReshapeTo(Computation):
+    """The same elements with the dimensions that a value names: never a copy.
 
-    Args:
-        given: what is looked at.
-        output: the other view of it.
+    Attributes:
         target: name of the value that has the dimensions, in ONNX's order.
         zero_is_zero: whether a 0 there is one, rather than the input's dimension.
-        source: the order of axes of `given`.
-        order: the order of axes of `output`.
+        source: the order of axes of the operand.
+        order: the order of axes of the result.
         groups: axes that must hold equal numbers of elements for these orders to be right.
     """
 
+    mnemonic = "reshape_to"
     kernel = "view"
+    target: str
+    zero_is_zero: bool
+    source: Perm
+    order: Perm
+    groups: tuple[Group, ...] = ()
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        target: str,
-        *,
-        zero_is_zero: bool,
-        source: Perm,
-        order: Perm,
-        groups: Sequence[Group] = (),
-    ) -> None:
-        super().__init__([given], output)
-        self.values = (target,)
-        self.order = order
-        self._zero_is_zero = zero_is_zero
-        self._source = source
-        self._groups = groups
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return (self.target,)
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        target = [int(dim) for dim in sizing.value(self.values[0]).reshape(-1)]
+        target = [int(dim) for dim in sizing.value(self.target).reshape(-1)]
         logical = [0] * len(shape)
-        for axis, size in zip(self._source, shape, strict=True):
+        for axis, size in zip(self.source, shape, strict=True):
             logical[axis] = size
-        dims = _reshaped(logical, target, zero_is_zero=self._zero_is_zero)
-        for axes, made in self._groups:
-            if elements([logical[a] for a in axes]) != elements([dims[a] for a in made]):
+        dims = _reshaped(logical, target, zero_is_zero=self.zero_is_zero)
+        for axes, others in self.groups:
+            if elements([logical[a] for a in axes]) != elements([dims[a] for a in others]):
                 raise BackendError(f"{logical} and {dims} do not split where they were to")
         if len(dims) != len(self.order):
             raise BackendError(
-                f"value {self.output.name!r} is declared with {len(self.order)} dimensions, but "
-                f"comes out as {dims}"
+                f"value {step.op.output.name!r} is declared with {len(self.order)} dimensions, "
+                f"but comes out as {dims}"
             )
         return Run(tuple(dims[axis] for axis in self.order), view=0)
 
@@ -81,10 +77,6 @@ def _reshaped(shape: Sequence[int], target: Sequence[int], *, zero_is_zero: bool
     if len(free) > 1 or elements(dims) != elements(shape):
         raise BackendError(f"{list(shape)} cannot be given the shape {target}")
     return dims
-
-
-Group = tuple[list[int], list[int]]
-"""Axes of a value, and the axes of a reshaped one that hold the same elements."""
 
 
 def _groups(before: Sequence[Size], after: Sequence[Size | None]) -> list[Group] | None:
@@ -125,7 +117,7 @@ def _groups(before: Sequence[Size], after: Sequence[Size | None]) -> list[Group]
                 right, j = right * dim, j + 1
             if left == right and axes and made:
                 break
-        groups.append((axes, made))
+        groups.append((tuple(axes), tuple(made)))
     return groups
 
 
@@ -164,16 +156,8 @@ def _reshape(op: Op, builder: Builder) -> None:
         else:
             groups = found
             source, order = _orders(groups, source)
-    step = ReshapedTo(
-        builder.at(given, source),
-        builder.new(op.output),
-        target,
-        zero_is_zero=bool(op.get("allowzero", 0)),
-        source=source,
-        order=order,
-        groups=groups,
-    )
-    builder.emit(step, op.output, order)
+    reshape = ReshapeTo(target, bool(op.get("allowzero", 0)), source, order, tuple(groups))
+    builder.compute(reshape, [builder.at(given, source)], op.output, order)
 
 
 def _cut(op: Op, facts: Facts) -> list[Group] | None:

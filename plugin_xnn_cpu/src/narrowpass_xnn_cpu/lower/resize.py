@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.shape import check_filled
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import ResizeBilinear
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 _LINEAR = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"}
 
 
-class Bilinear(Step):
-    """Bilinear interpolation of [N, H, W, C]."""
+@dataclass(frozen=True)
+class TargetSize:
+    """The height and width of a resized image.
 
+    Attributes:
+        sizes: both; empty where they follow from `scales`.
+        scales: of both.
+        exact: whether scaled sizes must be whole numbers.
+    """
+
+    sizes: tuple[int, ...] = ()
+    scales: tuple[float, ...] = ()
+    exact: bool = True
+
+    def of(self, shape: Shape) -> tuple[int, int]:
+        """Return them for an image [N, H, W, C].
+
+        Raises:
+            BackendError: scales that leave a fraction of a pixel.
+        """
+        if self.sizes:
+            return self.sizes[0], self.sizes[1]
+        scaled = [dim * scale for dim, scale in zip(shape[1:3], self.scales, strict=True)]
+        height, width = map(int, scaled)
+        if self.exact and [height, width] != scaled:
+            scales = list(self.scales)
+            raise BackendError(f"{list(shape)} scaled by {scales} leaves a fraction of a pixel")
+        return height, width
+
+
+@dataclass(frozen=True)
+class ResizeLinear(Computation):
+    """Bilinear interpolation of [N, H, W, C].
+
+    Attributes:
+        mode: how coordinates are transformed.
+        target: the size of the result.
+    """
+
+    mnemonic = "resize_linear"
     kernel = "xnn resize bilinear"
+    mode: str
+    target: TargetSize
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        mode: str,
-        target: Callable[[Shape, Sizing], tuple[int, int]],
-        values: Sequence[str],
-    ) -> None:
-        super().__init__([given], output)
-        self.values = tuple(values)
-        self._mode = mode
-        self._target = target
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        height, width = self._target(shape, sizing)
+        height, width = self.target.of(shape)
         result = (shape[0], height, width, shape[3])
         if not elements(result):
             return Run(result)
@@ -45,31 +73,27 @@ class Bilinear(Step):
             raise BackendError("nothing can be interpolated from an empty image")
         if (height, width) == shape[1:3]:
             return Run(result, view=0)
-        operator = ResizeBilinear(height, width, self._mode)
+        operator = ResizeBilinear(height, width, self.mode)
         operator.reshape(shape, sizing.pool)
         return Run(result, operator.call, operator)
 
 
-class Nearest(Step):
-    """Each pixel of [N, H, W, C] repeated in both directions."""
+@dataclass(frozen=True)
+class ResizeNearest(Computation):
+    """Each pixel of [N, H, W, C] repeated in both directions.
 
+    Attributes:
+        target: the size of the result.
+    """
+
+    mnemonic = "resize_nearest"
     kernel = "copy"
+    target: TargetSize
 
-    def __init__(
-        self,
-        given: Slot,
-        output: Slot,
-        target: Callable[[Shape, Sizing], tuple[int, int]],
-        values: Sequence[str],
-    ) -> None:
-        super().__init__([given], output)
-        self.values = tuple(values)
-        self._target = target
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         n, h, w, c = shapes[0]
-        height, width = self._target(shapes[0], sizing)
+        height, width = self.target.of(shapes[0])
         result = (n, height, width, c)
         if not elements(result):
             return Run(result)
@@ -77,9 +101,8 @@ class Nearest(Step):
             raise BackendError(f"{h} x {w} cannot be repeated to {height} x {width}")
         sizes = (n, h, height // h, w, width // w, c)
         strides = (h * w * c, w * c, 0, c, 0, 1)
-        params = kernels.copy(
-            sizes, strides, kernels.dense_strides(sizes), self.output.dtype.itemsize
-        )
+        itemsize = step.op.output.dtype.itemsize
+        params = kernels.copy(sizes, strides, kernels.dense_strides(sizes), itemsize)
         return Run(result, "NP_COPY", params=params)
 
 
@@ -194,23 +217,13 @@ def _resize(op: Op, builder: Builder) -> None:
     legacy = op.kind == "Upsample" or op.version < 11
     how = "asymmetric" if legacy else op.get("coordinate_transformation_mode", "half_pixel")
 
-    def target(shape: Shape, sizing: Sizing) -> tuple[int, int]:
-        if sizes is not None or scales is None:
-            height, width = (0, 0) if sizes is None else sizes[2:]
-            return int(height), int(width)
-        height, width = (
-            int(dim * scale) for dim, scale in zip(shape[1:3], scales[2:], strict=True)
-        )
-        whole = height == shape[1] * scales[2] and width == shape[2] * scales[3]
-        if not whole and how != "align_corners":
-            raise BackendError(f"{list(shape)} scaled by {scales} leaves a fraction of a pixel")
-        return height, width
-
-    given = builder.at(op.required(0), NHWC)
-    step: Step
+    if scales is None:
+        height, width = (0, 0) if sizes is None else sizes[2:]
+        target = TargetSize((int(height), int(width)))
+    else:
+        target = TargetSize(scales=tuple(scales[2:]), exact=how != "align_corners")
+    resize: Computation = ResizeNearest(target)
     if op.get("mode", "nearest") == "linear":
         how = "half_pixel" if how == "pytorch_half_pixel" else how
-        step = Bilinear(given, builder.new(op.output), how, target, ())
-    else:
-        step = Nearest(given, builder.new(op.output), target, ())
-    builder.emit(step, op.output, NHWC)
+        resize = ResizeLinear(how, target)
+    builder.compute(resize, [builder.at(op.required(0), NHWC)], op.output, NHWC)

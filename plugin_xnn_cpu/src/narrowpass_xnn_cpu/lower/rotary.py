@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 
-class Rotary(Step):
-    """Pairs of numbers in rows that lie anywhere, turned.
+@dataclass(frozen=True)
+class Rotary(Computation):
+    """Rotary embedding of rows that lie anywhere (Su et al., RoFormer, 2021).
 
-    Args:
-        slots: x, the cosines and the sines, of up to four axes. Cosines and sines broadcast
-            against x but along rows, which are as long as what is turned, or half as long where
-            both of a pair share them.
-        perms: for each of them the order that its axes lie in; the last one stays the last.
-        output: the result, which lies as x does.
-        interleaved: whether pairs lie side by side, and not half of what is turned apart.
-        rotated: how many numbers of each row are turned; None for all.
+    Operands are x, the cosines and the sines, of up to four axes. Cosines and sines broadcast
+    against x but along rows, which are as long as the rotated part, or half as long where both of
+    a pair share them. The result lies as x does.
+
+    Attributes:
+        perms: for each operand the order that its axes lie in; the last one stays the last.
+        interleaved: whether pairs lie side by side, and not half of the rotated part apart.
+        rotated: how many numbers of each row are rotated; None for all.
     """
 
-    in_place: Sequence[int] = (0,)
-    kernel = "rotary"
+    mnemonic = "rotary"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    perms: tuple[Perm, ...]
+    interleaved: bool = False
+    rotated: int | None = None
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        perms: Sequence[Perm],
-        output: Slot,
-        *,
-        interleaved: bool = False,
-        rotated: int | None = None,
-    ) -> None:
-        super().__init__(slots, output)
-        self._perms = tuple(perms)
-        self._interleaved = interleaved
-        self._rotated = rotated
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        views = [_rows(shape, perm) for shape, perm in zip(shapes, self._perms, strict=True)]
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        views = [_rows(shape, perm) for shape, perm in zip(shapes, self.perms, strict=True)]
         depth = shapes[0][-1]
-        rotated = depth if self._rotated is None else self._rotated
+        rotated = depth if self.rotated is None else self.rotated
         width = shapes[1][-1]
         if shapes[2][-1] != width or width not in (rotated, rotated // 2) or rotated > depth:
             raise BackendError(
@@ -55,7 +48,7 @@ class Rotary(Step):
                 f"{shapes[2][-1]} sines"
             )
         sizes = broadcast(*(shape for shape, _ in views))
-        perm = self._perms[0]
+        perm = self.perms[0]
         logical = (*sizes[len(sizes) - len(perm) + 1 :], depth)
         lies = tuple(logical[axis] for axis in perm)
         if not elements(lies):
@@ -66,7 +59,7 @@ class Rotary(Step):
             depth=depth,
             rotated=rotated,
             strides=strides,
-            interleaved=self._interleaved,
+            interleaved=self.interleaved,
             halved=width != rotated,
         )
         return Run(lies, "NP_ROTARY", params=params)
@@ -103,11 +96,5 @@ def _rotary(op: Op, builder: Builder) -> None:
             perm = identity(rank)
         slots.append(builder.at(value, perm))
         perms.append(perm)
-    step = Rotary(
-        slots,
-        perms,
-        builder.new(op.output),
-        interleaved=op.get("interleaved", False),
-        rotated=op.get("rotated", None),
-    )
-    builder.emit(step, op.output, perms[0])
+    rotary = Rotary(tuple(perms), op.get("interleaved", False), op.get("rotated", None))
+    builder.compute(rotary, slots, op.output, perms[0])

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import elem_kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 
-class RowFunction(Step):
-    """A function of the last axes, taken as one; one of `elem_kernels.ROWS`."""
+@dataclass(frozen=True)
+class RowFunction(Computation):
+    """A function of the last axes, taken as one.
 
-    in_place: Sequence[int] = (0,)
+    Attributes:
+        axes: how many of the last axes are a row.
+        function: one of `elem_kernels.ROWS`.
+    """
 
-    def __init__(self, given: Slot, output: Slot, axes: int, name: str) -> None:
-        super().__init__([given], output)
-        self.kernel = name
-        self._axes = axes
+    mnemonic = "rows"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    axes: int
+    function: str
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return self.function
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        columns = elements(shape[len(shape) - self._axes :])
-        params = elem_kernels.rows(elements(shape) // columns, columns, self.kernel)
+        columns = elements(shape[len(shape) - self.axes :])
+        params = elem_kernels.rows(elements(shape) // columns, columns, self.function)
         return Run(shape, "NP_ROWS", params=params)
 
 
@@ -65,5 +76,4 @@ def _along_axis(op: Op, builder: Builder) -> None:
         perm = builder.layout(given)
         if perm[-1] != axis:
             perm = (*(a for a in perm if a != axis), axis)
-    step = RowFunction(builder.at(given, perm), builder.new(op.output), axes, name)
-    builder.emit(step, op.output, perm)
+    builder.compute(RowFunction(axes, name), [builder.at(given, perm)], op.output, perm)

@@ -6,6 +6,8 @@ An index that is out of range is an error of the run, which names the node.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,108 +18,109 @@ from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.layer_norm import Piece
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.typed import ANY
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import indexing
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 _ORDERED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *_INDICES)
 """Types that reductions and TopK have code for."""
 
 
-class Picked(Step):
-    """GatherElements, or GatherND where there is no axis.
+@dataclass(frozen=True)
+class GatherAt(Computation):
+    """GatherElements, or GatherND where there is no axis; operands are data and indices.
 
-    Args:
-        given: of any type.
-        indices: int64 or int32.
-        output: of the type of `given`.
+    Attributes:
         axis: of GatherElements; None for GatherND.
         batched: leading axes that data and indices of GatherND have both.
     """
 
-    def __init__(
-        self, given: Slot, indices: Slot, output: Slot, axis: int | None, batched: int = 0
-    ) -> None:
-        super().__init__([given, indices], output)
-        self.kernel = "gather tuples" if axis is None else "gather elements"
-        self._axis, self._batched = axis, batched
+    mnemonic = "gather_at"
+    axis: int | None
+    batched: int = 0
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return "gather tuples" if self.axis is None else "gather elements"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         data, indices = shapes
-        dtype, index_size = self.output.dtype, self.inputs[1].dtype.itemsize
-        if self._axis is not None:
-            params = indexing.along_axis(data, indices, self._axis, dtype, index_size)
+        dtype, index_size = step.op.output.dtype, step.op.operands[1].dtype.itemsize
+        if self.axis is not None:
+            params = indexing.along_axis(data, indices, self.axis, dtype, index_size)
             return Run(indices, "NP_GATHER_ELEMENTS" if elements(indices) else "", params=params)
-        params = indexing.at_tuples(data, indices, self._batched, dtype, index_size)
-        result = (*indices[:-1], *data[self._batched + indices[-1] :])
+        params = indexing.at_tuples(data, indices, self.batched, dtype, index_size)
+        result = (*indices[:-1], *data[self.batched + indices[-1] :])
         return Run(result, "NP_GATHER_TUPLES" if elements(result) else "", params=params)
 
 
-class Scattered(Step):
-    """ScatterElements, or ScatterND where there is no axis.
+@dataclass(frozen=True)
+class Scatter(Computation):
+    """ScatterElements, or ScatterND where there is no axis; operands are data, indices, updates.
 
-    Args:
-        slots: the data, int64 or int32 indices, and updates of the type of the data.
-        output: of the same type.
+    Attributes:
         axis: of ScatterElements; None for ScatterND.
         reduction: one of `indexing.REDUCTIONS`.
     """
 
-    in_place: Sequence[int] = (0,)
+    mnemonic = "scatter"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    axis: int | None
+    reduction: str
 
-    def __init__(
-        self, slots: Sequence[Slot], output: Slot, axis: int | None, reduction: str
-    ) -> None:
-        super().__init__(slots, output)
-        how = "" if reduction == "none" else f" ({reduction})"
-        self.kernel = f"scatter {'tuples' if axis is None else 'elements'}{how}"
-        self._axis, self._reduction = axis, reduction
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        how = "" if self.reduction == "none" else f" ({self.reduction})"
+        return f"scatter {'tuples' if self.axis is None else 'elements'}{how}"
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         data, indices, updates = shapes
-        types = self.output.dtype, self.inputs[1].dtype.itemsize
-        if self._axis is not None:
-            params = indexing.along_axis(data, indices, self._axis, *types, self._reduction)
+        types = step.op.output.dtype, step.op.operands[1].dtype.itemsize
+        if self.axis is not None:
+            params = indexing.along_axis(data, indices, self.axis, *types, self.reduction)
             due, call = indices, "NP_SCATTER_ELEMENTS"
         else:
-            params = indexing.at_tuples(data, indices, 0, *types, self._reduction)
+            params = indexing.at_tuples(data, indices, 0, *types, self.reduction)
             due, call = (*indices[:-1], *data[indices[-1] :]), "NP_SCATTER_TUPLES"
         if updates != due:
             raise BackendError(f"updates {list(updates)} do not fit {list(due)}")
         return Run(data, call if elements(data) or elements(indices) else "", params=params)
 
 
-class Best(Step):
+@dataclass(frozen=True)
+class TopK(Computation):
     """TopK: values, and int64 indices after them; see `Piece`.
 
-    Args:
-        given: float32, float64, int32 or int64.
-        output: int64 [2, ...]: the values have half of the memory.
+    The result is int64 [2, ...]: the values have half of the memory.
+
+    Attributes:
         axis: from 0 on.
-        largest: the largest elements, else the smallest.
         count: how many; or the name of a value from shapes that says so.
+        largest: the largest elements, else the smallest.
     """
 
+    mnemonic = "top_k"
     kernel = "top-k"
+    axis: int
+    count: int | str
+    largest: bool
 
-    def __init__(
-        self, given: Slot, output: Slot, axis: int, count: int | str, *, largest: bool
-    ) -> None:
-        super().__init__([given], output)
-        self.values = (count,) if isinstance(count, str) else ()
-        self._axis, self._count, self._largest = axis, count, largest
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return (self.count,) if isinstance(self.count, str) else ()
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        count = self._count
+        count = self.count
         if isinstance(count, str):
             count = int(sizing.value(count).reshape(-1)[0])
-        dtype = self.inputs[0].dtype
-        params = indexing.top_k(shape, self._axis, count, dtype, largest=self._largest)
-        result = (2, *shape[: self._axis], count, *shape[self._axis + 1 :])
+        dtype = step.op.operands[0].dtype
+        params = indexing.top_k(shape, self.axis, count, dtype, largest=self.largest)
+        result = (2, *shape[: self.axis], count, *shape[self.axis + 1 :])
         return Run(result, "NP_TOP_K" if elements(result) else "", params=params)
 
 
@@ -138,8 +141,8 @@ def _check_axis(axis: int, rank: int) -> str | None:
 def _gather_elements(op: Op, builder: Builder) -> None:
     data, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(data)
-    step = Picked(builder.at(data), builder.at(indices), builder.new(op.output), axis)
-    _pass_exact(op, builder, builder.emit(step, op.output))
+    operands = builder.at(data), builder.at(indices)
+    _pass_exact(op, builder, builder.compute(GatherAt(axis), operands, op.output))
 
 
 def _check_tuples(op: Op, facts: Facts) -> str | None:
@@ -160,8 +163,8 @@ def _check_tuples(op: Op, facts: Facts) -> str | None:
 @lowers("GatherND", check=_check_tuples)
 def _gather_tuples(op: Op, builder: Builder) -> None:
     slots = [builder.at(op.required(index)) for index in range(2)]
-    step = Picked(slots[0], slots[1], builder.new(op.output), None, op.get("batch_dims", 0))
-    _pass_exact(op, builder, builder.emit(step, op.output))
+    gather = GatherAt(None, op.get("batch_dims", 0))
+    _pass_exact(op, builder, builder.compute(gather, slots, op.output))
 
 
 def _pass_exact(op: Op, builder: Builder, slot: Slot) -> None:
@@ -191,7 +194,7 @@ def _scatter(op: Op, builder: Builder) -> None:
     if op.kind != "ScatterND":
         axis = op.get("axis", 0) % builder.rank(op.required(0))
     reduction = op.get("reduction", "none")
-    slot = builder.emit(Scattered(slots, builder.new(op.output), axis, reduction), op.output)
+    slot = builder.compute(Scatter(axis, reduction), slots, op.output)
     if reduction == "none":
         _pass_exact(op, builder, slot)
 
@@ -212,9 +215,9 @@ def _top_k(op: Op, builder: Builder) -> None:
     count = op.required(1).name or "" if op.version >= 10 else int(op.attributes["k"])
     output = Slot(f"{op.output.name} (part)", np.dtype(np.int64))
     largest = bool(op.get("largest", 1))
-    both = builder.emit(Best(builder.at(given), output, axis, count, largest=largest))
+    both = builder.emit(TopK(axis, count, largest), [builder.at(given)], output)
     for index, value in enumerate(op.outputs):
         if value.name:
-            slot = builder.emit(Piece(both, builder.new(value), index), value)
+            slot = builder.compute(Piece(index), [both], value)
             if index == 0:
                 _pass_exact(op, builder, slot)

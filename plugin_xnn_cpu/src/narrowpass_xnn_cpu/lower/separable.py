@@ -8,83 +8,122 @@ time goes into writing and reading it; see `Separable`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm
-from narrowpass_xnn_cpu.lower.convolve import Convolve
-from narrowpass_xnn_cpu.lower.ending import Ended
-from narrowpass_xnn_cpu.lower.linear import Linear
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.convolve import Convolution, Window, sized
+from narrowpass_xnn_cpu.lower.ending import WithEpilogue
+from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.product import Product
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.operators.separable import Separable
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
-from narrowpass_xnn_cpu.plan.step import Slot, Step
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_xnn_cpu.weights.session import Session
 
 LEAST_BYTES = 1 << 19
 """Of an inner image, so that it pays not to write it: half of what a core's second cache has."""
 
 
-def take_depthwise(op: Op, last: Linear, builder: Builder, perm: Perm) -> bool:
-    """Put a product into one step with the depthwise convolution before it, where that pays.
+def take_depthwise(
+    op: Op, project: ConstantMatMul, rows: Slot, builder: Builder, perm: Perm
+) -> bool:
+    """Fuse a matmul with the depthwise convolution before it, where that pays.
 
     Args:
-        op: the product.
-        last: its step, which is not part of the builder yet.
-        builder: has the steps before it.
+        op: the matmul.
+        project: what it computes, which is not emitted yet.
+        rows: its operand.
+        builder: has the operations before it.
         perm: the order of the result's axes.
     """
-    found = _depthwise(last, builder)
-    project = last.product.tiled
-    if found is None or project is None or not op.residual_fits:
+    middle = builder.maker(rows)
+    if middle is None or not project.is_gemm or not op.residual_fits:
         return False
-    middle, depthwise = found
-    expand: TiledFullyConnected | TiledConvolution | None = None
-    replaced: list[Step] = [middle]
-    first = _expanding(middle, builder)
-    if first is not None and _bytes(middle.inputs[0], builder) >= LEAST_BYTES:
+    depthwise = middle.computation
+    if not isinstance(depthwise, Convolution) or not depthwise.is_depthwise_kernel:
+        return False
+    if depthwise.epilogue.residual:
+        return False
+    first = _expanding(middle, depthwise, builder)
+    expand: ConstantMatMul | Convolution | None = None
+    replaced = [middle]
+    if first is not None and _bytes(middle.operands[0], builder) >= LEAST_BYTES:
         expand, replaced = first[1], [first[0], middle]
-    elif _bytes(last.inputs[0], builder) < LEAST_BYTES:
+    elif _bytes(rows, builder) < LEAST_BYTES:
         return False
-    given = replaced[0].inputs[0]
-    convolution = next(old for old in replaced if isinstance(old, Convolve))
-    residual = last.inputs[1] if len(last.inputs) > 1 else None
-    name = "depthwise convolution and product" if expand is None else "convolutions in bands"
-    step = Convolve(
-        given,
-        last.output,
-        Separable(expand, depthwise, project),
-        convolution.window,
-        project.outputs,
-        name,
-        last.epilogue,
-        residual,
+    operands = [replaced[0].operands[0]]
+    if op.residual is not None:
+        operands.append(builder.at(op.residual, perm))
+    fused = SeparableConvolution(
+        project.epilogue, expand=expand, depthwise=depthwise, project=project
     )
-    step.precision = next((old.precision for old in (last, *replaced) if old.precision), "")
-    builder.replace(replaced, step, op.output, perm)
+    builder.replace(replaced, fused, operands, op.output, perm)
     return True
 
 
-def _depthwise(last: Linear, builder: Builder) -> tuple[Convolve, TiledDepthwise] | None:
-    """Give the depthwise convolution that makes what a product alone reads."""
-    step = builder.maker(last.inputs[0])
-    if not isinstance(step, Convolve) or step.epilogue.residual:
-        return None
-    operator = step.operator
-    return (step, operator) if isinstance(operator, TiledDepthwise) else None
+@dataclass(frozen=True, kw_only=True)
+class SeparableConvolution(WithEpilogue):
+    """A depthwise convolution and the convolutions around it, fused depth-first.
+
+    Operands are the images and the residual of the last one.
+
+    Attributes:
+        expand: the first convolution, or a matmul of each pixel; None for none.
+        depthwise: the convolution in the middle.
+        project: the matmul of each pixel of that.
+    """
+
+    mnemonic = "separable_convolution"
+    expand: ConstantMatMul | Convolution | None
+    depthwise: Convolution
+    project: ConstantMatMul
+
+    @property
+    def _window(self) -> Window:
+        first = self.expand
+        return first.window if isinstance(first, Convolution) else self.depthwise.window
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        if self.expand is None:
+            return "depthwise convolution and product"
+        return "convolutions in bands"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Separable:
+        """See `Computation.pack`."""
+        expand = None if self.expand is None else self.expand.pack(op, session)
+        if isinstance(expand, Product):
+            expand = expand.gemm
+        depthwise = self.depthwise.pack(op, session)
+        return Separable(expand, depthwise, self.project.pack(op, session).gemm)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        operator = step.packed
+        outputs = self.project.weight.shape[1]
+        result, call = sized(operator, self._window, outputs, shapes[0], sizing)
+        self.fitting(shapes, result)
+        return Run(result, call, operator, operator.params)
 
 
 def _expanding(
-    middle: Convolve, builder: Builder
-) -> tuple[Ended, TiledFullyConnected | TiledConvolution] | None:
-    """Give what makes what a depthwise convolution alone reads, and its operator."""
-    step = builder.maker(middle.inputs[0], middle)
-    if not isinstance(step, Linear | Convolve) or step.epilogue.residual:
+    middle: LoweredOp, depthwise: Convolution, builder: Builder
+) -> tuple[LoweredOp, ConstantMatMul | Convolution] | None:
+    """Return what computes the images that a depthwise convolution alone reads."""
+    op = builder.maker(middle.operands[0], middle)
+    if op is None:
         return None
-    operator = step.product.tiled if isinstance(step, Linear) else step.operator
-    if not isinstance(operator, TiledFullyConnected | TiledConvolution):
+    first = op.computation
+    if isinstance(first, ConstantMatMul):
+        return (op, first) if first.is_gemm and not first.epilogue.residual else None
+    if not isinstance(first, Convolution) or first.epilogue.residual:
         return None
-    if isinstance(step, Convolve) and middle.window.only_for:
-        return None  # the size that its pads are for is known of what is between them only
-    return step, operator
+    # The size that pads are for is known of the images in the middle only.
+    fits = first.is_direct_kernel and not depthwise.window.only_for
+    return (op, first) if fits else None
 
 
 def _bytes(slot: Slot, builder: Builder) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,10 +13,18 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.reduction import without
-from narrowpass_xnn_cpu.lower.steps import Reshaped, broadcast
+from narrowpass_xnn_cpu.lower.steps import (
+    Dim,
+    DropAxes,
+    Reshape,
+    axes_of,
+    broadcast,
+    lead,
+)
 from narrowpass_xnn_cpu.lower.typed import ANY
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 MOVED = ANY
 """Types of elements that are only moved."""
@@ -40,11 +49,8 @@ def _flatten(op: Op, builder: Builder) -> None:
     rank = builder.rank(given)
     axis = op.get("axis", 1)
     axis = axis + rank if axis < 0 else axis
-
-    def flat(shape: Shape) -> Shape:
-        return elements(shape[:axis]), elements(shape[axis:])
-
-    builder.emit(Reshaped(builder.at(given), builder.new(op.output), flat), op.output)
+    flat = Reshape((Dim(tuple(range(axis))), Dim(tuple(range(axis, rank)))))
+    builder.compute(flat, [builder.at(given)], op.output)
 
 
 def _perm(op: Op, rank: int) -> list[int]:
@@ -106,15 +112,8 @@ def _squeeze(op: Op, builder: Builder) -> None:
         listed = [axis for axis, dim in enumerate(dims) if dim == 1]
     axes = [axis % rank for axis in listed]
     perm = builder.layout(given)
-    gone = [perm.index(axis) for axis in axes]
-
-    def drop(shape: Shape) -> Shape:
-        if any(shape[axis] != 1 for axis in gone):
-            raise BackendError(f"axes of {list(shape)} to be dropped are not of size 1")
-        return tuple(size for axis, size in enumerate(shape) if axis not in gone)
-
-    step = Reshaped(builder.at(given, perm), builder.new(op.output), drop)
-    builder.emit(step, op.output, without(perm, axes))
+    drop = DropAxes(tuple(perm.index(axis) for axis in axes))
+    builder.compute(drop, [builder.at(given, perm)], op.output, without(perm, axes))
 
 
 @lowers("Unsqueeze", check=_check_squeeze)
@@ -125,35 +124,36 @@ def _unsqueeze(op: Op, builder: Builder) -> None:
     axes = sorted(axis % rank for axis in listed)
     old = [axis for axis in range(rank) if axis not in axes]
     source = builder.layout(given)
-    if source == identity(len(old)):
-        perm = identity(rank)
-
-        def insert(shape: Shape) -> Shape:
-            sizes = iter(shape)
-            return tuple(1 if axis in axes else next(sizes) for axis in range(rank))
-    else:
+    slot = builder.at(given, source)
+    if source != identity(len(old)):
         perm = (*axes, *(old[axis] for axis in source))
+        builder.compute(lead(len(old), rank), [slot], op.output, perm)
+        return
+    places = iter(axes_of(*range(len(old))))
+    insert = Reshape(tuple(Dim() if axis in axes else next(places) for axis in range(rank)))
+    builder.compute(insert, [slot], op.output, identity(rank))
 
-        def insert(shape: Shape) -> Shape:
-            return (1,) * len(axes) + tuple(shape)
 
-    step = Reshaped(builder.at(given, source), builder.new(op.output), insert)
-    builder.emit(step, op.output, perm)
+@dataclass(frozen=True)
+class Expand(Computation):
+    """A tensor repeated along axes of size 1.
 
+    Attributes:
+        target: name of the value that has the target shape.
+    """
 
-class Expanded(Step):
-    """A tensor repeated along axes of size 1."""
-
+    mnemonic = "expand"
     kernel = "copy"
+    target: str
 
-    def __init__(self, given: Slot, output: Slot, target: str) -> None:
-        super().__init__([given], output)
-        self.values = (target,)
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return (self.target,)
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        target = tuple(int(dim) for dim in sizing.value(self.values[0]).reshape(-1))
+        target = tuple(int(dim) for dim in sizing.value(self.target).reshape(-1))
         if any(dim < 0 for dim in target):
             raise BackendError(f"{list(target)} is no shape")
         result = broadcast(shape, target)
@@ -162,9 +162,8 @@ class Expanded(Step):
         if not elements(result):
             return Run(result)
         strides = kernels.broadcast_strides(shape, result)
-        params = kernels.copy(
-            result, strides, kernels.dense_strides(result), self.output.dtype.itemsize
-        )
+        itemsize = step.op.output.dtype.itemsize
+        params = kernels.copy(result, strides, kernels.dense_strides(result), itemsize)
         return Run(result, "NP_COPY", params=params)
 
 
@@ -179,32 +178,28 @@ def _check_expand(op: Op, facts: Facts) -> str | None:
 @lowers("Expand", check=_check_expand)
 def _expand(op: Op, builder: Builder) -> None:
     target = op.required(1).name or ""
-    step = Expanded(builder.at(op.required(0)), builder.new(op.output), target)
-    builder.emit(step, op.output)
+    builder.compute(Expand(target), [builder.at(op.required(0))], op.output)
 
 
-class Blocks(Step):
+@dataclass(frozen=True)
+class PixelBlocks(Computation):
     """Blocks of pixels to channels, or back, of [N, H, W, C]: one strided copy.
 
-    Args:
-        given: the image.
-        output: the other one.
+    Attributes:
         block: side of a block.
-        kind: ``depth-dcr``, ``depth-crd`` (channels to pixels) or ``space``.
+        mode: ``depth-dcr``, ``depth-crd`` (channels to pixels) or ``space``.
     """
 
+    mnemonic = "pixel_blocks"
     kernel = "copy"
+    block: int
+    mode: str
 
-    def __init__(self, given: Slot, output: Slot, block: int, kind: str) -> None:
-        super().__init__([given], output)
-        self._block = block
-        self._kind = kind
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         n, h, w, c = shapes[0]
-        block = self._block
-        if self._kind == "space":
+        block = self.block
+        if self.mode == "space":
             if h % block or w % block:
                 raise BackendError(f"an image of {h} x {w} has no whole blocks of {block}")
             parts = (n, h // block, block, w // block, block, c)
@@ -214,9 +209,9 @@ class Blocks(Step):
             if c % (block * block):
                 raise BackendError(f"{c} channels do not form blocks of {block} x {block}")
             rest = c // (block * block)
-            last = (block, block, rest) if self._kind == "depth-dcr" else (rest, block, block)
+            last = (block, block, rest) if self.mode == "depth-dcr" else (rest, block, block)
             parts = (n, h, w, *last)
-            order = (0, 1, 3, 2, 4, 5) if self._kind == "depth-dcr" else (0, 1, 4, 2, 5, 3)
+            order = (0, 1, 3, 2, 4, 5) if self.mode == "depth-dcr" else (0, 1, 4, 2, 5, 3)
             result = (n, h * block, w * block, rest)
         if not elements(result):
             return Run(result)
@@ -226,7 +221,7 @@ class Blocks(Step):
             sizes,
             [strides[axis] for axis in order],
             kernels.dense_strides(sizes),
-            self.output.dtype.itemsize,
+            step.op.output.dtype.itemsize,
         )
         return Run(result, "NP_COPY", params=params)
 
@@ -242,27 +237,33 @@ def _check_image(op: Op, facts: Facts) -> str | None:
 @lowers("DepthToSpace", "SpaceToDepth", check=_check_image)
 def _blocks(op: Op, builder: Builder) -> None:
     perm = (0, 2, 3, 1)
-    kind = "space"
+    mode = "space"
     if op.kind == "DepthToSpace":
-        kind = f"depth-{op.get('mode', 'DCR').lower()}"
-    given = builder.at(op.required(0), perm)
-    step = Blocks(given, builder.new(op.output), op.get("blocksize", 1), kind)
-    builder.emit(step, op.output, perm)
+        mode = f"depth-{op.get('mode', 'DCR').lower()}"
+    blocks = PixelBlocks(op.get("blocksize", 1), mode)
+    builder.compute(blocks, [builder.at(op.required(0), perm)], op.output, perm)
 
 
-class Tiled(Step):
-    """A tensor repeated as a whole."""
+@dataclass(frozen=True)
+class Tile(Computation):
+    """A tensor repeated as a whole.
 
+    Attributes:
+        repeats: name of the value that has the counts.
+    """
+
+    mnemonic = "tile"
     kernel = "copy"
+    repeats: str
 
-    def __init__(self, given: Slot, output: Slot, repeats: str) -> None:
-        super().__init__([given], output)
-        self.values = (repeats,)
+    def shape_values(self) -> tuple[str, ...]:
+        """See `Computation.shape_values`."""
+        return (self.repeats,)
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        repeats = [int(count) for count in sizing.value(self.values[0]).reshape(-1)]
+        repeats = [int(count) for count in sizing.value(self.repeats).reshape(-1)]
         if len(repeats) != len(shape) or any(count < 0 for count in repeats):
             raise BackendError(f"{list(shape)} cannot be repeated {repeats} times")
         result = tuple(np.multiply(shape, repeats).tolist())
@@ -277,9 +278,8 @@ class Tiled(Step):
                 strides.append(0)
             sizes.append(size)
             strides.append(stride)
-        params = kernels.copy(
-            sizes, strides, kernels.dense_strides(sizes), self.output.dtype.itemsize
-        )
+        itemsize = step.op.output.dtype.itemsize
+        params = kernels.copy(sizes, strides, kernels.dense_strides(sizes), itemsize)
         return Run(result, "NP_COPY", params=params)
 
 
@@ -294,5 +294,4 @@ def _check_tile(op: Op, facts: Facts) -> str | None:
 @lowers("Tile", check=_check_tile)
 def _tile(op: Op, builder: Builder) -> None:
     repeats = op.required(1).name or ""
-    step = Tiled(builder.at(op.required(0)), builder.new(op.output), repeats)
-    builder.emit(step, op.output)
+    builder.compute(Tile(repeats), [builder.at(op.required(0))], op.output)

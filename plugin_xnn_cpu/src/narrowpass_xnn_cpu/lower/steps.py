@@ -1,211 +1,284 @@
-"""Steps that several families use."""
+"""Computations that several families use."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.native import kernels, operators
 from narrowpass_xnn_cpu.native.meter import NativeMeter
-from narrowpass_xnn_cpu.native.operators import Binary, Transpose, Unary
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
+from narrowpass_xnn_cpu.weights.session import Session
 
 
-class Elementwise(Step):
-    """An elementwise operator of XNNPACK with one operand."""
+@dataclass(frozen=True)
+class Unary(Computation):
+    """An elementwise operator of XNNPACK with one operand.
 
-    in_place: Sequence[int] = (0,)
+    Attributes:
+        function: XNNPACK's name of it.
+        parameters: of the function.
+    """
 
-    def __init__(self, given: Slot, output: Slot, kind: str, parameters: Sequence[float] = ()):
-        super().__init__([given], output)
-        self.kernel = f"xnn {kind}"
-        self._operator = Unary(kind, parameters)
+    mnemonic = "unary"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    function: str
+    parameters: tuple[float, ...] = ()
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"xnn {self.function}"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> operators.Unary:
+        """See `Computation.pack`."""
+        return operators.Unary(self.function, self.parameters)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        self._operator.reshape(elements(shape), sizing.pool)
-        return Run(shape, self._operator.call, self._operator)
+        step.packed.reshape(elements(shape), sizing.pool)
+        return Run(shape, step.packed.call, step.packed)
 
 
-class Pairwise(Step):
-    """An elementwise operator of XNNPACK with two operands, which broadcast."""
+@dataclass(frozen=True)
+class Binary(Computation):
+    """An elementwise operator of XNNPACK with two operands, which broadcast.
 
-    in_place: Sequence[int] = (0, 1)
+    Attributes:
+        function: XNNPACK's name of it.
+    """
 
-    def __init__(self, first: Slot, second: Slot, output: Slot, kind: str) -> None:
-        super().__init__([first, second], output)
-        self.kernel = f"xnn {kind}"
-        self._operator = Binary(kind)
+    mnemonic = "binary"
+    overwrites: ClassVar[tuple[int, ...]] = (0, 1)
+    function: str
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"xnn {self.function}"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> operators.Binary:
+        """See `Computation.pack`."""
+        return operators.Binary(self.function)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         first, second = shapes
         shape = broadcast(first, second)
         if not elements(shape):
             return Run(shape)
-        self._operator.reshape(first, second, sizing.pool)
-        return Run(shape, self._operator.call, self._operator)
+        step.packed.reshape(first, second, sizing.pool)
+        return Run(shape, step.packed.call, step.packed)
 
 
-TURNED = bytes(byte ^ 0x80 for byte in range(256))
-"""The table between int8 and uint8 that stand for the same numbers."""
+OFFSET_128 = bytes(byte ^ 0x80 for byte in range(256))
+"""The table between int8 and uint8 with an offset of 128."""
 
 
-class Table(Step):
-    """A function of bytes.
-
-    Args:
-        given: int8, or uint8.
-        output: one of these, too.
-        entries: what each byte becomes, the byte taken as a number from 0 to 255.
-    """
-
-    kernel = "table"
-    in_place: Sequence[int] = (0,)
-
-    def __init__(self, given: Slot, output: Slot, entries: bytes) -> None:
-        super().__init__([given], output)
-        self._entries = entries
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        (shape,) = shapes
-        if not elements(shape):
-            return Run(shape)
-        return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), self._entries))
-
-
-class Converted(Step):
-    """A conversion between float32 and a narrower float, to nearest even; or of int8 and uint8."""
-
-    def __init__(self, given: Slot, output: Slot) -> None:
-        super().__init__([given], output)
-        self.kernel = f"convert {given.dtype.name} to {output.dtype.name}"
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        (shape,) = shapes
-        if not elements(shape):
-            return Run(shape)
-        if self.output.dtype.itemsize == 1:
-            return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), TURNED))
-        names = self.inputs[0].dtype.name, self.output.dtype.name
-        return Run(shape, "NP_CONVERT", params=kernels.convert(elements(shape), *names))
-
-
-class Rounded(Step):
-    """float32 rounded to what a narrower float has of it: to nearest even, or to infinity."""
-
-    in_place: Sequence[int] = (0,)
-
-    def __init__(self, given: Slot, output: Slot, narrow: np.dtype[Any]) -> None:
-        super().__init__([given], output)
-        self.kernel = f"round to {narrow.name}"
-        self._narrow = narrow.name
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        (shape,) = shapes
-        if not elements(shape):
-            return Run(shape)
-        return Run(shape, "NP_CONVERT", params=kernels.rounding(elements(shape), self._narrow))
-
-
-class Observed(Step):
-    """A look at what a slot holds, in whatever order that lies.
-
-    Args:
-        given: what is looked at.
-        value: the name of the value that it holds; others may lie there too.
+@dataclass(frozen=True)
+class Lookup(Computation):
+    """A function of int8 or uint8 by a lookup table.
 
     Attributes:
-        value: the name.
-        meter: what takes it in.
+        table: 256 entries, indexed by the byte without a sign.
     """
 
-    kernel = "observe"
+    mnemonic = "lookup"
+    kernel = "table"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    table: bytes
 
-    def __init__(self, given: Slot, value: str) -> None:
-        super().__init__([given], Slot(value, given.dtype))
-        self.value = value
-        self.meter = NativeMeter()
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), self.table))
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`; the output has no elements."""
+
+@dataclass(frozen=True)
+class Convert(Computation):
+    """A conversion between float32 and a narrower float, to nearest even; or of int8 and uint8."""
+
+    mnemonic = "convert"
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"convert {op.operands[0].dtype.name} to {op.output.dtype.name}"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        source, target = step.op.operands[0].dtype, step.op.output.dtype
+        if target.itemsize == 1:
+            return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), OFFSET_128))
+        params = kernels.convert(elements(shape), source.name, target.name)
+        return Run(shape, "NP_CONVERT", params=params)
+
+
+@dataclass(frozen=True)
+class RoundTo(Computation):
+    """float32 rounded to the nearest number of a narrower float, or to infinity.
+
+    Attributes:
+        dtype: the narrower float.
+    """
+
+    mnemonic = "round"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    dtype: np.dtype[Any]
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"round to {self.dtype.name}"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        params = kernels.rounding(elements(shape), self.dtype.name)
+        return Run(shape, "NP_CONVERT", params=params)
+
+
+@dataclass(frozen=True)
+class Observe(Computation):
+    """A meter of a value where it lies, in any order of axes.
+
+    Attributes:
+        value: the value's name; the slot may hold others too.
+    """
+
+    mnemonic = "observe"
+    value: str
+
+    def pack(self, op: LoweredOp, session: Session | None) -> NativeMeter:
+        """See `Computation.pack`."""
+        return NativeMeter()
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`; the output has no elements."""
         if not elements(shapes[0]):
             return Run((0,))
-        return Run((0,), "NP_OBSERVE", params=self.meter.params(elements(shapes[0])))
+        return Run((0,), "NP_OBSERVE", params=step.packed.params(elements(shapes[0])))
 
 
-class Reshaped(Step):
-    """The same elements in the same order, with other dimensions: never a copy.
+@dataclass(frozen=True)
+class Dim:
+    """A dimension that follows from others: the product of `axes`, times `times`, over `over`."""
 
-    Args:
-        given: what is looked at.
-        output: the other view of it.
-        shape: gives the dimensions from those of `given`.
+    axes: tuple[int, ...] = ()
+    times: int = 1
+    over: int = 1
+
+    def of(self, shape: Shape) -> int:
+        """Return the dimension for a shape."""
+        return math.prod(shape[axis] for axis in self.axes) * self.times // self.over
+
+
+def axes_of(*axes: int) -> tuple[Dim, ...]:
+    """Return the dimensions of these axes, unchanged."""
+    return tuple(Dim((axis,)) for axis in axes)
+
+
+@dataclass(frozen=True)
+class Reshape(Computation):
+    """The same elements in the same order with other dimensions: never a copy.
+
+    Attributes:
+        dims: of the result.
     """
 
+    mnemonic = "reshape"
     kernel = "view"
+    dims: tuple[Dim, ...]
 
-    def __init__(self, given: Slot, output: Slot, shape: Callable[[Shape], Shape]) -> None:
-        super().__init__([given], output)
-        self._shape = shape
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        result = self._shape(shapes[0])
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        result = tuple([dim.of(shapes[0]) for dim in self.dims])
         if elements(result) != elements(shapes[0]):
             raise BackendError(f"{list(shapes[0])} has not as many elements as {list(result)}")
         return Run(result, view=0)
 
 
-class Permute(Step):
-    """A change of the order of axes; free where only axes of size 1 change places."""
+def lead(rank: int, full: int) -> Reshape:
+    """Return what adds leading axes of size 1 to a tensor of `rank`, up to `full` axes."""
+    return Reshape((*(Dim(),) * (full - rank), *axes_of(*range(rank))))
 
-    def __init__(self, given: Slot, output: Slot, perm: Sequence[int]) -> None:
-        super().__init__([given], output)
-        self.kernel = "transpose"
-        self._perm = tuple(perm)
-        self._operator = (
-            Transpose(output.dtype.itemsize) if output.dtype.itemsize in (1, 4) else None
-        )
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+@dataclass(frozen=True)
+class DropAxes(Computation):
+    """A tensor without some axes of size 1: never a copy.
+
+    Attributes:
+        axes: of the operand, as it lies.
+    """
+
+    mnemonic = "drop_axes"
+    kernel = "view"
+    axes: tuple[int, ...]
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        result = tuple(shape[axis] for axis in self._perm)
+        if any(shape[axis] != 1 for axis in self.axes):
+            raise BackendError(f"axes of {list(shape)} to be dropped are not of size 1")
+        return Run(tuple(s for axis, s in enumerate(shape) if axis not in self.axes), view=0)
+
+
+@dataclass(frozen=True)
+class Transpose(Computation):
+    """A change of the order of axes; free where only axes of size 1 change places.
+
+    Attributes:
+        perm: axis i of the result is axis ``perm[i]`` of the operand.
+    """
+
+    mnemonic = "transpose"
+    perm: tuple[int, ...]
+
+    def pack(self, op: LoweredOp, session: Session | None) -> operators.Transpose | None:
+        """See `Computation.pack`."""
+        itemsize = op.output.dtype.itemsize
+        return operators.Transpose(itemsize) if itemsize in (1, 4) else None
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        result = tuple(shape[axis] for axis in self.perm)
         if not elements(shape):
             return Run(result)
-        moved = [axis for axis in self._perm if shape[axis] != 1]
+        moved = [axis for axis in self.perm if shape[axis] != 1]
         if moved == sorted(moved):
             return Run(result, view=0)
-        planes = _planes(shape, self._perm)
-        size = self.output.dtype.itemsize
-        if planes is not None and size in (1, 4):
-            return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes, size))
-        if self._operator is not None and len(shape) <= 6:
-            self._operator.reshape(shape, self._perm, sizing.pool)
-            return Run(result, self._operator.call, self._operator)
+        planes = _planes(shape, self.perm)
+        itemsize = step.op.output.dtype.itemsize
+        if planes is not None and itemsize in (1, 4):
+            return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes, itemsize))
+        if step.packed is not None and len(shape) <= 6:
+            step.packed.reshape(shape, self.perm, sizing.pool)
+            return Run(result, step.packed.call, step.packed)
         strides = kernels.dense_strides(shape)
         params = kernels.copy(
             result,
-            [strides[axis] for axis in self._perm],
+            [strides[axis] for axis in self.perm],
             kernels.dense_strides(result),
-            self.output.dtype.itemsize,
+            itemsize,
         )
         return Run(result, "NP_COPY", params=params)
 
 
 def _planes(shape: Shape, perm: Sequence[int]) -> tuple[int, int, int] | None:
-    """Give images, channels and pixels, where few planes are to become pixels."""
+    """Return images, channels and pixels, where few planes are to become pixels."""
     rank = len(shape)
     if rank < 3 or tuple(perm) != (0, *range(2, rank), 1) or not 2 <= shape[1] <= 4:
         return None
@@ -213,7 +286,7 @@ def _planes(shape: Shape, perm: Sequence[int]) -> tuple[int, int, int] | None:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """Give the shape that shapes broadcast to.
+    """Return the shape that shapes broadcast to.
 
     Raises:
         BackendError: they do not broadcast together.
@@ -227,8 +300,3 @@ def broadcast(*shapes: Shape) -> Shape:
             raise BackendError(f"shapes {texts} do not broadcast together")
         result.append(wide.pop() if wide else 1)
     return tuple(result)
-
-
-def is_bounded(limits: tuple[float, float]) -> bool:
-    """Tell whether there is anything to clamp."""
-    return limits != (-math.inf, math.inf)

@@ -12,20 +12,20 @@ convolutional layer?, 2016). Weights are packed through the weights cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
-from narrowpass_xnn_cpu.lower.join import Sliced
-from narrowpass_xnn_cpu.lower.linear import Linear
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolution, Window
+from narrowpass_xnn_cpu.lower.join import Part, SliceLike
+from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.product import Product
-from narrowpass_xnn_cpu.lower.steps import Permute, Reshaped
+from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of
 from narrowpass_xnn_cpu.native.operators import Movement, fp32_choice
 from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
-from narrowpass_xnn_cpu.plan.step import Shape, Sizing
+from narrowpass_xnn_cpu.plan.step import Shape, Sizing, Slot
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 
@@ -86,49 +86,22 @@ def lower_interleaved(
         times = down * along
         bias = bias.then(f"tile {times}", lambda x: np.tile(x, times), [times * outputs])
     around = (taps[0] - 1, taps[1] - 1) * 2
-    movement = Movement(around, (1, 1), (1, 1), 1, op.limits)
-    operator = fp32_choice.convolution(
-        interleaved, bias, movement, op.epilogue, winograd=False, session=builder.session
+    convolution = Convolution(
+        op.epilogue,
+        weight=interleaved,
+        bias=bias,
+        window=Window(taps, around, (1, 1), (1, 1), window.only_for),
+        movement=Movement(around, (1, 1), (1, 1), 1, op.limits),
+        outputs=shape[0],
+        winograd=False,
     )
     perm = CHANNELS_LAST[rank]
-    slot = builder.emit(
-        Convolve(
-            builder.at(op.required(0), perm),
-            builder.scratch(op.output),
-            operator,
-            Window(taps, around, (1, 1), (1, 1), window.only_for),
-            shape[0],
-            operator.name,
-            op.epilogue,
-        )
-    )
-    if down > 1:
-
-        def cut(shape: Shape) -> Shape:
-            return (*shape[:3], down, along * outputs)
-
-        slot = builder.emit(Reshaped(slot, builder.scratch(op.output), cut))
-        slot = builder.emit(Permute(slot, builder.scratch(op.output), (0, 1, 3, 2, 4)))
-
-    def join(shape: Shape) -> Shape:
-        if rank == 3:
-            return (shape[0], shape[1] * along, outputs)
-        if down == 1:
-            return (*shape[:2], shape[2] * along, outputs)
-        return (shape[0], shape[1] * down, shape[3] * along, outputs)
-
+    slot = builder.part(convolution, [builder.at(op.required(0), perm)], op.output)
+    slot, join = _spread(op, builder, slot, (down, along), outputs)
+    slot = builder.part(join, [slot], op.output)
     first, last = window.pads[:2], [p - e for p, e in zip(window.pads[2:], extra, strict=True)]
-
-    def part(shape: Shape, _: Sizing) -> tuple[list[int], list[int], list[int]]:
-        starts = [0, *first[4 - rank :], 0]
-        ends = [0, *last[4 - rank :], 0]
-        sizes = [n - a - b for n, a, b in zip(shape, starts, ends, strict=True)]
-        if min(sizes[1:]) < 1:
-            raise BackendError(f"nothing is left of the output of {list(shape)} within its pads")
-        return starts, sizes, [1] * rank
-
-    slot = builder.emit(Reshaped(slot, builder.scratch(op.output), join))
-    builder.emit(Sliced(slot, builder.new(op.output), part), op.output, perm)
+    trim = Trim((0, *first[4 - rank :], 0), (0, *last[4 - rank :], 0))
+    builder.compute(trim, [slot], op.output, perm)
 
 
 def lower_matmul(
@@ -142,28 +115,58 @@ def lower_matmul(
     if bias is not None:
         times = high * wide
         bias = bias.then(f"tile {times}", lambda x: np.tile(x, times), [times * outputs])
-    product = Product(
-        matrix, bias, op.epilogue, rows=None, accumulate="", activations="", session=builder.session
-    )
     perm = CHANNELS_LAST[len(kernel.shape)]
-    slot = builder.at(op.required(0), perm)
-    slot = builder.emit(Linear(slot, builder.scratch(op.output), product))
-    if high > 1:
+    matmul = ConstantMatMul(op.epilogue, weight=matrix, bias=bias)
+    slot = builder.part(matmul, [builder.at(op.required(0), perm)], op.output)
+    slot, join = _spread(op, builder, slot, (high, wide), outputs)
+    builder.compute(join, [slot], op.output, perm)
 
-        def cut(shape: Shape) -> Shape:
-            return (*shape[:3], high, wide * outputs)
 
-        slot = builder.emit(Reshaped(slot, builder.scratch(op.output), cut))
-        slot = builder.emit(Permute(slot, builder.scratch(op.output), (0, 1, 3, 2, 4)))
+def _spread(
+    op: Op, builder: Builder, slot: Slot, strides: tuple[int, int], outputs: int
+) -> tuple[Slot, Reshape]:
+    """Move pixels between the strides from channels to their lines.
 
-    def join(shape: Shape) -> Shape:
-        if len(perm) == 3:
-            return (shape[0], shape[1] * wide, outputs)
-        if high == 1:
-            return (shape[0], shape[1], shape[2] * wide, outputs)
-        return (shape[0], shape[1] * high, shape[3] * wide, outputs)
+    Args:
+        op: the transposed convolution.
+        builder: of the partition.
+        slot: [N, H, W, strides · O], or [N, W, stride · O].
+        strides: down and along.
+        outputs: O.
 
-    builder.emit(Reshaped(slot, builder.new(op.output), join), op.output, perm)
+    Returns:
+        A slot, and the reshape of it that has the output's pixels.
+    """
+    down, along = strides
+    if builder.rank(op.output) == 3:
+        return slot, Reshape((Dim((0,)), Dim((1,), along), Dim(times=outputs)))
+    if down == 1:
+        return slot, Reshape((*axes_of(0, 1), Dim((2,), along), Dim(times=outputs)))
+    cut = Reshape((*axes_of(0, 1, 2), Dim(times=down), Dim(times=along * outputs)))
+    slot = builder.part(cut, [slot], op.output)
+    slot = builder.part(Transpose((0, 1, 3, 2, 4)), [slot], op.output)
+    return slot, Reshape((Dim((0,)), Dim((1,), down), Dim((3,), along), Dim(times=outputs)))
+
+
+@dataclass(frozen=True)
+class Trim(SliceLike):
+    """An image without its border.
+
+    Attributes:
+        before: elements that are cut off at the start of each axis.
+        after: the same at the end.
+    """
+
+    mnemonic = "trim"
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def part(self, shape: Shape, sizing: Sizing) -> Part:
+        """See `SliceLike.part`."""
+        sizes = [n - a - b for n, a, b in zip(shape, self.before, self.after, strict=True)]
+        if min(sizes[1:]) < 1:
+            raise BackendError(f"nothing is left of the output of {list(shape)} within its pads")
+        return list(self.before), sizes, [1] * len(shape)
 
 
 def _turned(kernel: Array) -> Array:
@@ -192,24 +195,15 @@ def lower_convolution(
     top, left, bottom, right = window.pads
     pads = high - top, wide - left, high - bottom, wide - right
     moved = Window(window.size, pads, window.strides, window.dilations, window.only_for)
-    movement = Movement(pads, window.strides, window.dilations, 1, op.limits)
-    operator = fp32_choice.convolution(
-        kernel.then("turned", _turned),
-        bias,
-        movement,
+    convolution = Convolution(
         op.epilogue,
+        weight=kernel.then("turned", _turned),
+        bias=bias,
+        window=moved,
+        movement=Movement(pads, window.strides, window.dilations, 1, op.limits),
+        outputs=kernel.shape[0],
         image=image,
         winograd=builder.winograd,
-        session=builder.session,
     )
     perm = CHANNELS_LAST[builder.rank(op.output)]
-    step = Convolve(
-        builder.at(op.required(0), perm),
-        builder.new(op.output),
-        operator,
-        moved,
-        kernel.shape[0],
-        operator.name,
-        op.epilogue,
-    )
-    builder.emit(step, op.output, perm)
+    builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity, storage_dtype
+from narrowpass_xnn_cpu.lower.builder import Builder, identity, storage_dtype
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import needs
-from narrowpass_xnn_cpu.lower.steps import Converted, Rounded, broadcast
+from narrowpass_xnn_cpu.lower.steps import Convert, RoundTo, broadcast
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 INTEGERS = (
     *(ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
@@ -27,91 +30,112 @@ TYPED = (*INTEGERS, ir.DataType.DOUBLE)
 """Types of numbers that XNNPACK's operators are not for."""
 
 
-class TypedBinary(Step):
-    """An operator of two operands of one type, which broadcast; one of `elem_kernels.BINARY`."""
+@dataclass(frozen=True)
+class TypedBinary(Computation):
+    """An operator of two operands of one type, which broadcast.
 
-    in_place: Sequence[int] = (0, 1)
+    Attributes:
+        function: one of `elem_kernels.BINARY`.
+    """
 
-    def __init__(self, first: Slot, second: Slot, output: Slot, name: str) -> None:
-        super().__init__([first, second], output)
-        self.kernel = f"{name} {first.dtype.name}"
-        self._name = name
+    mnemonic = "typed_binary"
+    overwrites: ClassVar[tuple[int, ...]] = (0, 1)
+    function: str
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"{self.function} {op.operands[0].dtype.name}"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape = broadcast(*shapes)
         if not elements(shape):
             return Run(shape)
         strides = [kernels.broadcast_strides(given, shape) for given in shapes]
-        dtype = self.inputs[0].dtype.name
-        params = elem_kernels.typed_binary(shape, strides, self._name, dtype)
+        dtype = step.op.operands[0].dtype.name
+        params = elem_kernels.typed_binary(shape, strides, self.function, dtype)
         return Run(shape, "NP_TYPED_BINARY", params=params)
 
 
-class TypedUnary(Step):
-    """An operator of one operand; one of `elem_kernels.UNARY`."""
+@dataclass(frozen=True)
+class TypedUnary(Computation):
+    """An operator of one operand.
 
-    in_place: Sequence[int] = (0,)
+    Attributes:
+        function: one of `elem_kernels.UNARY`.
+        positive: whether ``isinf`` detects positive infinity.
+        negative: whether it detects negative infinity.
+    """
 
-    def __init__(
-        self, given: Slot, output: Slot, name: str, *, positive: bool = True, negative: bool = True
-    ) -> None:
-        super().__init__([given], output)
-        self.kernel = f"{name} {given.dtype.name}"
-        self._name, self._signs = name, (positive, negative)
+    mnemonic = "typed_unary"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    function: str
+    positive: bool = True
+    negative: bool = True
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"{self.function} {op.operands[0].dtype.name}"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        positive, negative = self._signs
         params = elem_kernels.typed_unary(
             elements(shape),
-            self._name,
-            self.inputs[0].dtype.name,
-            positive=positive,
-            negative=negative,
+            self.function,
+            step.op.operands[0].dtype.name,
+            positive=self.positive,
+            negative=self.negative,
         )
         return Run(shape, "NP_TYPED_UNARY", params=params)
 
 
-class CastStep(Step):
+@dataclass(frozen=True)
+class Cast(Computation):
     """A conversion between two of `elem_kernels.TYPES`."""
 
-    in_place: Sequence[int] = (0,)
+    mnemonic = "cast"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
 
-    def __init__(self, given: Slot, output: Slot) -> None:
-        super().__init__([given], output)
-        self.kernel = f"convert {given.dtype.name} to {output.dtype.name}"
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"convert {op.operands[0].dtype.name} to {op.output.dtype.name}"
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        names = self.inputs[0].dtype.name, self.output.dtype.name
+        names = step.op.operands[0].dtype.name, step.op.output.dtype.name
         return Run(shape, "NP_CAST", params=elem_kernels.cast(elements(shape), *names))
 
 
-class MathFunction(Step):
-    """A function of a float with up to two parameters; one of `elem_kernels.MATH`."""
+@dataclass(frozen=True)
+class MathFunction(Computation):
+    """A function of a float with up to two parameters.
 
-    in_place: Sequence[int] = (0,)
+    Attributes:
+        function: one of `elem_kernels.MATH`.
+        parameters: of the function.
+    """
 
-    def __init__(
-        self, given: Slot, output: Slot, name: str, parameters: Sequence[float] = ()
-    ) -> None:
-        super().__init__([given], output)
-        self.kernel = name
-        self._parameters = parameters
+    mnemonic = "math"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    function: str
+    parameters: tuple[float, ...] = ()
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return self.function
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        params = elem_kernels.math_function(elements(shape), self.kernel, *self._parameters)
+        params = elem_kernels.math_function(elements(shape), self.function, *self.parameters)
         return Run(shape, "NP_MATH", params=params)
 
 
@@ -158,37 +182,43 @@ def typed_operand(builder: Builder, value: ir.Value, perm: Perm, *, rounded: boo
 
 
 def round_to(builder: Builder, slot: Slot, dtype: ir.DataType, value: ir.Value) -> Slot:
-    """Give float32 rounded to what a narrow type has of it, unless it surely is such."""
+    """Return float32 rounded to a narrow type, unless it surely is representable there."""
     if builder.is_exact(slot, dtype):
         return slot
-    step = Rounded(slot, Slot(f"{value.name} (part)", slot.dtype), np.dtype(dtype.numpy()))
-    made = builder.emit(step)
-    builder.set_exact(made, dtype)
-    return made
+    rounded = Slot(f"{value.name} (part)", slot.dtype)
+    builder.emit(RoundTo(np.dtype(dtype.numpy())), [slot], rounded)
+    builder.set_exact(rounded, dtype)
+    return rounded
 
 
 def emit_typed(
-    builder: Builder, make: Callable[[Slot], Step], output: ir.Value, perm: Perm
+    builder: Builder,
+    computation: Computation,
+    operands: Sequence[Slot],
+    output: ir.Value,
+    perm: Perm,
 ) -> None:
-    """Add the step that `make` gives for a slot of the type of `output`, which it computes."""
+    """Emit a computation whose result is `output`, of the type that this is stored in."""
     dtype = storage_dtype(builder.facts, output)
     if dtype != np.uint8:
-        builder.emit(make(builder.new(output)), output, perm)
+        builder.compute(computation, operands, output, perm)
         return
-    raw = builder.emit(make(Slot(f"{output.name} (part)", dtype)))
-    builder.emit(Converted(raw, builder.new(output)), output, perm)
+    raw = builder.emit(computation, operands, Slot(f"{output.name} (part)", dtype))
+    builder.compute(Convert(), [raw], output, perm)
 
 
-def fold_pairs(builder: Builder, values: Sequence[ir.Value], output: ir.Value, name: str) -> None:
-    """Add an operator of two operands, between the first one and each of the others."""
+def fold_pairs(
+    builder: Builder, values: Sequence[ir.Value], output: ir.Value, function: str
+) -> None:
+    """Emit an operator of two operands, between the first one and each of the others."""
     perm = layout_of(builder, values)
-    slot = typed_operand(builder, values[0], perm)
-    for value in values[1:-1]:
-        other = typed_operand(builder, value, perm)
-        made = Slot(f"{output.name} (part)", slot.dtype)
-        slot = builder.emit(TypedBinary(slot, other, made, name))
     if len(values) == 1:
         builder.alias(output, builder.at(values[0], perm), perm)
         return
+    operator = TypedBinary(function)
+    slot = typed_operand(builder, values[0], perm)
+    for value in values[1:-1]:
+        other = typed_operand(builder, value, perm)
+        slot = builder.emit(operator, [slot, other], Slot(f"{output.name} (part)", slot.dtype))
     last = typed_operand(builder, values[-1], perm)
-    emit_typed(builder, lambda made: TypedBinary(slot, last, made, name), output, perm)
+    emit_typed(builder, operator, [slot, last], output, perm)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -17,40 +19,45 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import int16_kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
+from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Array
 
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
 
-class FakeChannels(Step):
-    """Floats rounded to what integers stand for, by channels.
+@dataclass(frozen=True)
+class FakeQuantizeChannels(Computation):
+    """float32 rounded to the numbers that integers stand for, by channels.
 
-    Args:
-        given: the floats.
-        output: of the same shape.
-        table: float32 [3, channels]: scales, least and greatest steps.
-        axis: of the channels, as the floats lie.
+    Attributes:
+        table: for each channel its scale, least and greatest step.
+        axis: of the channels, as the operand lies.
     """
 
-    in_place: Sequence[int] = (0,)
+    mnemonic = "fake_quantize_channels"
     kernel = "fake quantize"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    table: tuple[tuple[float, ...], ...]
+    axis: int
 
-    def __init__(self, given: Slot, output: Slot, table: Array, axis: int) -> None:
-        super().__init__([given], output)
-        self._table, self._axis = table, axis
+    def pack(self, op: LoweredOp, session: Session | None) -> Array:
+        """See `Computation.pack`: float32 [3, channels]."""
+        return np.array(self.table, np.float32)
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        channels = self._table.shape[1]
-        if shape[self._axis] != channels:
-            raise BackendError(f"{channels} scales do not fit axis {self._axis} of {list(shape)}")
+        table, axis = step.packed, self.axis
+        channels = table.shape[1]
+        if shape[axis] != channels:
+            raise BackendError(f"{channels} scales do not fit axis {axis} of {list(shape)}")
         if not elements(shape):
             return Run(shape)
-        inner = math.prod(shape[self._axis + 1 :])
-        params = int16_kernels.fake_channels(elements(shape), inner, self._table)
+        inner = math.prod(shape[axis + 1 :])
+        params = int16_kernels.fake_channels(elements(shape), inner, table)
         return Run(shape, "NP_FAKE_CHANNELS", params=params)
 
 
@@ -106,6 +113,5 @@ def _fake_channels(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     axis = list(perm).index(op.attributes["axis"])
-    table = op.attributes["table"]
-    step = FakeChannels(builder.at(given, perm), builder.new(op.output), table, axis)
-    builder.emit(step, op.output, perm)
+    table = tuple(tuple(map(float, row)) for row in op.attributes["table"])
+    builder.compute(FakeQuantizeChannels(table, axis), [builder.at(given, perm)], op.output, perm)

@@ -16,8 +16,7 @@ from narrowpass_xnn_cpu.lower.int8 import integers
 from narrowpass_xnn_cpu.lower.int8.integers import DynamicDequantize
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs
-from narrowpass_xnn_cpu.lower.typed import CastStep, emit_typed
-from narrowpass_xnn_cpu.plan.step import Slot
+from narrowpass_xnn_cpu.lower.typed import Cast, emit_typed
 
 EXACT_TERMS = (1 << 24) // (255 * 255)
 """Products of two bytes without their zero points whose sums float32 has exactly: 258."""
@@ -66,8 +65,7 @@ def _dequantized(op: Op, index: int, builder: Builder) -> ir.Value:
         away = builder.constant_slot("zero", np.array([int(known or 0) - 128 * unsigned], np.int8))
     one = builder.constant_slot("one", np.ones(1, np.float32))
     real = _real(op, index)
-    step = DynamicDequantize([builder.at(given, perm), one, away], builder.new(real))
-    builder.emit(step, real, perm)
+    builder.compute(DynamicDequantize(), [builder.at(given, perm), one, away], real, perm)
     return real
 
 
@@ -87,5 +85,4 @@ def _to_integers(op: Op, builder: Builder) -> None:
     exact = ir.Value(name=name, shape=shape, type=_FLOAT)
     RULES["MatMul"].lower(_floats(op, operands, exact), builder)
     perm = builder.layout(exact)
-    slot: Slot = builder.at(exact, perm)
-    emit_typed(builder, lambda made: CastStep(slot, made), op.output, perm)
+    emit_typed(builder, Cast(), [builder.at(exact, perm)], op.output, perm)

@@ -3,64 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.elementwise import elementwise
 from narrowpass_xnn_cpu.lower.facts import Dims, Facts
 from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
 from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
 from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Quantization
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 
-class Quantize(Step):
-    """Floats to bytes, as QuantizeLinear says; NaN becomes the least byte.
+@dataclass(frozen=True)
+class Quantize(Computation):
+    """float32 to int8, as QuantizeLinear says; NaN becomes the least int8.
 
-    Args:
-        slots: the floats, and a row that they are multiplied by before, if there is one.
-        output: the bytes.
-        quantization: of them.
+    Operands are the floats, and a row that they are multiplied by before, if there is one.
+
+    Attributes:
+        quantization: of the result.
     """
 
-    kernel = "quantize"
+    mnemonic = "quantize"
+    quantization: Quantization
 
-    def __init__(self, slots: Sequence[Slot], output: Slot, quantization: Quantization) -> None:
-        super().__init__(slots, output)
-        self._quantization = quantization
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape, *factors = shapes
         columns = shape[-1] if factors else 0
         if factors and elements(factors[0]) != columns:
             raise BackendError(f"factors of {list(factors[0])} do not fit {list(shape)}")
         if not elements(shape):
             return Run(shape)
-        scale, zero_point = self._quantization.scale, self._quantization.zero_point
+        scale, zero_point = self.quantization.scale, self.quantization.zero_point
         params = kernels.quantize(elements(shape), scale, zero_point, columns)
         return Run(shape, "NP_QUANTIZE", params=params)
 
 
-class Dequantize(Step):
-    """Bytes to floats, as DequantizeLinear says."""
+@dataclass(frozen=True)
+class Dequantize(Computation):
+    """int8 to float32, as DequantizeLinear says.
 
-    kernel = "dequantize"
+    Attributes:
+        quantization: of the operand.
+    """
 
-    def __init__(self, given: Slot, output: Slot, quantization: Quantization) -> None:
-        super().__init__([given], output)
-        self._quantization = quantization
+    mnemonic = "dequantize"
+    quantization: Quantization
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        scale, zero_point = self._quantization.scale, self._quantization.zero_point
+        scale, zero_point = self.quantization.scale, self.quantization.zero_point
         params = kernels.dequantize(elements(shape), scale, zero_point)
         return Run(shape, "NP_DEQUANTIZE", params=params)
 
@@ -93,8 +96,7 @@ def _quantize(op: Op, builder: Builder) -> None:
         raise ValueError("a QuantizeLinear was checked, and has no quantization")
     given = op.required(0)
     perm = builder.layout(given)
-    step = Quantize([builder.at(given, perm)], builder.new(op.output), quantization)
-    builder.emit(step, op.output, perm)
+    builder.compute(Quantize(quantization), [builder.at(given, perm)], op.output, perm)
 
 
 def multiplied(node: ir.Node, facts: Facts, version: int) -> Op | None:
@@ -127,8 +129,7 @@ def _quantize_rows(op: Op, builder: Builder) -> None:
     given, factors = op.required(0), op.required(1)
     perm = identity(builder.rank(given))
     slots = [builder.at(given, perm), builder.at(factors)]
-    step = Quantize(slots, builder.new(op.output), op.attributes["quantization"])
-    builder.emit(step, op.output, perm)
+    builder.compute(Quantize(op.attributes["quantization"]), slots, op.output, perm)
 
 
 @lowers("DequantizeLinear", check=_check)
@@ -149,8 +150,5 @@ def _dequantize(op: Op, builder: Builder) -> None:
 
 
 def dequantize(op: Op, builder: Builder, quantization: Quantization) -> None:
-    """Add what makes floats of bytes, in whatever order of axes these have."""
-    given = op.required(0)
-    perm = builder.layout(given)
-    step = Dequantize(builder.at(given, perm), builder.new(op.output), quantization)
-    builder.emit(step, op.output, perm)
+    """Emit the conversion of int8 to float32, in whatever order of axes it has."""
+    elementwise(op, builder, Dequantize(quantization))

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, sized
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.operators import (
     DeconvolutionS8,
     Movement,
     Quantization,
     Requantized,
     UnfitError,
+    int8_choice,
 )
-from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
+from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
+from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing
+from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 
@@ -41,6 +51,91 @@ def stored(weight: Weight) -> Quantized:
 def _window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> Window:
     dims = facts.dims(op.input(0))
     return Window.of(op, sizes, None if dims is None else dims[2:])
+
+
+@dataclass(frozen=True)
+class ConvolutionInt8(Computation):
+    """A convolution of int8, plain or transposed, over [N, H, W, C] or [N, W, C].
+
+    Operands are the images, and a second tensor of the result's shape where there is `added`.
+
+    Attributes:
+        weight: int8 [O, KH, KW, C / groups], or [KH, KW, O] for depthwise, with scales.
+        bias: int32 [O], or None.
+        window: the kernel window and how it moves.
+        movement: what the kernel is given: pads, strides, dilations and groups.
+        requantized: from the operand to the result.
+        outputs: channels of the result.
+        algorithm: ``direct``, ``depthwise`` or ``transposed``.
+        adjustments: output padding of a transposed convolution.
+        added: how the second tensor is added; None for none.
+        in_offset: whether the images are stored with an offset of +128.
+        out_offset: the same of the result.
+        other_offset: the same of the second tensor.
+    """
+
+    mnemonic = "convolution_int8"
+    weight: Quantized
+    bias: Weight | None
+    window: Window
+    movement: Movement
+    requantized: Requantized
+    outputs: int
+    algorithm: str = "direct"
+    adjustments: tuple[int, ...] = ()
+    added: SumS8 | None = None
+    in_offset: bool = False
+    out_offset: bool = False
+    other_offset: bool = False
+
+    @property
+    def can_add(self) -> bool:
+        """Whether it can add a second tensor of the result's shape."""
+        return (
+            self.added is None
+            and self.algorithm == "direct"
+            and int8_choice.adds_tensor(self.weight, self.movement, depthwise=False)
+        )
+
+    @property
+    def takes_offset(self) -> bool:
+        """Whether it can read and write bytes with an offset of +128."""
+        if self.algorithm == "transposed":
+            return False
+        depthwise = self.algorithm == "depthwise"
+        return int8_choice.takes_offset(self.weight, self.movement, depthwise=depthwise)
+
+    def in_place(self) -> Sequence[int]:
+        """See `Computation.in_place`: an element is read before the sum is written there."""
+        return () if self.added is None else (1,)
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
+        name = names.get(self.algorithm, "convolution")
+        return f"{packed.maker}{name} int8{'' if self.added is None else ' and add'}"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Any:
+        """See `Computation.pack`."""
+        arguments = self.weight, self.bias, self.movement, self.requantized
+        if self.algorithm == "transposed":
+            return DeconvolutionS8(*arguments, self.adjustments, session=session)
+        depthwise = self.algorithm == "depthwise"
+        operator = int8_choice.convolution_s8(*arguments, depthwise=depthwise, session=session)
+        if self.added is not None and isinstance(operator, TiledConvolutionS8):
+            operator.take_sum(self.added)
+        if isinstance(operator, TiledWindowsS8):
+            operator.in_raised, operator.out_raised = self.in_offset, self.out_offset
+            operator.other_raised = self.other_offset
+        return operator
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        operator = step.packed
+        result, call = sized(operator, self.window, self.outputs, shapes[0], sizing)
+        if len(shapes) > 1 and shapes[1] != result:
+            raise BackendError(f"{list(shapes[1])} and {list(result)} were declared to be equal")
+        return Run(result, call, operator, operator.params)
 
 
 def _bias(
@@ -68,13 +163,10 @@ def _conv(op: Op, builder: Builder) -> None:
     terms = per_group * math.prod(window.size)
     bias = _bias(op, facts, kernel, terms, change.given, change.made)
     movement = Movement(window.pads, window.strides, window.dilations, groups)
-    operator = convolution_s8(
-        kernel, bias, movement, change, depthwise=depthwise, session=builder.session
-    )
+    algorithm = "depthwise" if depthwise else "direct"
+    convolution = ConvolutionInt8(kernel, bias, window, movement, change, outputs, algorithm)
     perm = CHANNELS_LAST[len(weight.shape)]
-    given, output = builder.at(op.required(0), perm), builder.new(op.output)
-    name = "depthwise convolution int8" if depthwise else "convolution int8"
-    builder.emit(Convolve(given, output, operator, window, outputs, name), op.output, perm)
+    builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)
 
 
 @lowers("deconv-s8", check=lambda op, facts: None)
@@ -95,9 +187,9 @@ def _deconv(op: Op, builder: Builder) -> None:
     movement = Movement(window.pads, window.strides, window.dilations, groups)
     rank = len(weight.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
-    adjustments = [0, *extra] if len(extra) == 1 else extra
-    operator = DeconvolutionS8(kernel, bias, movement, change, adjustments, session=builder.session)
+    adjustments = (0, *extra) if len(extra) == 1 else tuple(extra)
+    convolution = ConvolutionInt8(
+        kernel, bias, window, movement, change, outputs, "transposed", adjustments
+    )
     perm = CHANNELS_LAST[rank]
-    given, output = builder.at(op.required(0), perm), builder.new(op.output)
-    step = Convolve(given, output, operator, window, outputs, "deconvolution int8")
-    builder.emit(step, op.output, perm)
+    builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)

@@ -2,69 +2,101 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from narrowpass_xnn_cpu.lower.builder import Builder, Perm
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST
 from narrowpass_xnn_cpu.lower.elementwise import same_shape
 from narrowpass_xnn_cpu.lower.int8.constants import byte_limits
+from narrowpass_xnn_cpu.lower.int8.convolution import ConvolutionInt8
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.int8.tables import clamping
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.reduction import reduced_axes, without
-from narrowpass_xnn_cpu.lower.steps import Reshaped, Table, broadcast
+from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.operators import BinaryS8, MeanS8, UnfitError
-from narrowpass_xnn_cpu.native.operators.int8 import LOW
+from narrowpass_xnn_cpu.native.operators.int8 import LOW, Quantization
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.weights.session import Session
 
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
 
 
-class PairwiseBytes(Step):
-    """A sum, difference or product of two tensors of bytes, which broadcast."""
+@dataclass(frozen=True)
+class BinaryInt8(Computation):
+    """A sum, difference or product of two int8 tensors, which broadcast.
 
-    in_place: Sequence[int] = (0, 1)
+    Attributes:
+        function: ``add``, ``subtract`` or ``multiply``.
+        first: quantization of the first operand.
+        second: of the second one.
+        result: of the result.
+    """
 
-    def __init__(self, first: Slot, second: Slot, output: Slot, kind: str, operator: BinaryS8):
-        super().__init__([first, second], output)
-        self.kernel = f"xnn {kind} int8"
-        self._operator = operator
+    mnemonic = "binary_int8"
+    overwrites: ClassVar[tuple[int, ...]] = (0, 1)
+    function: str
+    first: Quantization
+    second: Quantization
+    result: Quantization
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"xnn {self.function} int8"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> BinaryS8:
+        """See `Computation.pack`."""
+        return BinaryS8(self.function, self.first, self.second, self.result)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         first, second = shapes
         shape = broadcast(first, second)
         if not elements(shape):
             return Run(shape)
-        self._operator.reshape(first, second, sizing.pool)
-        return Run(shape, self._operator.call, self._operator)
+        step.packed.reshape(first, second, sizing.pool)
+        return Run(shape, step.packed.call, step.packed)
 
 
-class MeanOfBytes(Step):
-    """A mean over axes that stay as dimensions of 1."""
+@dataclass(frozen=True)
+class MeanInt8(Computation):
+    """A mean of int8 over axes that stay as dimensions of 1.
 
+    Attributes:
+        axes: of the operand, as it lies.
+        given: quantization of the operand.
+        result: of the result.
+    """
+
+    mnemonic = "mean_int8"
     kernel = "xnn reduce mean int8"
+    axes: tuple[int, ...]
+    given: Quantization
+    result: Quantization
 
-    def __init__(self, given: Slot, output: Slot, axes: Sequence[int], operator: MeanS8) -> None:
-        super().__init__([given], output)
-        self._axes = tuple(axes)
-        self._operator = operator
+    def pack(self, op: LoweredOp, session: Session | None) -> MeanS8:
+        """See `Computation.pack`."""
+        return MeanS8(self.given, self.result)
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        result = tuple(1 if axis in self._axes else size for axis, size in enumerate(shape))
+        result = tuple(1 if axis in self.axes else size for axis, size in enumerate(shape))
         if not elements(result):
             return Run(result)
         if not elements(shape):
             # The mean of nothing is NaN.
             return Run(result, constant=np.full(result, LOW, np.int8))
-        self._operator.reshape(shape, self._axes, sizing.pool)
-        return Run(result, self._operator.call, self._operator)
+        step.packed.reshape(shape, self.axes, sizing.pool)
+        return Run(result, step.packed.call, step.packed)
 
 
 @lowers("binary-s8", check=lambda op, facts: None)
@@ -72,18 +104,19 @@ class MeanOfBytes(Step):
 def _binary(op: Op, builder: Builder) -> None:
     first, second = op.required(0), op.required(1)
     (one, other), made = op.attributes["given"], op.attributes["made"]
-    kind = _BINARY[op.attributes["operator"]]
-    operator = BinaryS8(kind, one, other, made)
+    function = _BINARY[op.attributes["operator"]]
+    binary = BinaryInt8(function, one, other, made)
+    BinaryS8.check(function, one, other, made)
     perm = common_layout(builder, [first, second], max(map(builder.rank, (first, second))))
     slots = operand(builder, first, perm), operand(builder, second, perm)
     limits = byte_limits(op.limits, made)
-    if kind == "add" and _joins(op, builder, slots, perm, SumS8.of(one, other, made, limits)):
+    if function == "add" and _joins(op, builder, slots, perm, SumS8.of(one, other, made, limits)):
         return
     if limits == (-128, 127):
-        builder.emit(PairwiseBytes(*slots, builder.new(op.output), kind, operator), op.output, perm)
+        builder.compute(binary, slots, op.output, perm)
         return
-    slot = builder.emit(PairwiseBytes(*slots, builder.scratch(op.output), kind, operator))
-    builder.emit(Table(slot, builder.new(op.output), clamping(*limits)), op.output, perm)
+    slot = builder.part(binary, slots, op.output)
+    builder.compute(Lookup(clamping(*limits)), [slot], op.output, perm)
 
 
 def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: SumS8) -> bool:
@@ -98,13 +131,15 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
         value = op.required(index)
         reader = facts.only_user(value)
         alone = reader is not None and facts.only_user(reader.outputs[0]) in op.nodes
-        made = builder.maker(slots[index]) if alone else None
-        if not isinstance(made, Convolve) or builder.layout(value) != perm:
+        before = builder.maker(slots[index]) if alone else None
+        convolution = None if before is None else before.computation
+        if not isinstance(convolution, ConvolutionInt8) or builder.layout(value) != perm:
             continue
-        turned = added if index == 0 else added.turned()
-        step = made.plus(slots[1 - index], builder.new(op.output), turned)
-        if step is not None:
-            builder.replace([made], step, op.output, perm)
+        if before is not None and convolution.can_add:
+            turned = added if index == 0 else added.turned()
+            fused = dataclasses.replace(convolution, added=turned)
+            operands = before.operands[0], slots[1 - index]
+            builder.replace([before], fused, operands, op.output, perm)
             return True
     return False
 
@@ -119,16 +154,13 @@ def _mean(op: Op, builder: Builder) -> None:
     axes = tuple(range(2, rank)) if whole else reduced_axes(op, builder.facts)
     if not axes:
         raise UnfitError("it has no axes to reduce")
-    operator = MeanS8(quantization, made)
+    MeanS8.check(quantization, made)
     perm = CHANNELS_LAST.get(rank, builder.layout(given)) if whole else builder.layout(given)
     physical = tuple(sorted(perm.index(axis) for axis in axes))
     slot = builder.at(given, perm)
+    mean = MeanInt8(physical, quantization, made)
     if whole or op.get("keepdims", 1):
-        builder.emit(MeanOfBytes(slot, builder.new(output), physical, operator), output, perm)
+        builder.compute(mean, [slot], output, perm)
         return
-    slot = builder.emit(MeanOfBytes(slot, builder.scratch(output), physical, operator))
-
-    def drop(shape: Shape) -> Shape:
-        return tuple(size for axis, size in enumerate(shape) if axis not in physical)
-
-    builder.emit(Reshaped(slot, builder.new(output), drop), output, without(perm, axes))
+    slot = builder.part(mean, [slot], output)
+    builder.compute(DropAxes(physical), [slot], output, without(perm, axes))

@@ -12,21 +12,27 @@ Lower = Callable[[Op, Builder], None]
 
 
 def or_floats(lower: Lower) -> Lower:
-    """Let a function that lowers an operation fall back to `Op.otherwise`.
+    """Let a function that lowers an operation fall back to `Op.otherwise`, computed in float32.
 
-    It must make its operator before it adds a step. What does not fit is told by `explain`.
+    It does so where the function raises `UnfitError`, before it emits anything, and where constants
+    turned out not to fit when they were packed before. `explain` reports the reason.
     """
 
     def lowered(op: Op, builder: Builder) -> None:
-        try:
-            lower(op, builder)
-        except UnfitError as error:
-            for other in op.otherwise:
-                if builder.knows(other.output):
-                    continue
-                other.unfit = str(error) if other.kind == op.get("operator", "") else ""
-                builder.start(other)
-                RULES[other.kind].lower(other, builder)
+        reason = builder.unfit.get(op.output.name or "", "")
+        if not reason:
+            try:
+                lower(op, builder)
+            except UnfitError as error:
+                reason = str(error)
+        if not reason:
+            return
+        for other in op.otherwise:
+            if builder.knows(other.output):
+                continue
+            other.unfit = reason if other.kind == op.get("operator", "") else ""
+            builder.start(other)
+            RULES[other.kind].lower(other, builder)
 
     lowered.__module__ = lower.__module__
     return lowered

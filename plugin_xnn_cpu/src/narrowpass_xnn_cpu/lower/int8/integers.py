@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,66 +13,74 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, sized
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionAtRun
 from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedAtRun
 from narrowpass_xnn_cpu.native.operators.zero_points import MOST_TERMS
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
 
 
-class DynamicRange(Step):
-    """How a tensor is quantized by its own range: a float32 scale, and a zero point behind it."""
+@dataclass(frozen=True)
+class DynamicRange(Computation):
+    """The quantization of a tensor by its own range: a float32 scale, a zero point behind it."""
 
+    mnemonic = "dynamic_range"
     kernel = "range"
 
-    def __init__(self, given: Slot) -> None:
-        super().__init__([given], Slot(f"{given.name} (range)", np.dtype(np.float32)))
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         params, workspace = kernels.dynamic_range(elements(shapes[0]), sizing.pool.threads)
         return Run((2,), "NP_DYNAMIC_RANGE", params=params, workspace=workspace)
 
 
-class OfRange(Step):
-    """The scale or the zero point of a `DynamicRange`: never a copy."""
+@dataclass(frozen=True)
+class ScaleOfRange(Computation):
+    """The scale or the zero point of a `DynamicRange`: never a copy.
 
+    Attributes:
+        offset: where it starts, in bytes.
+    """
+
+    mnemonic = "of_range"
     kernel = "view"
+    offset: int
 
-    def __init__(self, given: Slot, output: Slot, offset: int) -> None:
-        super().__init__([given], output)
-        self._offset = offset
-
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        return Run((), view=self._offset)
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        return Run((), view=self.offset)
 
 
-class DynamicQuantize(Step):
-    """Floats to bytes by a scale and a zero point that are computed."""
+@dataclass(frozen=True)
+class DynamicQuantize(Computation):
+    """float32 to int8 by a computed scale and zero point, the second and third operand."""
 
+    mnemonic = "dynamic_quantize"
     kernel = "quantize"
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape = shapes[0]
         params, _ = kernels.dynamic_range(elements(shape), 1)
         return Run(shape, "NP_DYNAMIC_QUANTIZE" if elements(shape) else "", params=params)
 
 
-class DynamicDequantize(Step):
-    """Bytes to floats by a scale and a zero point that are computed."""
+@dataclass(frozen=True)
+class DynamicDequantize(Computation):
+    """int8 to float32 by a scale and a zero point that are computed, as `DynamicQuantize`."""
 
+    mnemonic = "dynamic_dequantize"
     kernel = "dequantize"
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         shape = shapes[0]
         _check_single(shapes[1:])
         params, _ = kernels.dynamic_range(elements(shape), 1)
@@ -83,28 +92,45 @@ def _dynamic_quantize(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     slot = builder.at(given, perm)
-    found = builder.emit(DynamicRange(slot))
+    both = Slot(f"{slot.name} (range)", np.dtype(np.float32))
+    builder.emit(DynamicRange(), [slot], both)
     parts = []
     for value, dtype, offset in ((op.outputs[1], np.float32, 0), (op.outputs[2], np.int8, 4)):
         part = Slot(value.name or "", np.dtype(dtype))
-        parts.append(builder.emit(OfRange(found, part, offset), value, ()))
-    step = DynamicQuantize([slot, *parts], builder.new(op.output))
-    builder.emit(step, op.output, perm)
+        parts.append(builder.emit(ScaleOfRange(offset), [both], part, value, ()))
+    builder.compute(DynamicQuantize(), [slot, *parts], op.output, perm)
 
 
-class IntegerProduct(Step):
-    """Rows of bytes, of any number of leading axes, times a constant matrix of bytes."""
+@dataclass(frozen=True)
+class MatMulInteger(Computation):
+    """A matmul of int8 rows and a constant int8 matrix, scales known at run time.
 
-    def __init__(
-        self, slots: Sequence[Slot], output: Slot, operator: TiledFullyConnectedAtRun
-    ) -> None:
-        super().__init__(slots, output)
-        self.kernel = "fully connected int8"
-        self._operator = operator
+    Operands are the rows, of any number of leading axes, and a scale and a zero point of one
+    element each, where they are computed.
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        shape, operator = shapes[0], self._operator
+    Attributes:
+        weight: [O, C], scales of axis 0.
+        bias: float32 [O], or None.
+        raw: whether the int32 accumulators are the result.
+        zero_point: of the rows, as int8, where that is no operand.
+    """
+
+    mnemonic = "matmul_integer"
+    kernel = "fully connected int8"
+    weight: Quantized
+    bias: Weight | None
+    raw: bool
+    zero_point: int
+
+    def pack(self, op: LoweredOp, session: Session | None) -> TiledFullyConnectedAtRun:
+        """See `Computation.pack`."""
+        return TiledFullyConnectedAtRun(
+            self.weight, self.bias, raw=self.raw, zero_point=self.zero_point, session=session
+        )
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        shape, operator = shapes[0], step.packed
         _check_single(shapes[1:])
         if not shape or shape[-1] != operator.channels:
             raise BackendError(f"rows of {list(shape)} do not fit a matrix for {operator.channels}")
@@ -116,32 +142,45 @@ class IntegerProduct(Step):
         return Run(result, operator.call, operator, params)
 
 
-class IntegerConvolution(Step):
-    """A convolution of bytes over images, or over lines as images of height 1."""
+@dataclass(frozen=True)
+class ConvolutionInteger(Computation):
+    """A convolution of int8 images, or lines, scales known at run time; see `MatMulInteger`.
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        output: Slot,
-        operator: TiledConvolutionAtRun,
-        window: Window,
-    ) -> None:
-        super().__init__(slots, output)
-        self.kernel = "convolution int8"
-        self._operator, self._window = operator, window
+    Attributes:
+        weight: [O, KH, KW, C / groups], scales of axis 0.
+        bias: float32 [O], or None.
+        window: the kernel window and how it moves.
+        movement: what the kernel is given: pads, strides, dilations and groups.
+        raw: whether the int32 accumulators are the result.
+        zero_point: of the images, as int8, where that is no operand.
+    """
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
-        shape, operator = shapes[0], self._operator
+    mnemonic = "convolution_integer"
+    kernel = "convolution int8"
+    weight: Quantized
+    bias: Weight | None
+    window: Window
+    movement: Movement
+    raw: bool
+    zero_point: int
+
+    def pack(self, op: LoweredOp, session: Session | None) -> TiledConvolutionAtRun:
+        """See `Computation.pack`."""
+        return TiledConvolutionAtRun(
+            self.weight,
+            self.bias,
+            self.movement,
+            raw=self.raw,
+            zero_point=self.zero_point,
+            session=session,
+        )
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        operator = step.packed
         _check_single(shapes[1:])
-        image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
-        self._window.check(image)
-        height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
-        if height < 1 or width < 1:
-            raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
-        line = (image[0], width, operator.outputs)
-        result = (image[0], height, width, operator.outputs) if len(shape) == 4 else line
-        return Run(result, operator.call if image[0] else "", operator, operator.params)
+        result, call = sized(operator, self.window, operator.outputs, shapes[0], sizing)
+        return Run(result, call, operator, operator.params)
 
 
 def _check_single(shapes: Sequence[Shape]) -> None:
@@ -247,15 +286,10 @@ def product(op: Op, builder: Builder) -> None:
     integers = matrix.integers.transpose(1, 0)
     upright = Quantized(integers, matrix.scale, matrix.zero, 0)
     slots, zero = _given(op, builder)
-    operator = TiledFullyConnectedAtRun(
-        upright,
-        _bias(op, facts, outputs),
-        raw=op.kind == "MatMulInteger",
-        zero_point=zero,
-        session=builder.session,
-    )
-    step = IntegerProduct([builder.at(op.required(0)), *slots], builder.new(op.output), operator)
-    builder.emit(step, op.output, identity(builder.rank(op.output)))
+    bias = _bias(op, facts, outputs)
+    matmul = MatMulInteger(upright, bias, op.kind == "MatMulInteger", zero)
+    operands = [builder.at(op.required(0)), *slots]
+    builder.compute(matmul, operands, op.output, identity(builder.rank(op.output)))
 
 
 def _depthwise(op: Op, builder: Builder) -> None:
@@ -271,8 +305,7 @@ def _depthwise(op: Op, builder: Builder) -> None:
         slots = [*slots, builder.constant_slot("one", one)][:1]
         slots.append(builder.constant_slot("zero", np.array([zero], np.int8)))
     real = ir.Value(name=f"{given.name} (real)", shape=given.shape, type=_FLOAT)
-    step = DynamicDequantize([builder.at(given, perm), *slots], builder.new(real))
-    builder.emit(step, real, perm)
+    builder.compute(DynamicDequantize(), [builder.at(given, perm), *slots], real, perm)
     stored, zeros = facts.stored(op.required(1)), op.input(3)
     zero_weight = None if zeros is None else facts.stored(zeros)
     scale = _scale(op, facts)
@@ -316,16 +349,7 @@ def _convolution(op: Op, builder: Builder) -> None:
     kernel = Quantized(image, weight.scale, weight.zero, 0)
     slots, zero = _given(op, builder)
     movement = Movement(window.pads, window.strides, window.dilations, op.get("group", 1))
-    operator = TiledConvolutionAtRun(
-        kernel,
-        _bias(op, facts, outputs),
-        movement,
-        raw=op.kind == "ConvInteger",
-        zero_point=zero,
-        session=builder.session,
-    )
+    bias = _bias(op, facts, outputs)
+    convolution = ConvolutionInteger(kernel, bias, window, movement, op.kind == "ConvInteger", zero)
     perm = CHANNELS_LAST[len(shape)]
-    given: Any = [builder.at(op.required(0), perm), *slots]
-    builder.emit(
-        IntegerConvolution(given, builder.new(op.output), operator, window), op.output, perm
-    )
+    builder.compute(convolution, [builder.at(op.required(0), perm), *slots], op.output, perm)

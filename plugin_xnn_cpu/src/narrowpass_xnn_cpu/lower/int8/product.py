@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,30 +16,63 @@ from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.linear import as_bias
 from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.operators import UnfitError
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
     AnyFullyConnectedS8,
     AnyFullyConnectedS8F32,
     fully_connected_s8,
     fully_connected_s8_f32,
 )
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
-Product = AnyFullyConnectedS8 | AnyFullyConnectedS8F32
 
+@dataclass(frozen=True)
+class MatMulInt8(Computation):
+    """A matmul of int8 rows, of any number of leading axes, and a constant int8 matrix.
 
-class LinearBytes(Step):
-    """Rows of bytes, of any number of leading axes, times a constant matrix."""
+    Attributes:
+        weight: [O, C], or [C, O] where `transposed`, with scales of the outputs.
+        bias: int32 [O], or float32 where the result is float32; None for none.
+        given: quantization of the rows.
+        requantized: to the result; None for a float32 result.
+        limits: the clipping range of a float32 result.
+        transposed: whether the matrix has its input channels first.
+    """
 
-    def __init__(self, given: Slot, output: Slot, operator: Product) -> None:
-        super().__init__([given], output)
-        self.kernel = f"{operator.maker}fully connected int8"
-        self._operator = operator
+    mnemonic = "matmul_int8"
+    weight: Quantized
+    bias: Weight | None
+    given: Quantization
+    requantized: Requantized | None
+    limits: tuple[float, float]
+    transposed: bool
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"{packed.maker}fully connected int8"
+
+    def pack(
+        self, op: LoweredOp, session: Session | None
+    ) -> AnyFullyConnectedS8 | AnyFullyConnectedS8F32:
+        """See `Computation.pack`."""
+        weight, bias = self.weight, self.bias
+        transposed = self.transposed
+        if self.requantized is None:
+            return fully_connected_s8_f32(
+                weight, bias, self.given, self.limits, transposed=transposed, session=session
+            )
+        return fully_connected_s8(
+            weight, bias, self.requantized, transposed=transposed, session=session
+        )
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
-        operator = self._operator
+        operator = step.packed
         if shape[-1] != operator.channels:
             raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {operator.channels}")
         result = (*shape[:-1], operator.outputs)
@@ -78,20 +113,14 @@ def _product(op: Op, builder: Builder) -> None:
     if not transposed:
         matrix = matrix.transpose((1, 0))
     (given,), made = op.attributes["given"], op.attributes["made"]
-    operator: Product
     if made is None:
         bias_in_steps(None, matrix, given, given, inputs)
-        operator = fully_connected_s8_f32(
-            matrix, bias, given, op.limits, transposed=transposed, session=builder.session
-        )
     else:
-        steps = bias_in_steps(bias, matrix, given, made, inputs)
-        operator = fully_connected_s8(
-            matrix, steps, requantized(op), transposed=transposed, session=builder.session
-        )
+        bias = bias_in_steps(bias, matrix, given, made, inputs)
+    change = None if made is None else requantized(op)
     rows = op.required(0)
     perm = builder.layout(rows)
     if perm[-1] != len(perm) - 1:
         perm = identity(len(perm))
-    step = LinearBytes(builder.at(rows, perm), builder.new(op.output), operator)
-    builder.emit(step, op.output, perm)
+    matmul = MatMulInt8(matrix, bias, given, change, op.limits, transposed)
+    builder.compute(matmul, [builder.at(rows, perm)], op.output, perm)

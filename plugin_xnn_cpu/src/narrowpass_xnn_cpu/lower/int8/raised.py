@@ -6,43 +6,47 @@ is written as they need it: they read it where it lies, in place of making a cop
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection
 
-from narrowpass_xnn_cpu.lower.convolve import Convolve
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
-from narrowpass_xnn_cpu.plan.partition import Item
-from narrowpass_xnn_cpu.plan.step import Slot, Step
+from narrowpass_xnn_cpu.lower.int8.convolution import ConvolutionInt8
+from narrowpass_xnn_cpu.lowered.op import LoweredOp
+from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
+from narrowpass_xnn_cpu.plan.step import Slot
 
 
-def raise_images(items: Sequence[Item], outputs: Collection[Slot]) -> None:
-    """Let convolutions write raised bytes where all that read these take them so.
+def with_offsets(partition: LoweredPartition) -> LoweredPartition:
+    """Let convolutions write bytes with an offset of +128 where all that read these take them so.
 
     Args:
-        items: of a partition.
-        outputs: slots that are read outside of it, as they are.
+        partition: its outputs are read outside of it, as they are.
     """
-    readers: dict[Slot, list[Step]] = {}
-    for item in items:
-        if isinstance(item, Step):
-            for slot in dict.fromkeys(item.inputs):
-                readers.setdefault(slot, []).append(item)
-    for item in items:
-        made = _raisable(item)
-        if made is None or made[0].output in outputs:
-            continue
-        slot = made[0].output
-        users = readers.get(slot, [])
-        fit = [found for user in users if (found := _raisable(user)) is not None]
-        if not fit or len(fit) < len(users):
-            continue
-        made[1].out_raised = True
-        for user, operator in fit:
-            operator.in_raised |= user.inputs[0] is slot
-            operator.other_raised |= slot in user.inputs[1:]
+    outputs = set(partition.outputs.values())
+    readers: dict[Slot, list[LoweredOp]] = {}
+    for op in partition.ops:
+        for slot in dict.fromkeys(op.operands):
+            readers.setdefault(slot, []).append(op)
+    stored: set[Slot] = set()
+    for op in partition.ops:
+        users = readers.get(op.output, [])
+        inner = bool(users) and op.output not in outputs
+        if inner and all(map(_takes_offset, (op, *users))):
+            stored.add(op.output)
+    return partition.with_ops(lambda op: _with_offsets(op, stored))
 
 
-def _raisable(item: Item) -> tuple[Convolve, TiledWindowsS8] | None:
-    """Give a convolution and its operator, where that can read and write raised bytes."""
-    if not isinstance(item, Convolve) or (operator := item.raisable) is None:
-        return None
-    return item, operator
+def _takes_offset(op: LoweredOp) -> bool:
+    return isinstance(op.computation, ConvolutionInt8) and op.computation.takes_offset
+
+
+def _with_offsets(op: LoweredOp, stored: Collection[Slot]) -> LoweredOp:
+    """Return an operation that reads and writes these slots with an offset."""
+    if not isinstance(op.computation, ConvolutionInt8):
+        return op
+    computation = dataclasses.replace(
+        op.computation,
+        in_offset=op.operands[0] in stored,
+        out_offset=op.output in stored,
+        other_offset=any(slot in stored for slot in op.operands[1:]),
+    )
+    return dataclasses.replace(op, computation=computation)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.elementwise import elementwise
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import int16_kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 _WIDE = {ir.DataType.INT16: True, ir.DataType.UINT16: False}
 
@@ -60,39 +63,44 @@ def sixteen_of(node: ir.Node, facts: Facts) -> Sixteen | None:
     return Sixteen(scale, int(zero_point), _WIDE[dtype])
 
 
-class Conversion(Step):
-    """Floats to integers of 16 bits, back, or both: NaN becomes the least integer.
+_CONVERSIONS = {
+    (True, False): ("quantize", "NP_QUANTIZE16"),
+    (False, True): ("dequantize", "NP_DEQUANTIZE16"),
+    (True, True): ("fake quantize", "NP_FAKE_QUANTIZE"),
+}
+"""Names and calls, by whether the operand and the result are float32."""
 
-    Args:
-        given: what is converted.
-        output: what it becomes.
+
+@dataclass(frozen=True)
+class Convert16(Computation):
+    """float32 to integers of 16 bits, back, or both: NaN becomes the least integer.
+
+    Attributes:
         sixteen: how the integers are read.
     """
 
-    in_place: Sequence[int] = ()
+    mnemonic = "convert_16"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)
+    sixteen: Sixteen
 
-    def __init__(self, given: Slot, output: Slot, sixteen: Sixteen) -> None:
-        super().__init__([given], output)
-        self._sixteen = sixteen
-        floats = given.dtype.kind == "f", output.dtype.kind == "f"
-        self.kernel, self._call = {
-            (True, False): ("quantize", "NP_QUANTIZE16"),
-            (False, True): ("dequantize", "NP_DEQUANTIZE16"),
-            (True, True): ("fake quantize", "NP_FAKE_QUANTIZE"),
-        }[floats]
-        if floats == (True, True):
-            self.in_place = (0,)
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return _CONVERSIONS[_floats(op)][0]
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        found = self._sixteen
+        found = self.sixteen
         params = int16_kernels.int16(
             elements(shape), found.scale, found.zero_point, is_signed=found.is_signed
         )
-        return Run(shape, self._call, params=params)
+        return Run(shape, _CONVERSIONS[_floats(step.op)][1], params=params)
+
+
+def _floats(op: LoweredOp) -> tuple[bool, bool]:
+    return op.operands[0].dtype.kind == "f", op.output.dtype.kind == "f"
 
 
 def match(node: ir.Node, facts: Facts, _version: int) -> Group | None:
@@ -112,8 +120,5 @@ def _fake_quantize(op: Op, builder: Builder) -> None:
 
 
 def convert(op: Op, builder: Builder, sixteen: Sixteen) -> None:
-    """Add the conversion of what `op` reads, in whatever order of axes it has."""
-    given = op.required(0)
-    perm = builder.layout(given)
-    step = Conversion(builder.at(given, perm), builder.new(op.output), sixteen)
-    builder.emit(step, op.output, perm)
+    """Emit the conversion of what `op` reads, in whatever order of axes it has."""
+    elementwise(op, builder, Convert16(sixteen))

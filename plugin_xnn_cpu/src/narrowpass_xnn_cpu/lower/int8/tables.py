@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.int8.values import (
     to_bytes,
 )
 from narrowpass_xnn_cpu.lower.op import Op, lowers
-from narrowpass_xnn_cpu.lower.steps import Table
+from narrowpass_xnn_cpu.lower.steps import Lookup
 from narrowpass_xnn_cpu.native.operators import Quantization
 
 IDENTITY = bytes(range(256))
@@ -218,4 +218,4 @@ def _table(op: Op, builder: Builder) -> None:
     if entries == IDENTITY:
         builder.alias(op.output, slot, perm)
         return
-    builder.emit(Table(slot, builder.new(op.output), entries), op.output, perm)
+    builder.compute(Lookup(entries), [slot], op.output, perm)

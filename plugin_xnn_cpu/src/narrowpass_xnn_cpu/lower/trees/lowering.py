@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,65 +15,73 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.trees.ensemble import AGGREGATES, Array, Ensemble, ensemble
 from narrowpass_xnn_cpu.lower.trees.reading import by_identifiers, by_places, floats
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 _NUMBERED = ("AVERAGE", "SUM", "MIN", "MAX")
 """Aggregates in the order in which TreeEnsemble numbers them."""
 
 
-class Trees(Step):
-    """Scores of rows by all trees.
+@dataclass(frozen=True)
+class Trees(Computation):
+    """Scores of rows by an ensemble of decision trees.
 
-    Args:
-        given: float32 or float64 [rows, columns].
-        forest: the trees.
-        base: float [targets], of the type of the thresholds.
+    Operands are float32 or float64 rows [rows, columns], then constants: nodes, roots, weights,
+    the first node of each tree, and the base [targets], of the type of the thresholds.
+
+    Attributes:
+        columns: of the rows that the trees compare.
+        trees: how many.
+        targets: scores of a row.
         aggregate: one of `AGGREGATES`.
-        output: float32 or float64 [rows, targets].
+        at_most: whether a node compares by ≤, and not <.
+        single: whether all weights of a leaf are of one target.
+        levels: of the deepest tree.
+        double: whether thresholds are float64.
     """
 
-    def __init__(
-        self, given: Slot, forest: Ensemble, base: Array, aggregate: str, output: Slot
-    ) -> None:
-        constants = forest.nodes, forest.roots, forest.weights, forest.first, base
-        slots = [
-            Slot(f"{output.name} (trees)", np.dtype(np.uint8), _bytes(array)) for array in constants
-        ]
-        super().__init__([given, *slots], output)
-        self.kernel = f"trees {base.dtype.name}"
-        self._forest = forest
-        self._aggregate = aggregate
-        self._targets = base.size
-        self._double = base.dtype.itemsize == 8
+    mnemonic = "trees"
+    columns: int
+    trees: int
+    targets: int
+    aggregate: str
+    at_most: bool
+    single: bool
+    levels: int
+    double: bool
 
-    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Step.size`."""
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"trees {'float64' if self.double else 'float32'}"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
         rows, columns = shapes[0]
-        result = rows, self._targets
-        if columns < self._forest.columns:
+        result = rows, self.targets
+        if columns < self.columns:
             raise BackendError(
-                f"its trees compare {self._forest.columns} features, and x has only {columns}"
+                f"its trees compare {self.columns} features, and x has only {columns}"
             )
         if not elements(result):
             return Run(result)
-        double_out = self.output.dtype.itemsize == 8
+        double_out = step.op.output.dtype.itemsize == 8
         params = extension().ffi.new(
             "struct np_trees_params *",
             (
                 rows,
                 columns,
-                self._forest.roots.size,
-                self._targets,
-                AGGREGATES.index(self._aggregate),
-                self._forest.at_most,
-                self._forest.single,
-                self._forest.levels,
-                self._double,
+                self.trees,
+                self.targets,
+                AGGREGATES.index(self.aggregate),
+                self.at_most,
+                self.single,
+                self.levels,
+                self.double,
                 double_out,
             ),
         )
-        workspace = elements(result) * 8 if self._double and not double_out else 0
+        workspace = elements(result) * 8 if self.double and not double_out else 0
         return Run(result, "NP_TREES", params=params, workspace=workspace)
 
 
@@ -134,4 +143,16 @@ def _check(op: Op, facts: Facts) -> str | None:
 def _lower(op: Op, builder: Builder) -> None:
     forest, base, aggregate = _read(op, _dtype(op, builder.facts))
     output = Slot(op.output.name or "", storage_dtype(builder.facts, op.output))
-    builder.emit(Trees(builder.at(op.required(0)), forest, base, aggregate, output), op.output)
+    arrays = forest.nodes, forest.roots, forest.weights, forest.first, base
+    constants = [builder.constant_slot(f"{output.name} (trees)", _bytes(a)) for a in arrays]
+    trees = Trees(
+        columns=int(forest.columns),
+        trees=forest.roots.size,
+        targets=base.size,
+        aggregate=aggregate,
+        at_most=bool(forest.at_most),
+        single=bool(forest.single),
+        levels=int(forest.levels),
+        double=base.dtype.itemsize == 8,
+    )
+    builder.emit(trees, [builder.at(op.required(0)), *constants], output, op.output)

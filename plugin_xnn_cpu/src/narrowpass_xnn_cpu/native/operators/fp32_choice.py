@@ -121,6 +121,11 @@ def ends(movement: Movement, outputs: int, *, depthwise: bool) -> bool:
     return convolutions_are_ours() and (not depthwise or outputs == movement.groups)
 
 
+def winograd_tile(kernel: Sequence[int], movement: Movement, image: Image | None) -> int:
+    """Return the tile of Winograd's algorithm for a convolution; 0 for a direct one."""
+    return tile_for(kernel, movement, image) if convolutions_are_ours() else 0
+
+
 def convolution(
     kernel: Weight,
     bias: Weight | None,
@@ -150,7 +155,7 @@ def convolution(
     if depthwise and depthwise_is_ours(kernel.shape, movement, epilogue, image):
         return TiledDepthwise(kernel, bias, movement, epilogue, session=session)
     if convolutions_are_ours() and not depthwise:
-        tile = tile_for(kernel.shape, movement, image) if winograd else 0
+        tile = winograd_tile(kernel.shape, movement, image) if winograd else 0
         if tile:
             # Weights that overflow when they are transformed are found when they are packed: then
             # the convolution is computed directly, and `explain` names it so.

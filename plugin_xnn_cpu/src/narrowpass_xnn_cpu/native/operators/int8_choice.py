@@ -60,6 +60,38 @@ AnyFullyConnectedS8F32 = FullyConnectedS8F32 | TiledFullyConnectedS8F32
 AnyFullyConnectedInt8 = FullyConnectedInt8 | TiledFullyConnectedInt8
 
 
+def convolution_kind(
+    kernel: Quantized, movement: Movement, *, depthwise: bool
+) -> type[AnyConvolutionS8]:
+    """Return the kind of operator that `convolution_s8` creates."""
+    outputs = kernel.integers.shape[-1 if depthwise else 0]
+    multiplied = depthwise and outputs != movement.groups
+    shifted = zero_points(kernel, outputs) is not None
+    if multiplied or not (ours() or shifted):
+        return ConvolutionS8
+    if depthwise:
+        return TiledDepthwiseS8
+    quads = tiled.layout() is tiled.QUADS
+    fast = not quads and not shifted and fits_winograd(kernel, movement)
+    return WinogradConvolutionS8 if fast else TiledConvolutionS8
+
+
+def takes_offset(kernel: Quantized, movement: Movement, *, depthwise: bool) -> bool:
+    """Return whether a convolution can read and write bytes with an offset of +128."""
+    if tiled.layout() is not tiled.QUADS:
+        return False
+    kind = convolution_kind(kernel, movement, depthwise=depthwise)
+    if kind is TiledDepthwiseS8:
+        return zero_points(kernel, kernel.integers.shape[-1]) is None
+    return kind is TiledConvolutionS8
+
+
+def adds_tensor(kernel: Quantized, movement: Movement, *, depthwise: bool) -> bool:
+    """Return whether a convolution can add a second tensor to its result."""
+    kind = convolution_kind(kernel, movement, depthwise=depthwise)
+    return kind is TiledConvolutionS8 and tiled.layout() is tiled.QUADS
+
+
 @functools.cache
 def ours() -> bool:
     """Tell whether our kernels of int8 are the faster ones on this processor."""
@@ -82,18 +114,11 @@ def convolution_s8(
     session: Session | None = None,
 ) -> AnyConvolutionS8:
     """Make a convolution of int8; see `ConvolutionS8`."""
-    outputs = kernel.integers.shape[-1 if depthwise else 0]
-    multiplied = depthwise and outputs != movement.groups
-    shifted = zero_points(kernel, outputs) is not None
-    if multiplied or not (ours() or shifted):
+    kind = convolution_kind(kernel, movement, depthwise=depthwise)
+    if kind is ConvolutionS8:
         return ConvolutionS8(
             kernel, bias, movement, requantized, depthwise=depthwise, session=session
         )
-    if depthwise:
-        return TiledDepthwiseS8(kernel, bias, movement, requantized, session=session)
-    quads = tiled.layout() is tiled.QUADS
-    fast = not quads and not shifted and fits_winograd(kernel, movement)
-    kind = WinogradConvolutionS8 if fast else TiledConvolutionS8
     return kind(kernel, bias, movement, requantized, session=session)
 
 
@@ -138,3 +163,8 @@ def fully_connected_int8_rows(
     return FullyConnectedInt8(
         matrix, bias, limits, transposed=transposed, rows_too=True, session=session
     )
+
+
+def quantizes_rows_before(matrix: Quantized, outputs: int) -> bool:
+    """Return whether our kernel computes `fully_connected_int8_rows`: its rows come quantized."""
+    return ours() or zero_points(matrix, outputs) is not None

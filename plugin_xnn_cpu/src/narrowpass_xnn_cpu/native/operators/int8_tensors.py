@@ -84,14 +84,7 @@ class BinaryS8(Operator):
     ) -> None:
         super().__init__()
         ffi, lib = self._ffi, self._lib
-        for item in (first, second, made):
-            item.check()
-        if kind == "multiply":
-            ratio = first.scale * second.scale / made.scale
-            check_ratio("first scale * second scale / output scale", ratio, MULTIPLY_RATIO)
-        else:
-            for item in (first, second):
-                check_ratio("input scale / output scale", item.scale / made.scale, SUM_RATIO)
+        self.check(kind, first, second, made)
         handle = ffi.new("xnn_operator_t *")
         quantizations = [
             ffi.new("struct xnn_quantization_params *", (item.zero_point, item.scale))
@@ -105,6 +98,18 @@ class BinaryS8(Operator):
             handle,
         )
         self._created(status, handle)
+
+    @staticmethod
+    def check(kind: str, first: Quantization, second: Quantization, made: Quantization) -> None:
+        """Raise `UnfitError` for scales that XNNPACK does not compute rightly with."""
+        for item in (first, second, made):
+            item.check()
+        if kind == "multiply":
+            ratio = first.scale * second.scale / made.scale
+            check_ratio("first scale * second scale / output scale", ratio, MULTIPLY_RATIO)
+            return
+        for item in (first, second):
+            check_ratio("input scale / output scale", item.scale / made.scale, SUM_RATIO)
 
     def reshape(self, first: Sequence[int], second: Sequence[int], pool: ThreadPool) -> None:
         """Take operands of these shapes, which broadcast together."""
@@ -137,10 +142,7 @@ class MeanS8(Operator):
     def __init__(self, given: Quantization, made: Quantization) -> None:
         super().__init__()
         ffi, lib = self._ffi, self._lib
-        given.check()
-        made.check()
-        ratio = given.scale / made.scale
-        check_ratio("input scale / output scale", ratio, SUM_RATIO)
+        self.check(given, made)
         handle = ffi.new("xnn_operator_t *")
         quantizations = [
             ffi.new("struct xnn_quantization_params *", (item.zero_point, item.scale))
@@ -154,6 +156,13 @@ class MeanS8(Operator):
             handle,
         )
         self._created(status, handle)
+
+    @staticmethod
+    def check(given: Quantization, made: Quantization) -> None:
+        """Raise `UnfitError` for scales that XNNPACK does not compute rightly with."""
+        given.check()
+        made.check()
+        check_ratio("input scale / output scale", given.scale / made.scale, SUM_RATIO)
 
     def reshape(self, shape: Sequence[int], axes: Sequence[int], pool: ThreadPool) -> None:
         """Take an input of `shape`; reduce `axes`, which are not negative."""

@@ -1,0 +1,1 @@
+"""The lowered plan: what a partition computes, as records that are printed, compared and packed."""

@@ -1,0 +1,45 @@
+"""Packing: lowered operations become steps, which hold packed weights and XNNPACK operators."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp
+from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Step
+from narrowpass_xnn_cpu.weights.session import Session
+
+
+class PackedStep(Step, PackedOp):
+    """A lowered operation with what its kernel keeps between runs.
+
+    Args:
+        op: the operation.
+        session: of the weights cache; None to pack for this operation alone.
+
+    Raises:
+        UnfitError: constants that the kernel does not compute exactly with.
+        BackendError: attributes that are not valid.
+    """
+
+    def __init__(self, op: LoweredOp, session: Session | None) -> None:
+        super().__init__(op.operands, op.output)
+        computation = op.computation
+        self.op = op
+        self.packed = computation.pack(op, session)
+        self.nodes = op.nodes
+        self.kernel = computation.kernel_name(op, self.packed)
+        self.precision = computation.precision(op, self.packed)
+        if op.note and op.note not in self.precision:
+            self.precision = f"{self.precision or 'float32'}: {op.note}"
+        self.in_place = [n for n in computation.in_place() if n < len(op.operands)]
+        self.values = computation.shape_values()
+
+    @property
+    def alike(self) -> Hashable:
+        """See `Step.alike`."""
+        key = self.op.computation.reuse_key()
+        return None if key is None else (type(self.op.computation), key)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        return self.op.computation.size(self, shapes, sizing)

@@ -1,0 +1,86 @@
+"""A lowered partition: operations and shape nodes in the order in which they run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from narrowpass_xnn_cpu.lowered.op import LoweredOp
+from narrowpass_xnn_cpu.lowered.packed import PackedStep
+from narrowpass_xnn_cpu.native.operators import UnfitError
+from narrowpass_xnn_cpu.plan.partition import Partition, Place, ShapeNode
+from narrowpass_xnn_cpu.plan.step import Slot
+from narrowpass_xnn_cpu.plan.workspace import Workspace
+from narrowpass_xnn_cpu.weights.session import Session
+
+Item = LoweredOp | ShapeNode
+
+
+class UnfitConstantsError(Exception):
+    """Constants of some operations turned out not to fit their kernels when they were packed.
+
+    Attributes:
+        reasons: by operation.
+    """
+
+    def __init__(self, reasons: Mapping[LoweredOp, str]) -> None:
+        super().__init__(", ".join(reasons.values()))
+        self.reasons = dict(reasons)
+
+
+@dataclass(frozen=True)
+class LoweredPartition:
+    """Operations that run as one tape, nothing of them packed yet.
+
+    Attributes:
+        items: operations and shape nodes, each after those whose results it reads.
+        inputs: slots of the operands from outside, by the value's name.
+        outputs: slots of the values that others read, by name.
+        fixed: slots of values that follow from shapes, by name.
+        places: where the values of the partition lie.
+    """
+
+    items: tuple[Item, ...]
+    inputs: Mapping[str, Slot]
+    outputs: Mapping[str, Slot]
+    fixed: Mapping[str, Slot]
+    places: tuple[Place, ...]
+
+    @property
+    def ops(self) -> list[LoweredOp]:
+        """The operations, in order."""
+        return [item for item in self.items if isinstance(item, LoweredOp)]
+
+    def with_ops(self, change: Callable[[LoweredOp], LoweredOp]) -> LoweredPartition:
+        """Return the partition with changed operations, each in the place of another."""
+        items = (change(i) if isinstance(i, LoweredOp) else i for i in self.items)
+        return dataclasses.replace(self, items=tuple(items))
+
+    def pack(self, number: int, session: Session | None, workspace: Workspace) -> Partition:
+        """Pack all operations.
+
+        Args:
+            number: of the partition within its method.
+            session: of the weights cache; None to pack for each operation alone.
+            workspace: the memory that it computes in.
+
+        Raises:
+            UnfitConstantsError: constants that kernels do not compute exactly with.
+            BackendError: attributes that are not valid; the message names the node.
+        """
+        items: list[PackedStep | ShapeNode] = []
+        unfit: dict[LoweredOp, str] = {}
+        for item in self.items:
+            if isinstance(item, ShapeNode):
+                items.append(item)
+                continue
+            try:
+                items.append(PackedStep(item, session))
+            except UnfitError as error:
+                unfit[item] = str(error)
+        if unfit:
+            raise UnfitConstantsError(unfit)
+        return Partition(
+            number, items, self.inputs, self.outputs, self.fixed, self.places, workspace
+        )
