@@ -102,14 +102,14 @@ def test_sums(
                 assert operator.takes_sum
                 operator.take_sum(SumS8.of(first, second, made, limits))
                 assert not operator.takes_sum
-                operator.other_raised = operator.out_raised = raised
+                operator.other_offset = operator.out_offset = raised
             operator.reshape(x.shape, shared(threads))
         except UnfitError:
             return
         entry = Entry(operator.call, (0, 2), 1, operator, operator.params, True, "int8")
-        added = other ^ np.int8(-128) if operator.other_raised else other
+        added = other ^ np.int8(-128) if operator.other_offset else other
         got = run_tape([entry], operator, x, other.shape, np.int8, threads, added)
-        results.append(got ^ np.int8(-128) if operator.out_raised else got)
+        results.append(got ^ np.int8(-128) if operator.out_offset else got)
     right = added_by_xnnpack(results[0], other, first, second, made)
     np.testing.assert_array_equal(results[1], np.clip(right, *limits))
 
@@ -176,16 +176,17 @@ def test_bytes_are_raised_between_convolutions(kept):
     with XnnCpuBackend().compile(Bundle({"main": model}), options) as program:
         (partition,) = program._methods["main"].partitions
     ops = [step.op.computation for step in partition.steps]
-    found = [step.packed for step, op in zip(partition.steps, ops) if isinstance(op, ConvolutionInt8)]
+    found = [op for op in ops if isinstance(op, ConvolutionInt8)]
+    assert len(found) == 2
     if tiled.layout() is not tiled.QUADS:
-        assert found == [None, None]
+        assert not any(op.takes_offset or op.in_offset or op.out_offset for op in found)
         return
-    short, long = sorted(found, key=lambda operator: operator.takes_sum, reverse=True)
+    short, long = sorted(found, key=lambda op: op.added is not None)
     # What is quantized at first, and what is averaged at last, are bytes as they are.
-    assert not short.in_raised
-    assert not long.in_raised
-    assert not long.out_raised
-    assert short.out_raised == long.other_raised == (not kept)
+    assert not short.in_offset
+    assert not long.in_offset
+    assert not long.out_offset
+    assert short.out_offset == long.other_offset == (not kept)
 
 
 def test_a_sum_that_broadcasts_is_one_of_its_own():

@@ -54,8 +54,8 @@ class XnnCpuBackend(Backend):
         from narrowpass_xnn_cpu.host import kernels
         from narrowpass_xnn_cpu.host.control_flow import can_run
         from narrowpass_xnn_cpu.lower.facts import Facts
-        from narrowpass_xnn_cpu.lower.families import reason
         from narrowpass_xnn_cpu.lower.op import Op
+        from narrowpass_xnn_cpu.lower.rules import reason
 
         if node.graph is None:
             return Reject("the node is in no graph, so that nothing is known of its inputs")

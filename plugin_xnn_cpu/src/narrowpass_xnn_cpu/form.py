@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
 from narrowpass_xnn_cpu.host.bodies import Compiled
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
-from narrowpass_xnn_cpu.lower import families
+from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.assign import (
     Assigned,
     Unit,
@@ -317,12 +317,12 @@ class _Lowered:
                     raise BackendError(f"no kernel takes these constants: {error}") from error
 
     def _lower(self, unfit: Mapping[str, str]) -> tuple[Builder, LoweredPartition]:
-        builder = Builder(self._facts, winograd=self._premises.winograd, unfit=unfit)
+        builder = Builder(self._facts, rules.emit, winograd=self._premises.winograd, unfit=unfit)
         for entry in self._entries:
             if entry.where is Where.SHAPES:
                 builder.add_shape_node(_shape_node(entry.op, self._facts, self._model))
                 continue
-            families.lower(entry.op, builder)
+            rules.lower(entry.op, builder)
             builder.observe(entry.op.outputs)
         return builder, with_offsets(builder.finish(self._outputs))
 
@@ -334,7 +334,7 @@ def _host_node(
         return HostNode(op, facts, model)
 
     def compile_(inner: ir.Model, identities: Mapping[int, Weight]) -> Compiled:
-        families.expand_checked(inner)
+        rules.expand_checked(inner)
         known = {**premises.identities, **identities}
         within = dataclasses.replace(premises, identities=known)
         return premises.compile(method, inner, within)

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from narrowpass import Color, OpClassifier
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.families import reason
 from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
+from narrowpass_xnn_cpu.lower.rules import reason
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice
 from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul

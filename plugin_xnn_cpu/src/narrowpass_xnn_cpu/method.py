@@ -12,7 +12,7 @@ from narrowpass.backend import NodePlan
 from narrowpass.feeds import FeedChecker
 from narrowpass_xnn_cpu.form import Form, Premises
 from narrowpass_xnn_cpu.lower.deciding import Decisions, WrongBranchError, decide, decides
-from narrowpass_xnn_cpu.lower.families import expand_checked
+from narrowpass_xnn_cpu.lower.rules import expand_checked
 from narrowpass_xnn_cpu.lower.selecting import select
 from narrowpass_xnn_cpu.native.meter import scratch_for
 from narrowpass_xnn_cpu.native.pool import ThreadPool

@@ -33,7 +33,7 @@ from narrowpass.subgraphs import inline_functions, subgraphs
 from narrowpass_xnn_cpu.form import Premises
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
-from narrowpass_xnn_cpu.lower.families import expand_checked
+from narrowpass_xnn_cpu.lower.rules import expand_checked
 from narrowpass_xnn_cpu.method import Method, compile_body
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.plan.prepared import Prepared

@@ -5,7 +5,8 @@ from __future__ import annotations
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lower.typed import MathFunction
 
@@ -40,7 +41,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return needs_floats(op, facts)
 
 
-@lowers(*_PARAMETERS, check=_check)
 def _activation(op: Op, builder: Builder) -> None:
     name, attributes = _PARAMETERS[op.kind]
     parameters = tuple(op.get(key, default) for key, default in attributes)
@@ -55,10 +55,15 @@ def _check_swiglu(op: Op, facts: Facts) -> str | None:
     return needs_floats(op, facts, 2)
 
 
-@lowers("SwiGLU", check=_check_swiglu)
 def _swiglu(op: Op, builder: Builder) -> None:
     gate, factor, output = op.required(0), op.required(1), op.output
     perm = common_layout(builder, [gate, factor], builder.rank(gate))
     swish = MathFunction("swish", (op.get("alpha", 1.0),))
     gated = builder.part(swish, [builder.at(gate, perm)], output)
     builder.compute(Binary("multiply"), [gated, builder.at(factor, perm)], output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules(*_PARAMETERS, lower=_activation, check=_check),
+    *rules("SwiGLU", lower=_swiglu, check=_check_swiglu),
+)

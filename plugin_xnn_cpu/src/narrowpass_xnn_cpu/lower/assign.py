@@ -17,7 +17,7 @@ from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.quantization import dequantized, quantized
-from narrowpass_xnn_cpu.lower import families
+from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
 from narrowpass_xnn_cpu.lower.computed import derive_computed
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
@@ -86,7 +86,7 @@ def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
             facts.fixed.update(value.name or "" for value in op.outputs if value.name)
             assigned.append(Assigned(op, Where.SHAPES))
             continue
-        reason = families.reason(op, facts)
+        reason = rules.reason(op, facts)
         where = Where.NATIVE if reason is None else Where.HOST
         assigned.append(Assigned(op, where, reason or ""))
     _leave_to_numpy(assigned, facts)

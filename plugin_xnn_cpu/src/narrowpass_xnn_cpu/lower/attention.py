@@ -17,7 +17,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.cached_attention import emit_attention
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, broadcast
 from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
@@ -159,7 +160,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("attention", check=_check)
 def _attention(op: Op, builder: Builder) -> None:
     rank = builder.rank(op.required(0))
     turned = op.get("turned", False)
@@ -217,3 +217,6 @@ def _lies(builder: Builder, output: ir.Value) -> Perm:
     if user is None or user.op_type != "Transpose" or rank < 4:
         return identity(rank)
     return (0, rank - 2, *range(1, rank - 2), rank - 1)
+
+
+RULES: tuple[Rule, ...] = (*rules("attention", lower=_attention, check=_check),)

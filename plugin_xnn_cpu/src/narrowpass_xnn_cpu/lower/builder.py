@@ -36,16 +36,23 @@ class Builder:
 
     Args:
         facts: of the graph.
+        lower: emits an operation by the rule of its kind.
         winograd: whether convolutions may be computed by Winograd's algorithm.
         unfit: why constants of an operation do not fit its int8 kernel, by its first output.
     """
 
     def __init__(
-        self, facts: Facts, *, winograd: bool = True, unfit: Mapping[str, str] | None = None
+        self,
+        facts: Facts,
+        lower: Callable[[Op, Builder], None],
+        *,
+        winograd: bool = True,
+        unfit: Mapping[str, str] | None = None,
     ) -> None:
         self.facts = facts
         self.winograd = winograd
         self.unfit = unfit or {}
+        self._lower = lower
         self.origins: dict[Slot, Op] = {}
         self._items: list[Item] = []
         self._places: list[Place] = []
@@ -59,9 +66,10 @@ class Builder:
         self._op: Op | None = None
         self.primary: dict[str, Perm] = {}
 
-    def start(self, op: Op) -> None:
-        """Set the operation that the next lowered operations stand for."""
+    def lower(self, op: Op) -> None:
+        """Emit an operation; what is emitted stands for its nodes."""
         self._op = op
+        self._lower(op, self)
 
     def rank(self, value: ir.Value) -> int:
         """Return the rank of a value, which the rules have checked to be known."""

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
@@ -68,9 +69,11 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None if facts.rank(op.input(1)) == rank else "its operands differ in rank"
 
 
-@lowers("TensorScatter", check=_check)
 def _tensor_scatter(op: Op, builder: Builder) -> None:
     axis = op.get("axis", -2) % builder.rank(op.required(0))
     slots = [builder.at(value) for value in op.inputs if value is not None]
     circular = op.get("mode", "linear") == "circular"
     builder.compute(ScatterRows(axis, circular), slots, op.output)
+
+
+RULES: tuple[Rule, ...] = (*rules("TensorScatter", lower=_tensor_scatter, check=_check),)

@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.typed import (
     ANY,
     Cast,
@@ -34,7 +35,6 @@ def _check_cast(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("Cast", "CastLike", check=_check_cast)
 def _cast(op: Op, builder: Builder) -> None:
     """Round where the model does: a value of a narrow type is computed with in float32.
 
@@ -65,3 +65,6 @@ def _to_float(op: Op, builder: Builder, slot: Slot, perm: Perm) -> None:
     if target in NARROW and output.uses():
         slot = round_to(builder, slot, target, output)
     builder.alias(output, slot, perm)
+
+
+RULES: tuple[Rule, ...] = (*rules("Cast", "CastLike", lower=_cast, check=_check_cast),)

@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.typed import (
     ANY,
     INTEGERS,
@@ -38,7 +39,6 @@ def _check_pair(op: Op, facts: Facts, *dtypes: ir.DataType) -> str | None:
     return needs_one_type([op.required(0), op.required(1)], facts, *dtypes)
 
 
-@lowers(*_COMPARISONS, check=lambda op, facts: _check_pair(op, facts, *ANY))
 def _compare(op: Op, builder: Builder) -> None:
     values = [op.required(0), op.required(1)]
     perm = layout_of(builder, values)
@@ -49,17 +49,14 @@ def _compare(op: Op, builder: Builder) -> None:
     emit_typed(builder, TypedBinary(_COMPARISONS[op.kind]), [first, second], op.output, perm)
 
 
-@lowers(*_LOGIC, check=lambda op, facts: _check_pair(op, facts, ir.DataType.BOOL))
 def _logic(op: Op, builder: Builder) -> None:
     pair(op, builder, _LOGIC[op.kind])
 
 
-@lowers(*_BITWISE, check=lambda op, facts: _check_pair(op, facts, *INTEGERS))
 def _bitwise(op: Op, builder: Builder) -> None:
     pair(op, builder, _BITWISE[op.kind])
 
 
-@lowers("BitShift", check=lambda op, facts: _check_pair(op, facts, *INTEGERS))
 def _shift(op: Op, builder: Builder) -> None:
     pair(op, builder, "shl" if op.attributes["direction"] == "LEFT" else "shr")
 
@@ -68,7 +65,6 @@ def _check_mod(op: Op, facts: Facts) -> str | None:
     return _check_pair(op, facts, *NUMBERS)
 
 
-@lowers("Mod", check=_check_mod)
 def _mod(op: Op, builder: Builder) -> None:
     pair(op, builder, "fmod" if op.get("fmod", 0) else "mod")
 
@@ -94,7 +90,6 @@ def _check_single(op: Op, facts: Facts) -> str | None:
     return needs_one_type([op.required(0)], facts, *_SINGLE[op.kind][1])
 
 
-@lowers(*_SINGLE, check=_check_single)
 def _single(op: Op, builder: Builder) -> None:
     positive, negative = bool(op.get("detect_positive", 1)), bool(op.get("detect_negative", 1))
     single(op, builder, _SINGLE[op.kind][0], positive=positive, negative=negative)
@@ -109,3 +104,13 @@ def single(
     condition = name.startswith("is")
     slot = typed_operand(builder, given, perm, rounded=condition)
     emit_typed(builder, TypedUnary(name, positive, negative), [slot], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules(*_COMPARISONS, lower=_compare, check=lambda op, facts: _check_pair(op, facts, *ANY)),
+    *rules(*_LOGIC, lower=_logic, check=lambda op, facts: _check_pair(op, facts, ir.DataType.BOOL)),
+    *rules(*_BITWISE, lower=_bitwise, check=lambda op, facts: _check_pair(op, facts, *INTEGERS)),
+    *rules("BitShift", lower=_shift, check=lambda op, facts: _check_pair(op, facts, *INTEGERS)),
+    *rules("Mod", lower=_mod, check=_check_mod),
+    *rules(*_SINGLE, lower=_single, check=_check_single),
+)

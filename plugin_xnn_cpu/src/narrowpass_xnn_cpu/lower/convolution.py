@@ -14,8 +14,9 @@ from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolution, Window
 from narrowpass_xnn_cpu.lower.ending import emit
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.product import BFLOAT16
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.separable import take_depthwise
 from narrowpass_xnn_cpu.native.operators import (
     Movement,
@@ -113,8 +114,8 @@ def _conv_ends(op: Op, facts: Facts) -> bool:
     return fp32_choice.ends(movement, sizes[0], depthwise=depthwise)
 
 
-@lowers("Conv", check=_check_conv, clamps=True, ends=_conv_ends)
-def _conv(op: Op, builder: Builder) -> None:
+def lower_conv(op: Op, builder: Builder) -> None:
+    """Emit a convolution, a matmul of its pixels, or that fused with what is before it."""
     facts = builder.facts
     given = op.required(0)
     kernel = facts.stored(op.required(1))
@@ -197,7 +198,6 @@ def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
     return _check_bias(op, facts, sizes[1] * groups)
 
 
-@lowers("ConvTranspose", check=_check_conv_transpose, clamps=True)
 def _conv_transpose(op: Op, builder: Builder) -> None:
     facts = builder.facts
     kernel = facts.weight(op.required(1))
@@ -234,3 +234,9 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
     perm = CHANNELS_LAST[rank]
     given = builder.at(op.required(0), perm)
     builder.compute(transposed_convolution, [given], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("Conv", lower=lower_conv, check=_check_conv, clamps=True, ends=_conv_ends),
+    *rules("ConvTranspose", lower=_conv_transpose, check=_check_conv_transpose, clamps=True),
+)

@@ -15,7 +15,8 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.comparison import pair, single
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary, lead
 from narrowpass_xnn_cpu.lower.typed import (
     ANY,
@@ -127,7 +128,6 @@ def elementwise(op: Op, builder: Builder, computation: Computation) -> None:
     builder.compute(computation, [builder.at(given, perm)], op.output, perm)
 
 
-@lowers(*_UNARY, check=_check_floats)
 def _unary(op: Op, builder: Builder) -> None:
     unary(op, builder, _UNARY[op.kind])
 
@@ -140,7 +140,6 @@ def _check_sign(op: Op, facts: Facts) -> str | None:
     return needs_one_type([op.required(0)], facts, *NUMBERS)
 
 
-@lowers(*_SIGNS, check=_check_sign)
 def _sign(op: Op, builder: Builder) -> None:
     ours = builder.facts.dtype(op.input(0)) in TYPED
     if ours:
@@ -149,7 +148,6 @@ def _sign(op: Op, builder: Builder) -> None:
     unary(op, builder, _SIGNS[op.kind][0])
 
 
-@lowers("Exp", "Log", "Sigmoid", "Sqrt", "silu", check=_check_floats)
 def _function(op: Op, builder: Builder) -> None:
     function(op, builder, op.kind.lower())
 
@@ -159,22 +157,18 @@ def function(op: Op, builder: Builder, name: str) -> None:
     elementwise(op, builder, Function(name))
 
 
-@lowers("Gelu", check=_check_floats)
 def _gelu(op: Op, builder: Builder) -> None:
     unary(op, builder, "approxgelu" if op.get("approximate", "none") == "tanh" else "gelu")
 
 
-@lowers("Relu", check=_check_floats)
 def _relu(op: Op, builder: Builder) -> None:
     unary(op, builder, "clamp", (0.0, math.inf))
 
 
-@lowers("Elu", check=_check_floats)
 def _elu(op: Op, builder: Builder) -> None:
     unary(op, builder, "elu", (op.get("alpha", 1.0),))
 
 
-@lowers("LeakyRelu", check=_check_floats)
 def _leaky_relu(op: Op, builder: Builder) -> None:
     unary(op, builder, "leaky_relu", (op.get("alpha", 0.01),))
 
@@ -207,7 +201,6 @@ def _check_clip(op: Op, facts: Facts) -> str | None:
     return needs_one_type(op.inputs, facts, *NUMBERS)
 
 
-@lowers("Clip", check=_check_clip)
 def _clip(op: Op, builder: Builder) -> None:
     limits, facts = clip_limits(op, builder.facts), builder.facts
     if not isinstance(limits, str) and facts.is_float(op.input(0)):
@@ -255,7 +248,6 @@ def _bound(op: Op, facts: Facts) -> float | None:
     return found[0] if len(numbers) == 2 and found else None
 
 
-@lowers("Max", "Min", check=_check_binary)
 def _extreme(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     bound = _bound(op, builder.facts)
@@ -278,7 +270,6 @@ def _extreme(op: Op, builder: Builder) -> None:
     builder.compute(lead(len(perm), rank), [slot], op.output)
 
 
-@lowers(*_BINARY, check=_check_binary, clamps=True)
 def _binary(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     output = op.output
@@ -307,7 +298,6 @@ def _binary(op: Op, builder: Builder) -> None:
         builder.alias(output, slot, perm)
 
 
-@lowers("Mean", check=_check_binary)
 def _mean(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     output, facts = op.output, builder.facts
@@ -372,7 +362,6 @@ def _power(op: Op, builder: Builder) -> None:
     emit_typed(builder, Cast(), [power], output, perm)
 
 
-@lowers("Pow", check=_check_pow)
 def _pow(op: Op, builder: Builder) -> None:
     exponent = _easy_power(op, builder.facts)
     if exponent is None:
@@ -396,7 +385,6 @@ def _pow(op: Op, builder: Builder) -> None:
         function(op, builder, "root" if exponent == 0.5 else "inverse root")
 
 
-@lowers("Reciprocal", check=_check_floats)
 def _reciprocal(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
@@ -414,8 +402,25 @@ def _check_identity(op: Op, facts: Facts) -> str | None:
     return needs_one_type([op.required(0)], facts, *ANY)
 
 
-@lowers("Identity", "Dropout", check=_check_identity)
 def _identity(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     builder.alias(op.output, builder.at(given, perm), perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules(*_UNARY, lower=_unary, check=_check_floats),
+    *rules(*_SIGNS, lower=_sign, check=_check_sign),
+    *rules("Exp", "Log", "Sigmoid", "Sqrt", "silu", lower=_function, check=_check_floats),
+    *rules("Gelu", lower=_gelu, check=_check_floats),
+    *rules("Relu", lower=_relu, check=_check_floats),
+    *rules("Elu", lower=_elu, check=_check_floats),
+    *rules("LeakyRelu", lower=_leaky_relu, check=_check_floats),
+    *rules("Clip", lower=_clip, check=_check_clip),
+    *rules("Max", "Min", lower=_extreme, check=_check_binary),
+    *rules(*_BINARY, lower=_binary, check=_check_binary, clamps=True),
+    *rules("Mean", lower=_mean, check=_check_binary),
+    *rules("Pow", lower=_pow, check=_check_pow),
+    *rules("Reciprocal", lower=_reciprocal, check=_check_floats),
+    *rules("Identity", "Dropout", lower=_identity, check=_check_identity),
+)

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits, same_shape
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import with_constant
-from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rules import BY_KIND
 
 _LEAST_DIVISOR = 1e-38
 
@@ -108,7 +109,7 @@ def take_channel_bias(op: Op, facts: Facts) -> None:
 
 def take_limits(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None:
     """Take a Relu or Clip after the operation into it."""
-    if not RULES[op.kind].clamps or len(op.outputs) != 1:
+    if not BY_KIND[op.kind].clamps or len(op.outputs) != 1:
         return
     if op.clamped or op.function != "clamp" or op.residual_last:
         return
@@ -156,7 +157,7 @@ def take_ending(
         found: operations that there are already, those of several nodes among them, by node.
         replaced: nodes that are computed with bytes.
     """
-    rule = RULES[op.kind]
+    rule = BY_KIND[op.kind]
     if len(op.outputs) != 1 or rule.ends is None or not rule.ends(op, facts):
         return
 

@@ -16,7 +16,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import part
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
@@ -76,7 +77,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return needs_floats(op, facts, 2)
 
 
-@lowers("gate", check=_check)
 def _gate(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     parts = tuple(op.get("parts", ()))
@@ -150,3 +150,6 @@ def _operands(
         if constant and isinstance(widths[0], int) and widths[0] == widths[1] and not any(turned):
             return [x, factor], {}
     return [], {}
+
+
+RULES: tuple[Rule, ...] = (*rules("gate", lower=_gate, check=_check),)

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import elem_kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
@@ -75,7 +76,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("InstanceNormalization", "GroupNormalization", check=_check)
 def _group_norm(op: Op, builder: Builder) -> None:
     given, scale, bias = (op.required(index) for index in range(3))
     perm, channels_last = images_layout(builder.rank(given), builder.layout(given))
@@ -129,10 +129,15 @@ def _check_lrn(op: Op, facts: Facts) -> str | None:
     return None if op.get("size", 0) > 0 else "its size is not positive"
 
 
-@lowers("LRN", check=_check_lrn)
 def _lrn(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm, channels_last = images_layout(builder.rank(given), builder.layout(given))
     numbers = op.get("alpha", 1e-4), op.get("beta", 0.75), op.get("bias", 1.0)
     norm = LocalResponseNorm(op.attributes["size"], *numbers, channels_last)
     builder.compute(norm, [builder.at(given, perm)], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("InstanceNormalization", "GroupNormalization", lower=_group_norm, check=_check),
+    *rules("LRN", lower=_lrn, check=_check_lrn),
+)

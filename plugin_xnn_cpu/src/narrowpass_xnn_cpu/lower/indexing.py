@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
+from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Convert, broadcast
 from narrowpass_xnn_cpu.lower.typed import ANY, needs_one_type
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
@@ -94,7 +95,6 @@ def _check_gather(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("Gather", check=_check_gather)
 def _gather(op: Op, builder: Builder) -> None:
     given, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(given)
@@ -135,7 +135,6 @@ def _check_gather_s8(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("gather-s8", check=_check_gather_s8)
 def _gather_s8(op: Op, builder: Builder) -> None:
     facts = builder.facts
     table = builder.constant_slot(op.required(0).name or "", facts.array(op.required(0)))
@@ -166,7 +165,13 @@ def _check_where(op: Op, facts: Facts) -> str | None:
     )
 
 
-@lowers("Where", check=_check_where)
 def _where(op: Op, builder: Builder) -> None:
     slots = [builder.at(op.required(index)) for index in range(3)]
     builder.compute(Where(), slots, op.output, identity(builder.rank(op.output)))
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("Gather", lower=_gather, check=_check_gather),
+    *rules("gather-s8", lower=_gather_s8, check=_check_gather_s8),
+    *rules("Where", lower=_where, check=_check_where),
+)

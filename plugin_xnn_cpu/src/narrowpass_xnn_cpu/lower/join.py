@@ -13,7 +13,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
+from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import MOVED, check_moved
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
@@ -50,6 +51,10 @@ class ConcatPiece(Computation):
     def reuse_key(self) -> Hashable:
         """See `Computation.reuse_key`."""
         return self
+
+    def shares_output(self, other: Computation) -> bool:
+        """See `Computation.shares_output`: each piece has its place."""
+        return isinstance(other, ConcatPiece) and other.index != self.index
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -88,7 +93,6 @@ def _check_concat(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("Concat", check=_check_concat)
 def _concat(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     rank = builder.rank(values[0])
@@ -268,7 +272,6 @@ def _check_slice(op: Op, facts: Facts) -> str | None:
     return check_moved(op, facts)
 
 
-@lowers("Slice", check=_check_slice)
 def _slice(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
@@ -312,7 +315,6 @@ def _check_split(op: Op, facts: Facts) -> str | None:
     return check_moved(op, facts)
 
 
-@lowers("Split", check=_check_split)
 def _split(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
@@ -323,3 +325,10 @@ def _split(op: Op, builder: Builder) -> None:
         if output.name:
             part = SplitPart(index, axis, len(op.outputs), sizes)
             builder.compute(part, [slot], output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("Concat", lower=_concat, check=_check_concat),
+    *rules("Slice", lower=_slice, check=_check_slice),
+    *rules("Split", lower=_split, check=_check_split),
+)

@@ -12,7 +12,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
@@ -120,7 +121,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("LayerNormalization", "RMSNormalization", check=_check)
 def _layer_norm(op: Op, builder: Builder) -> None:
     rank = builder.rank(op.required(0))
     normalize(op, builder, rank - op.get("axis", -1) % rank, op.kind == "RMSNormalization")
@@ -130,7 +130,6 @@ def _check_pattern(op: Op, facts: Facts) -> str | None:
     return needs_floats(op, facts, 4)
 
 
-@lowers("layer-norm", "rms-norm", check=_check_pattern)
 def _pattern(op: Op, builder: Builder) -> None:
     normalize(op, builder, 1, op.kind == "rms-norm")
 
@@ -172,3 +171,9 @@ def normalize(op: Op, builder: Builder, axes: int, root_mean_square: bool) -> No
     both = builder.part(norm, slots, output)
     for index, value in enumerate((output, total)):
         builder.compute(Piece(index), [both], value, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("LayerNormalization", "RMSNormalization", lower=_layer_norm, check=_check),
+    *rules("layer-norm", "rms-norm", lower=_pattern, check=_check_pattern),
+)

@@ -15,8 +15,9 @@ from narrowpass_xnn_cpu.lower.elementwise import clamp
 from narrowpass_xnn_cpu.lower.ending import WithEpilogue, emit
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matmul import lower_computed
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product, is_gemm, is_ours, takes_quantized_rows
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
@@ -72,7 +73,8 @@ class ConstantMatMul(WithEpilogue):
 
     def precision(self, op: LoweredOp, packed: Product) -> str:
         """See `Computation.precision`."""
-        return f"{packed.precision}: {self.unfit}" if self.unfit else packed.precision
+        known = not self.unfit or self.unfit in packed.precision
+        return packed.precision if known else f"{packed.precision}: {self.unfit}"
 
     def pack(self, op: LoweredOp, session: Session | None) -> Product:
         """See `Computation.pack`."""
@@ -167,7 +169,6 @@ def _leading(op: Op, facts: Facts) -> Sequence[int | str | None]:
     return dims[1:] if op.get("transA", 0) else dims[:1]
 
 
-@lowers("Gemm", check=_check_gemm, clamps=True, ends=_gemm_ends)
 def _gemm(op: Op, builder: Builder) -> None:
     facts = builder.facts
     given, matrix, added = op.required(0), op.required(1), op.input(2)
@@ -291,7 +292,8 @@ def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.
         builder.alias(op.output, slot, perm)
 
 
-def _check_matmul(op: Op, facts: Facts) -> str | None:
+def check_matmul(op: Op, facts: Facts) -> str | None:
+    """Return the reason why a matmul cannot be lowered; None where it can."""
     reason = needs_floats(op, facts, 3)
     if reason:
         return reason
@@ -311,9 +313,8 @@ def _matmul_ends(op: Op, facts: Facts) -> bool:
     return is_ours(facts.stored(matrix), rows)
 
 
-@lowers("MatMul", "linear", check=_check_matmul, clamps=True, ends=_matmul_ends)
-def _matmul(op: Op, builder: Builder) -> None:
-    """Lower a product; `linear` has a bias as its third input."""
+def lower_matmul(op: Op, builder: Builder) -> None:
+    """Emit a matmul; `linear` has a bias as its third input."""
     facts = builder.facts
     a, b = op.required(0), op.required(1)
     if _matrix(facts, b):
@@ -329,3 +330,11 @@ def _matmul(op: Op, builder: Builder) -> None:
         return
     added = op.input(2)
     lower_computed(op, builder, bias=None if added is None else builder.at(added))
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("Gemm", lower=_gemm, check=_check_gemm, clamps=True, ends=_gemm_ends),
+    *rules(
+        "MatMul", "linear", lower=lower_matmul, check=check_matmul, clamps=True, ends=_matmul_ends
+    ),
+)

@@ -13,8 +13,9 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.group_norm import images_layout
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduce
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
@@ -68,7 +69,6 @@ class Affine(Computation):
         return Run(shape, "NP_AFFINE", params=params)
 
 
-@lowers("BatchNormalization", check=_check_batch_norm, clamps=True)
 def _batch_norm(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
     rank = builder.rank(given)
@@ -145,7 +145,6 @@ def _check_softmax(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("Softmax", check=_check_softmax)
 def _softmax(op: Op, builder: Builder) -> None:
     given = op.required(0)
     rank = builder.rank(given)
@@ -172,7 +171,6 @@ def _check_mean_variance(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("MeanVarianceNormalization", check=_check_mean_variance)
 def _mean_variance(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
     perm = builder.layout(given)
@@ -185,3 +183,10 @@ def _mean_variance(op: Op, builder: Builder) -> None:
     tiny = builder.constant_slot("epsilon", np.array(1e-9, np.float32))
     divisor = builder.part(Binary("add"), [root, tiny], output)
     builder.compute(Binary("divide"), [centred, divisor], output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("BatchNormalization", lower=_batch_norm, check=_check_batch_norm, clamps=True),
+    *rules("Softmax", lower=_softmax, check=_check_softmax),
+    *rules("MeanVarianceNormalization", lower=_mean_variance, check=_check_mean_variance),
+)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from narrowpass.classify import ACCUMULATE, ACTIVATIONS
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
-
-if TYPE_CHECKING:
-    from narrowpass_xnn_cpu.lower.builder import Builder
 
 OUR_DOMAIN = "narrowpass.xnn_cpu"
 """Of nodes that only this backend writes."""
 
 GUARD = "Guard"
 """A node that says which value a condition had when its graph was compiled."""
+
+
+class AttributesError(BackendError):
+    """Attributes or operands that an operator may not have: of another type, or out of range."""
 
 
 @dataclass
@@ -85,7 +87,7 @@ class Op:
         """Give an input that the operator must have."""
         value = self.input(index)
         if value is None:
-            raise ValueError(f"{self.kind} lacks input {index}")
+            raise AttributesError(f"{self.kind} lacks input {index}")
         return value
 
     @property
@@ -117,55 +119,6 @@ class Op:
         """What becomes of sums."""
         order = "after" if self.residual_last else "before"
         return Epilogue(self.function, self.limits, "" if self.residual is None else order)
-
-
-Check = Callable[[Op, Facts], str | None]
-"""Gives the reason why an operation cannot be lowered; None where it can."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How an operator is lowered.
-
-    Attributes:
-        kind: the operator, or a name of ours.
-        family: the module's name.
-        check: whether it can be.
-        lower: adds the steps to a builder.
-        clamps: whether `Op.limits` are taken.
-        ends: tells of an operation that can be lowered whether its kernel is one of ours, which
-            takes `Op.function` and `Op.residual`; None where none does.
-        domain: of the operator; empty for ONNX's own and for names of ours.
-    """
-
-    kind: str
-    family: str
-    check: Check
-    lower: Callable[[Op, Builder], None]
-    clamps: bool = False
-    ends: Callable[[Op, Facts], bool] | None = None
-    domain: str = ""
-
-
-RULES: dict[str, Rule] = {}
-
-
-def lowers(
-    *kinds: str,
-    check: Check,
-    clamps: bool = False,
-    ends: Callable[[Op, Facts], bool] | None = None,
-    domain: str = "",
-) -> Callable[[Callable[[Op, Builder], None]], Callable[[Op, Builder], None]]:
-    """Register a function as what lowers operators of these kinds."""
-
-    def register(function: Callable[[Op, Builder], None]) -> Callable[[Op, Builder], None]:
-        family = function.__module__.rpartition(".")[2]
-        for kind in kinds:
-            RULES[kind] = Rule(kind, family, check, function, clamps, ends, domain)
-        return function
-
-    return register
 
 
 def needs_floats(op: Op, facts: Facts, count: int = 1) -> str | None:

@@ -27,8 +27,9 @@ from narrowpass_xnn_cpu.lower.matching import (
     producer,
     with_constant,
 )
-from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.patterns import attention, integers, normalization, rotary
+from narrowpass_xnn_cpu.lower.rules import BY_KIND
 from narrowpass_xnn_cpu.lower.sums import with_sums
 
 Match = Callable[[ir.Node, Facts, int], "Group | None"]
@@ -272,7 +273,7 @@ def operations(
             continue  # numbers of shape [1] give their rank to a scalar
         op = Op(group.kind, group.inputs, outputs, group.attributes, version(node), nodes)
         taken = found.keys() | whole.replaced
-        if any(member in taken for member in nodes) or RULES[group.kind].check(op, facts):
+        if any(member in taken for member in nodes) or BY_KIND[group.kind].check(op, facts):
             continue
         found.update(dict.fromkeys(nodes, op))
     ops = list(_fused(graph, facts, version, found, whole))
@@ -294,7 +295,7 @@ def _fused(
         op = found.get(node)
         if op is None:
             op = Op.of(node, version(node))
-            rule = None if node.domain else RULES.get(node.op_type)
+            rule = None if node.domain else BY_KIND.get(node.op_type)
             if rule is not None and not rule.check(op, facts):
                 take_scale(op, facts, found, whole.replaced)
                 take_bias(op, facts)

@@ -13,7 +13,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.join import Part, SliceLike
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_filled, check_moved
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels, operators
@@ -179,7 +180,6 @@ def _check_pad(op: Op, facts: Facts) -> str | None:
     return check_filled(op, facts) if mode == "constant" else check_moved(op, facts)
 
 
-@lowers("Pad", check=_check_pad)
 def _pad(op: Op, builder: Builder) -> None:
     given, facts = op.required(0), builder.facts
     perm = builder.layout(given)
@@ -218,3 +218,6 @@ def _negative(op: Op, facts: Facts) -> bool:
     array = facts.constant(op.input(1)) if op.version >= 11 else None
     listed = op.get("pads", op.get("paddings", ())) if array is None else array.reshape(-1)
     return any(int(pad) < 0 for pad in listed)
+
+
+RULES: tuple[Rule, ...] = (*rules("Pad", lower=_pad, check=_check_pad),)

@@ -12,8 +12,9 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduce
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels, operators
@@ -193,7 +194,6 @@ def _check_pool(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("MaxPool", check=_check_pool)
 def _max_pool(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = CHANNELS_LAST[builder.rank(given)]
@@ -203,7 +203,6 @@ def _max_pool(op: Op, builder: Builder) -> None:
     builder.compute(pool, [builder.at(given, perm)], op.output, perm)
 
 
-@lowers("AveragePool", check=_check_pool)
 def _average_pool(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = CHANNELS_LAST[builder.rank(given)]
@@ -226,7 +225,6 @@ def _check_global(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("GlobalAveragePool", "GlobalMaxPool", check=_check_global)
 def _global_pool(op: Op, builder: Builder) -> None:
     given = op.required(0)
     rank = builder.rank(given)
@@ -234,3 +232,10 @@ def _global_pool(op: Op, builder: Builder) -> None:
     axes = tuple(i for i, axis in enumerate(perm) if axis >= 2)
     reduce = Reduce("mean" if op.kind == "GlobalAveragePool" else "max", axes)
     builder.compute(reduce, [builder.at(given, perm)], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("MaxPool", lower=_max_pool, check=_check_pool),
+    *rules("AveragePool", lower=_average_pool, check=_check_pool),
+    *rules("GlobalAveragePool", "GlobalMaxPool", lower=_global_pool, check=_check_global),
+)

@@ -16,7 +16,8 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Array, Facts
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul, rows_for
 from narrowpass_xnn_cpu.lower.matching import producer
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import AttributesError, Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.recurrent import (
@@ -185,7 +186,7 @@ def _cell(op: Op, directions: int) -> Cell:
     """Read the attributes.
 
     Raises:
-        ValueError: what the operator has not.
+        AttributesError: what the operator has not.
     """
     usual = _USUAL[op.kind]
     names = [_text(name).lower() for name in op.get("activations", ()) or ()]
@@ -193,7 +194,7 @@ def _cell(op: Op, directions: int) -> Cell:
     if op.kind == "RNN":
         names = names[:directions]  # its default names two, for one direction as well
     if len(names) != len(usual) * directions:
-        raise ValueError(f"{len(names)} activations are not those of {directions} directions")
+        raise AttributesError(f"{len(names)} activations are not those of {directions} directions")
     alphas, betas = iter(op.get("activation_alpha", ())), iter(op.get("activation_beta", ()))
     functions = [_function(name, alphas, betas) for name in names]
     kind = "GRU after" if op.kind == "GRU" and op.get("linear_before_reset", 0) else op.kind
@@ -210,7 +211,7 @@ def _cell(op: Op, directions: int) -> Cell:
 
 def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Function:
     if name not in FUNCTIONS:
-        raise ValueError(f"it has no activation {name!r}")
+        raise AttributesError(f"it has no activation {name!r}")
     alpha = float(next(alphas, _ALPHAS[name])) if name in _ALPHAS else 0.0
     beta = float(next(betas, _BETAS[name])) if name in _BETAS else 0.0
     return Function(name, alpha, beta)
@@ -250,7 +251,7 @@ def _check(op: Op, facts: Facts) -> str | None:
             return found
     try:
         cell = _cell(op, directions)
-    except ValueError as error:
+    except AttributesError as error:
         return str(error)
     rows, hidden = (facts.dims(weights[1]) or (0, 0, 0))[1:]
     gates = GATES[cell.kind]
@@ -325,7 +326,6 @@ def _int8_states(op: Op, builder: Builder) -> Quantized | None:
     return stored
 
 
-@lowers("LSTM", "GRU", "RNN", check=_check)
 def _recurrent(op: Op, builder: Builder) -> None:
     facts = builder.facts
     directions = _DIRECTIONS[_direction(op)]
@@ -379,3 +379,6 @@ def _recurrent(op: Op, builder: Builder) -> None:
     for name, value in results.items():
         view = RecurrentResult(name, tuple(results), (directions, hidden), batch_first)
         builder.compute(view, [whole, gates], value, identity(4 if name == "y" else 3))
+
+
+RULES: tuple[Rule, ...] = (*rules("LSTM", "GRU", "RNN", lower=_recurrent, check=_check),)

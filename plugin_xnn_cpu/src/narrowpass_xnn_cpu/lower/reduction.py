@@ -13,7 +13,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import (
     Binary,
     Convert,
@@ -168,7 +169,6 @@ def reduced_axes(op: Op, facts: Facts) -> tuple[int, ...]:
     return axes
 
 
-@lowers(*_KINDS, *_COMPOSED, check=_check_reduce)
 def _reduce(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
     perm = layout_of(builder, [given])
@@ -213,3 +213,6 @@ def without(perm: Perm, axes: Sequence[int]) -> Perm:
     rest = [axis for axis in perm if axis not in axes]
     ranked = sorted(rest)
     return tuple(ranked.index(axis) for axis in rest)
+
+
+RULES: tuple[Rule, ...] = (*rules(*_KINDS, *_COMPOSED, lower=_reduce, check=_check_reduce),)

@@ -9,7 +9,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_moved
 from narrowpass_xnn_cpu.lower.sizes import Size
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
@@ -142,7 +143,6 @@ def _check_reshape(op: Op, facts: Facts) -> str | None:
     return check_moved(op, facts)
 
 
-@lowers("Reshape", check=_check_reshape)
 def _reshape(op: Op, builder: Builder) -> None:
     given, target = op.required(0), op.required(1).name or ""
     source = builder.layout(given)
@@ -171,3 +171,6 @@ def _cut(op: Op, facts: Facts) -> list[Group] | None:
             for size, other in zip(after, target, strict=True)
         ]
     return None if before is None or after is None else _groups(before, after)
+
+
+RULES: tuple[Rule, ...] = (*rules("Reshape", lower=_reshape, check=_check_reshape),)

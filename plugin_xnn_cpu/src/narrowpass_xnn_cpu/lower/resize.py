@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
@@ -208,7 +209,6 @@ def _check_nearest(op: Op, facts: Facts, how: str, scales: Sequence[float] | Non
     return f"coordinates by {how} with rounding by {rounding} have no kernel"
 
 
-@lowers("Resize", "Upsample", check=_check_resize)
 def _resize(op: Op, builder: Builder) -> None:
     facts = builder.facts
     scales = _scales(op, facts)
@@ -227,3 +227,6 @@ def _resize(op: Op, builder: Builder) -> None:
         how = "half_pixel" if how == "pytorch_half_pixel" else how
         resize = ResizeLinear(how, target)
     builder.compute(resize, [builder.at(op.required(0), NHWC)], op.output, NHWC)
+
+
+RULES: tuple[Rule, ...] = (*rules("Resize", "Upsample", lower=_resize, check=_check_resize),)

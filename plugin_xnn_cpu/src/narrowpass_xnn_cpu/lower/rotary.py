@@ -9,7 +9,8 @@ from typing import ClassVar
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
@@ -85,7 +86,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("rotary", check=_check)
 def _rotary(op: Op, builder: Builder) -> None:
     slots, perms = [], []
     for index in range(3):
@@ -98,3 +98,6 @@ def _rotary(op: Op, builder: Builder) -> None:
         perms.append(perm)
     rotary = Rotary(tuple(perms), op.get("interleaved", False), op.get("rotated", None))
     builder.compute(rotary, slots, op.output, perms[0])
+
+
+RULES: tuple[Rule, ...] = (*rules("rotary", lower=_rotary, check=_check),)

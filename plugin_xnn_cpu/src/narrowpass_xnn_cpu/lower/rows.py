@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import elem_kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
@@ -63,7 +64,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("LogSoftmax", "Hardmax", "LpNormalization", check=_check)
 def _along_axis(op: Op, builder: Builder) -> None:
     given = op.required(0)
     rank = builder.rank(given)
@@ -77,3 +77,8 @@ def _along_axis(op: Op, builder: Builder) -> None:
         if perm[-1] != axis:
             perm = (*(a for a in perm if a != axis), axis)
     builder.compute(RowFunction(axes, name), [builder.at(given, perm)], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("LogSoftmax", "Hardmax", "LpNormalization", lower=_along_axis, check=_check),
+)

@@ -16,7 +16,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.layer_norm import Piece
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
+from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.typed import ANY
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import indexing
@@ -137,7 +138,6 @@ def _check_axis(axis: int, rank: int) -> str | None:
     return None if -rank <= axis < rank else f"axis {axis} is not one of an input of rank {rank}"
 
 
-@lowers("GatherElements", check=_check_elements)
 def _gather_elements(op: Op, builder: Builder) -> None:
     data, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(data)
@@ -160,7 +160,6 @@ def _check_tuples(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("GatherND", check=_check_tuples)
 def _gather_tuples(op: Op, builder: Builder) -> None:
     slots = [builder.at(op.required(index)) for index in range(2)]
     gather = GatherAt(None, op.get("batch_dims", 0))
@@ -187,7 +186,6 @@ def _check_scatter(op: Op, facts: Facts) -> str | None:
     return _check_tuples(op, facts) if tuples else _check_elements(op, facts)
 
 
-@lowers("ScatterElements", "Scatter", "ScatterND", check=_check_scatter)
 def _scatter(op: Op, builder: Builder) -> None:
     slots = [builder.at(op.required(index)) for index in range(3)]
     axis = None
@@ -208,7 +206,6 @@ def _check_top_k(op: Op, facts: Facts) -> str | None:
     return _check_axis(op.get("axis", -1), facts.rank(op.required(0)) or 0)
 
 
-@lowers("TopK", check=_check_top_k)
 def _top_k(op: Op, builder: Builder) -> None:
     given = op.required(0)
     axis = op.get("axis", -1) % builder.rank(given)
@@ -221,3 +218,11 @@ def _top_k(op: Op, builder: Builder) -> None:
             slot = builder.compute(Piece(index), [both], value)
             if index == 0:
                 _pass_exact(op, builder, slot)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("GatherElements", lower=_gather_elements, check=_check_elements),
+    *rules("GatherND", lower=_gather_tuples, check=_check_tuples),
+    *rules("ScatterElements", "Scatter", "ScatterND", lower=_scatter, check=_check_scatter),
+    *rules("TopK", lower=_top_k, check=_check_top_k),
+)

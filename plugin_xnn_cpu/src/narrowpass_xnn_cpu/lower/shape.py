@@ -11,8 +11,9 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
+from narrowpass_xnn_cpu.lower.op import Op, needs
 from narrowpass_xnn_cpu.lower.reduction import without
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import (
     Dim,
     DropAxes,
@@ -43,7 +44,6 @@ def check_filled(op: Op, facts: Facts) -> str | None:
     return needs(op.required(0), facts, *_FILLED)
 
 
-@lowers("Flatten", check=check_moved)
 def _flatten(op: Op, builder: Builder) -> None:
     given = op.required(0)
     rank = builder.rank(given)
@@ -65,7 +65,6 @@ def _check_transpose(op: Op, facts: Facts) -> str | None:
     return reason
 
 
-@lowers("Transpose", check=_check_transpose)
 def _transpose(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = _perm(op, builder.rank(given))
@@ -102,7 +101,6 @@ def _check_squeeze(op: Op, facts: Facts) -> str | None:
     return None if rank <= 6 else f"its output has {rank} dimensions; XNNPACK takes 6 at most"
 
 
-@lowers("Squeeze", check=_check_squeeze)
 def _squeeze(op: Op, builder: Builder) -> None:
     given = op.required(0)
     rank = builder.rank(given)
@@ -116,7 +114,6 @@ def _squeeze(op: Op, builder: Builder) -> None:
     builder.compute(drop, [builder.at(given, perm)], op.output, without(perm, axes))
 
 
-@lowers("Unsqueeze", check=_check_squeeze)
 def _unsqueeze(op: Op, builder: Builder) -> None:
     given = op.required(0)
     listed = _axes(op, builder.facts) or []
@@ -175,7 +172,6 @@ def _check_expand(op: Op, facts: Facts) -> str | None:
     return check_moved(op, facts)
 
 
-@lowers("Expand", check=_check_expand)
 def _expand(op: Op, builder: Builder) -> None:
     target = op.required(1).name or ""
     builder.compute(Expand(target), [builder.at(op.required(0))], op.output)
@@ -234,7 +230,6 @@ def _check_image(op: Op, facts: Facts) -> str | None:
     return check_moved(op, facts)
 
 
-@lowers("DepthToSpace", "SpaceToDepth", check=_check_image)
 def _blocks(op: Op, builder: Builder) -> None:
     perm = (0, 2, 3, 1)
     mode = "space"
@@ -291,7 +286,17 @@ def _check_tile(op: Op, facts: Facts) -> str | None:
     return check_moved(op, facts)
 
 
-@lowers("Tile", check=_check_tile)
 def _tile(op: Op, builder: Builder) -> None:
     repeats = op.required(1).name or ""
     builder.compute(Tile(repeats), [builder.at(op.required(0))], op.output)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("Flatten", lower=_flatten, check=check_moved),
+    *rules("Transpose", lower=_transpose, check=_check_transpose),
+    *rules("Squeeze", lower=_squeeze, check=_check_squeeze),
+    *rules("Unsqueeze", lower=_unsqueeze, check=_check_squeeze),
+    *rules("Expand", lower=_expand, check=_check_expand),
+    *rules("DepthToSpace", "SpaceToDepth", lower=_blocks, check=_check_image),
+    *rules("Tile", lower=_tile, check=_check_tile),
+)

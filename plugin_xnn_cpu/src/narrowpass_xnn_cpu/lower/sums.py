@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rules import BY_KIND
 
 _NORMS = {
     "LayerNormalization": "layer-norm",
@@ -42,7 +43,7 @@ def _fit(add: Op, norm: Op, facts: Facts) -> bool:
         return False
     if add.clamped or norm.clamped:
         return False
-    if any(RULES[op.kind].check(op, facts) for op in (add, norm)):
+    if any(BY_KIND[op.kind].check(op, facts) for op in (add, norm)):
         return False
     # The scale and bias must be there where the sum is made.
     if not all(value is None or facts.is_constant(value) for value in norm.inputs[1:3]):

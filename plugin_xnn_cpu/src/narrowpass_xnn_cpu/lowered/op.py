@@ -72,6 +72,10 @@ class Computation(abc.ABC):
         """
         return None
 
+    def shares_output(self, other: Computation) -> bool:
+        """Return whether an earlier computation may write other elements of the same slot."""
+        return False
+
     @abc.abstractmethod
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """Return how the operation runs on operands of these shapes; see `Step.size`.

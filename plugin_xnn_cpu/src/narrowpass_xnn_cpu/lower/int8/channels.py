@@ -18,7 +18,8 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import Group, producer
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import int16_kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
@@ -108,10 +109,12 @@ def _parameters(node: ir.Node, facts: Facts) -> tuple[Array, Array] | None:
     return (scales, zeros) if zeros.size == scales.size else None
 
 
-@lowers("fake-channels", check=needs_floats)
 def _fake_channels(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     axis = list(perm).index(op.attributes["axis"])
     table = tuple(tuple(map(float, row)) for row in op.attributes["table"])
     builder.compute(FakeQuantizeChannels(table, axis), [builder.at(given, perm)], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (*rules("fake-channels", lower=_fake_channels, check=needs_floats),)

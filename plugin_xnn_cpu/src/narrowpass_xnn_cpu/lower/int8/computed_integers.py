@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_xnn_cpu.lower import linear
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8 import integers
 from narrowpass_xnn_cpu.lower.int8.integers import DynamicDequantize
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
-from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs
+from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.typed import Cast, emit_typed
 
 EXACT_TERMS = (1 << 24) // (255 * 255)
@@ -40,7 +42,7 @@ def _check(op: Op, facts: Facts) -> str | None:
         terms = (facts.dims(op.input(0)) or (None,))[-1]
         if not isinstance(terms, int) or terms > EXACT_TERMS:
             return f"float32 has not all sums over {terms or 'an unknown number of'} terms"
-    return RULES["MatMul"].check(_floats(op, [_real(op, 0), _real(op, 1)], op.output), facts)
+    return linear.check_matmul(_floats(op, [_real(op, 0), _real(op, 1)], op.output), facts)
 
 
 def _real(op: Op, index: int) -> ir.Value:
@@ -69,13 +71,11 @@ def _dequantized(op: Op, index: int, builder: Builder) -> ir.Value:
     return real
 
 
-@lowers("computed-integers", check=_check)
 def _to_floats(op: Op, builder: Builder) -> None:
     operands = [_dequantized(op, index, builder) for index in (0, 1)]
-    RULES["MatMul"].lower(_floats(op, operands, op.output), builder)
+    linear.lower_matmul(_floats(op, operands, op.output), builder)
 
 
-@lowers("MatMulInteger", check=_check)
 def _to_integers(op: Op, builder: Builder) -> None:
     if builder.facts.is_constant(op.required(1)):
         integers.product(op, builder)
@@ -83,6 +83,12 @@ def _to_integers(op: Op, builder: Builder) -> None:
     operands = [_dequantized(op, index, builder) for index in (0, 1)]
     name, shape = f"{op.output.name} (real)", op.output.shape
     exact = ir.Value(name=name, shape=shape, type=_FLOAT)
-    RULES["MatMul"].lower(_floats(op, operands, exact), builder)
+    linear.lower_matmul(_floats(op, operands, exact), builder)
     perm = builder.layout(exact)
     emit_typed(builder, Cast(), [builder.at(exact, perm)], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("computed-integers", lower=_to_floats, check=_check),
+    *rules("MatMulInteger", lower=_to_integers, check=_check),
+)

@@ -14,7 +14,8 @@ from narrowpass_xnn_cpu.lower.facts import Dims, Facts
 from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
 from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
 from narrowpass_xnn_cpu.lower.matching import producer
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Quantization
@@ -85,7 +86,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("QuantizeLinear", check=_check)
 def _quantize(op: Op, builder: Builder) -> None:
     wide = sixteen_of(op.nodes[0], builder.facts)
     if wide is not None:
@@ -124,7 +124,6 @@ def _is_row(factors: Dims | None, given: Dims | None) -> bool:
     return factors[-1] == given[-1] and all(size == 1 for size in factors[:-1])
 
 
-@lowers("quantize-rows", check=needs_floats)
 def _quantize_rows(op: Op, builder: Builder) -> None:
     given, factors = op.required(0), op.required(1)
     perm = identity(builder.rank(given))
@@ -132,7 +131,6 @@ def _quantize_rows(op: Op, builder: Builder) -> None:
     builder.compute(Quantize(op.attributes["quantization"]), slots, op.output, perm)
 
 
-@lowers("DequantizeLinear", check=_check)
 def _dequantize_node(op: Op, builder: Builder) -> None:
     wide = sixteen_of(op.nodes[0], builder.facts)
     if wide is not None:
@@ -144,7 +142,6 @@ def _dequantize_node(op: Op, builder: Builder) -> None:
     dequantize(op, builder, quantization)
 
 
-@lowers("dequantize", check=lambda op, facts: None)
 def _dequantize(op: Op, builder: Builder) -> None:
     dequantize(op, builder, op.attributes["quantization"])
 
@@ -152,3 +149,11 @@ def _dequantize(op: Op, builder: Builder) -> None:
 def dequantize(op: Op, builder: Builder, quantization: Quantization) -> None:
     """Emit the conversion of int8 to float32, in whatever order of axes it has."""
     elementwise(op, builder, Dequantize(quantization))
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("QuantizeLinear", lower=_quantize, check=_check),
+    *rules("quantize-rows", lower=_quantize_rows, check=needs_floats),
+    *rules("DequantizeLinear", lower=_dequantize_node, check=_check),
+    *rules("dequantize", lower=_dequantize, check=lambda op, facts: None),
+)

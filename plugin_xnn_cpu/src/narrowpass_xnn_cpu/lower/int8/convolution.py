@@ -13,7 +13,8 @@ from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, sized
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.operators import (
     DeconvolutionS8,
@@ -145,7 +146,6 @@ def _bias(
     return bias_in_steps(None if value is None else facts.weight(value), kernel, given, made, terms)
 
 
-@lowers("conv-s8", check=lambda op, facts: None)
 @or_floats
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
@@ -169,7 +169,6 @@ def _conv(op: Op, builder: Builder) -> None:
     builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)
 
 
-@lowers("deconv-s8", check=lambda op, facts: None)
 @or_floats
 def _deconv(op: Op, builder: Builder) -> None:
     facts = builder.facts
@@ -193,3 +192,9 @@ def _deconv(op: Op, builder: Builder) -> None:
     )
     perm = CHANNELS_LAST[rank]
     builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("conv-s8", lower=_conv, check=lambda op, facts: None),
+    *rules("deconv-s8", lower=_deconv, check=lambda op, facts: None),
+)

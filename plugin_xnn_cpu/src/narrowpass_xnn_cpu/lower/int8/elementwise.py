@@ -17,8 +17,9 @@ from narrowpass_xnn_cpu.lower.int8.convolution import ConvolutionInt8
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.int8.tables import clamping
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.reduction import reduced_axes, without
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.operators import BinaryS8, MeanS8, UnfitError
@@ -99,7 +100,6 @@ class MeanInt8(Computation):
         return Run(result, step.packed.call, step.packed)
 
 
-@lowers("binary-s8", check=lambda op, facts: None)
 @or_floats
 def _binary(op: Op, builder: Builder) -> None:
     first, second = op.required(0), op.required(1)
@@ -144,7 +144,6 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
     return False
 
 
-@lowers("mean-s8", check=lambda op, facts: None)
 @or_floats
 def _mean(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
@@ -164,3 +163,9 @@ def _mean(op: Op, builder: Builder) -> None:
         return
     slot = builder.part(mean, [slot], output)
     builder.compute(DropAxes(physical), [slot], output, without(perm, axes))
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("binary-s8", lower=_binary, check=lambda op, facts: None),
+    *rules("mean-s8", lower=_mean, check=lambda op, facts: None),
+)

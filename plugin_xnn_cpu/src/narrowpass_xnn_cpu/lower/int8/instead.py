@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native.operators import UnfitError
 
 Lower = Callable[[Op, Builder], None]
@@ -31,8 +31,7 @@ def or_floats(lower: Lower) -> Lower:
             if builder.knows(other.output):
                 continue
             other.unfit = reason if other.kind == op.get("operator", "") else ""
-            builder.start(other)
-            RULES[other.kind].lower(other, builder)
+            builder.lower(other)
 
     lowered.__module__ = lower.__module__
     return lowered

@@ -13,10 +13,12 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.convolution import lower_conv
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, sized
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
-from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Movement
@@ -87,7 +89,6 @@ class DynamicDequantize(Computation):
         return Run(shape, "NP_DYNAMIC_DEQUANTIZE" if elements(shape) else "", params=params)
 
 
-@lowers("DynamicQuantizeLinear", check=needs_floats)
 def _dynamic_quantize(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
@@ -276,7 +277,6 @@ def _given(op: Op, builder: Builder) -> tuple[list[Slot], int]:
     return slots, int(constant or 0) - 128 * unsigned
 
 
-@lowers("matmul-integer", check=check)
 def product(op: Op, builder: Builder) -> None:
     """Add a product with a constant matrix of bytes."""
     facts = builder.facts
@@ -324,13 +324,12 @@ def _depthwise(op: Op, builder: Builder) -> None:
         facts.derive(added, bias)
         inputs.append(added)
     conv = Op("Conv", inputs, op.outputs, op.attributes, op.version, op.nodes)
-    RULES["Conv"].lower(conv, builder)
+    lower_conv(conv, builder)
 
 
 _FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
 
-@lowers("ConvInteger", "conv-integer", check=check)
 def _convolution(op: Op, builder: Builder) -> None:
     facts = builder.facts
     if (
@@ -353,3 +352,10 @@ def _convolution(op: Op, builder: Builder) -> None:
     convolution = ConvolutionInteger(kernel, bias, window, movement, op.kind == "ConvInteger", zero)
     perm = CHANNELS_LAST[len(shape)]
     builder.compute(convolution, [builder.at(op.required(0), perm), *slots], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("DynamicQuantizeLinear", lower=_dynamic_quantize, check=needs_floats),
+    *rules("matmul-integer", lower=product, check=check),
+    *rules("ConvInteger", "conv-integer", lower=_convolution, check=check),
+)

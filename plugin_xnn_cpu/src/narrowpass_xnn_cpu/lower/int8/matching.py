@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.movement import DATA_MOVEMENT
-from narrowpass_xnn_cpu.lower import families
+from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
 from narrowpass_xnn_cpu.lower.int8.conversion import multiplied
@@ -19,7 +19,8 @@ from narrowpass_xnn_cpu.lower.int8.values import (
     quantization_of,
     to_bytes,
 )
-from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rules import BY_KIND
 from narrowpass_xnn_cpu.native.operators import Quantization
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -112,7 +113,7 @@ class Bytes:
         op = Op.of(node, self._version(node))
         op.inputs = [*inputs, *rest]
         op.outputs = [_bytes_like(value) for value in node.outputs]
-        if families.reason(op, self._facts):
+        if rules.reason(op, self._facts):
             return
         self.ops[node] = [*ops, op]
         for value, made in zip(node.outputs, op.outputs, strict=True):
@@ -176,7 +177,7 @@ class Bytes:
         """Find an operator between bytes, with its bias and activation."""
         facts = self._facts
         op = Op.of(node, self._version(node))
-        if RULES[op.kind].check(op, facts):
+        if BY_KIND[op.kind].check(op, facts):
             return
         product = op.kind in ("Conv", "ConvTranspose", "Gemm", "MatMul")
         if product and not self._has_bytes(op):
@@ -233,7 +234,7 @@ class Bytes:
         whole = Op(
             kind, inputs, outputs, attributes, version, nodes, op.limits, otherwise=otherwise
         )
-        if not families.reason(whole, self._facts):
+        if not rules.reason(whole, self._facts):
             self._replace(node, [whole], nodes)
 
 

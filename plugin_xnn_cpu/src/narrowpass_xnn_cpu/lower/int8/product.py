@@ -15,7 +15,8 @@ from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps
 from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.linear import as_bias
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.operators import UnfitError
 from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
@@ -94,7 +95,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("product-s8", check=_check)
 @or_floats
 def _product(op: Op, builder: Builder) -> None:
     facts = builder.facts
@@ -124,3 +124,6 @@ def _product(op: Op, builder: Builder) -> None:
         perm = identity(len(perm))
     matmul = MatMulInt8(matrix, bias, given, change, op.limits, transposed)
     builder.compute(matmul, [builder.at(rows, perm)], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (*rules("product-s8", lower=_product, check=_check),)

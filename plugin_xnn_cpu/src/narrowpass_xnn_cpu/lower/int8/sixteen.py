@@ -18,7 +18,8 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise import elementwise
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import Group, producer
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import int16_kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
@@ -114,7 +115,6 @@ def match(node: ir.Node, facts: Facts, _version: int) -> Group | None:
     return Group("fake-quantize", [source.inputs[0]], [source, node], {"sixteen": made})
 
 
-@lowers("fake-quantize", check=needs_floats)
 def _fake_quantize(op: Op, builder: Builder) -> None:
     convert(op, builder, op.attributes["sixteen"])
 
@@ -122,3 +122,6 @@ def _fake_quantize(op: Op, builder: Builder) -> None:
 def convert(op: Op, builder: Builder, sixteen: Sixteen) -> None:
     """Emit the conversion of what `op` reads, in whatever order of axes it has."""
     elementwise(op, builder, Convert16(sixteen))
+
+
+RULES: tuple[Rule, ...] = (*rules("fake-quantize", lower=_fake_quantize, check=needs_floats),)

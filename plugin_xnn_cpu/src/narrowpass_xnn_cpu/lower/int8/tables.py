@@ -18,7 +18,8 @@ from narrowpass_xnn_cpu.lower.int8.values import (
     quantization_of,
     to_bytes,
 )
-from narrowpass_xnn_cpu.lower.op import Op, lowers
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Lookup
 from narrowpass_xnn_cpu.native.operators import Quantization
 
@@ -210,7 +211,6 @@ def _evaluated(
     return numbers.reshape(-1) if numbers.size == 256 and numbers.dtype == np.float32 else None
 
 
-@lowers("table", check=lambda op, facts: None)
 def _table(op: Op, builder: Builder) -> None:
     given, entries = op.required(0), op.attributes["table"]
     perm = builder.layout(given)
@@ -219,3 +219,6 @@ def _table(op: Op, builder: Builder) -> None:
         builder.alias(op.output, slot, perm)
         return
     builder.compute(Lookup(entries), [slot], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (*rules("table", lower=_table, check=lambda op, facts: None),)

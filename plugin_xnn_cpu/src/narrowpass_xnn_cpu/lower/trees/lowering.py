@@ -12,7 +12,8 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder, storage_dtype
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
+from narrowpass_xnn_cpu.lower.op import AttributesError, Op, needs
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.trees.ensemble import AGGREGATES, Array, Ensemble, ensemble
 from narrowpass_xnn_cpu.lower.trees.reading import by_identifiers, by_places, floats
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
@@ -95,21 +96,21 @@ def _read(op: Op, dtype: np.dtype[Any]) -> tuple[Ensemble, Array, str]:
     """Give the trees, what is added to each target, and the aggregate.
 
     Raises:
-        ValueError: attributes that are no ensemble of trees.
+        AttributesError: attributes that are no ensemble of trees.
     """
     count = int(op.get("n_targets", 1))
     if not 0 < count < 1 << 31:
-        raise ValueError(f"n_targets is {count}")
+        raise AttributesError(f"n_targets is {count}")
     if op.kind == "TreeEnsemble":
         number = int(op.get("aggregate_function", 1))
         if not 0 <= number < len(_NUMBERED):
-            raise ValueError(f"aggregate_function is {number}")
+            raise AttributesError(f"aggregate_function is {number}")
         aggregate, (links, weights) = _NUMBERED[number], by_places(op)
         base = np.zeros(0)
     else:
         aggregate = op.get("aggregate_function", "SUM")
         if aggregate not in AGGREGATES:
-            raise ValueError(f"aggregate_function is {aggregate}")
+            raise AttributesError(f"aggregate_function is {aggregate}")
         links, weights = by_identifiers(op)
         base = floats(op, "base_values")
     forest = ensemble(links, *weights, count, dtype)
@@ -139,7 +140,6 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@lowers("TreeEnsemble", "TreeEnsembleRegressor", check=_check, domain="ai.onnx.ml")
 def _lower(op: Op, builder: Builder) -> None:
     forest, base, aggregate = _read(op, _dtype(op, builder.facts))
     output = Slot(op.output.name or "", storage_dtype(builder.facts, op.output))
@@ -156,3 +156,10 @@ def _lower(op: Op, builder: Builder) -> None:
         double=base.dtype.itemsize == 8,
     )
     builder.emit(trees, [builder.at(op.required(0)), *constants], output, op.output)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules(
+        "TreeEnsemble", "TreeEnsembleRegressor", lower=_lower, check=_check, domain="ai.onnx.ml"
+    ),
+)

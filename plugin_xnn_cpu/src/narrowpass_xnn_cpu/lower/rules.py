@@ -1,4 +1,4 @@
-"""All families together: whether an operation can be lowered, and lowering it."""
+"""All rules: whether an operation can be lowered, and lowering it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from narrowpass_xnn_cpu.lower import (
     scattering,
     shape,
 )
+from narrowpass_xnn_cpu.lower.attributes import check_attributes
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8 import (
@@ -45,49 +46,49 @@ from narrowpass_xnn_cpu.lower.int8 import (
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.int8 import product as int8_product
-from narrowpass_xnn_cpu.lower.op import RULES, Op
+from narrowpass_xnn_cpu.lower.op import AttributesError, Op
+from narrowpass_xnn_cpu.lower.rule import Rule
 from narrowpass_xnn_cpu.lower.trees import lowering as trees
 
-SENSELESS = (BackendError, ArithmeticError, LookupError, TypeError, ValueError)
-"""What attributes that contradict each other, or are far out of range, end in."""
-
-FAMILIES = (
-    activation,
-    attention,
-    cache,
-    cast,
-    channels,
-    comparison,
-    computed_integers,
-    conversion,
-    convolution,
-    elementwise,
-    gates,
-    group_norm,
-    indexing,
-    int8_convolution,
-    int8_elementwise,
-    int8_product,
-    integers,
-    join,
-    layer_norm,
-    linear,
-    normalization,
-    padding,
-    pooling,
-    recurrent,
-    reduction,
-    reshape,
-    resize,
-    rotary,
-    rows,
-    scattering,
-    shape,
-    sixteen,
-    tables,
-    trees,
+RULES: tuple[Rule, ...] = (
+    *activation.RULES,
+    *attention.RULES,
+    *cache.RULES,
+    *cast.RULES,
+    *channels.RULES,
+    *comparison.RULES,
+    *computed_integers.RULES,
+    *conversion.RULES,
+    *convolution.RULES,
+    *elementwise.RULES,
+    *gates.RULES,
+    *group_norm.RULES,
+    *indexing.RULES,
+    *int8_convolution.RULES,
+    *int8_elementwise.RULES,
+    *int8_product.RULES,
+    *integers.RULES,
+    *join.RULES,
+    *layer_norm.RULES,
+    *linear.RULES,
+    *normalization.RULES,
+    *padding.RULES,
+    *pooling.RULES,
+    *recurrent.RULES,
+    *reduction.RULES,
+    *reshape.RULES,
+    *resize.RULES,
+    *rotary.RULES,
+    *rows.RULES,
+    *scattering.RULES,
+    *shape.RULES,
+    *sixteen.RULES,
+    *tables.RULES,
+    *trees.RULES,
 )
-"""Importing these registers their rules."""
+"""All rules. An operation is lowered by the one of its kind and domain."""
+
+BY_KIND = {rule.kind: rule for rule in RULES}
 
 NATIVE = frozenset({("", "TensorScatter")})
 """Operators of transformers, by domain and type, that are lowered as they are."""
@@ -114,15 +115,16 @@ def expand_checked(model: ir.Model) -> None:
 def reason(op: Op, facts: Facts) -> str | None:
     """Give the reason why an operation has no native kernel; None where it has."""
     domain = op.nodes[0].domain
-    rule = RULES.get(op.kind)
+    rule = BY_KIND.get(op.kind)
     if domain and (rule is None or rule.domain != domain):
         return f"operators of domain {domain!r} have no native kernel"
     if rule is None or rule.domain != domain:
         return f"{op.kind} has no native kernel"
     try:
+        check_attributes(op)
         found = rule.check(op, facts)
-    except SENSELESS as error:
-        return f"its attributes make no sense: {error}"
+    except AttributesError as error:
+        return str(error)
     if found is not None:
         return found
     for output in op.outputs:
@@ -140,15 +142,19 @@ def reason(op: Op, facts: Facts) -> str | None:
     return None
 
 
+def emit(op: Op, builder: Builder) -> None:
+    """Emit an operation by the rule of its kind."""
+    BY_KIND[op.kind].lower(op, builder)
+
+
 def lower(op: Op, builder: Builder) -> None:
-    """Add the steps of an operation.
+    """Lower an operation that `reason` has found no fault with.
 
     Raises:
         BackendError: it cannot be; the message names the node.
     """
-    builder.start(op)
     try:
-        RULES[op.kind].lower(op, builder)
-    except SENSELESS as error:
+        builder.lower(op)
+    except BackendError as error:
         name = op.nodes[-1].name or op.output.name
         raise BackendError(f"node {name!r} ({op.kind}) cannot be lowered: {error}") from error
