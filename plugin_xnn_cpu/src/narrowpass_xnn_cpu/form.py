@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,33 +10,28 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
 from narrowpass_xnn_cpu.host.bodies import Compiled
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
+from narrowpass_xnn_cpu.host.shape_nodes import shape_node
 from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.assign import (
-    Assigned,
     Unit,
     Where,
     assign,
     derive_constants,
-    reads,
     schedule,
 )
-from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.deciding import WrongBranchError
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.int8.raised import with_offsets
-from narrowpass_xnn_cpu.lower.op import GUARD, Op
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.steps import Observe
+from narrowpass_xnn_cpu.lower.unit import UnitLowering, is_native, outputs_of
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
-from narrowpass_xnn_cpu.lowered.partition import LoweredPartition, UnfitConstantsError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.plan.bound import Bound
-from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
+from narrowpass_xnn_cpu.plan.partition import Partition, Shapes
 from narrowpass_xnn_cpu.plan.prepared import Prepared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -249,82 +243,28 @@ def _version(model: ir.Model) -> Callable[[ir.Node], int]:
 def _compile(
     name: str, units: Sequence[Unit], facts: Facts, model: ir.Model, premises: Premises
 ) -> list[Partition | HostUnit]:
-    owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
-    read_by: dict[str, set[int]] = {}
-    for unit in units:
-        for entry in unit.ops:
-            if entry.op.kind in ("Shape", "Size") and entry.where is Where.SHAPES:
-                continue
-            for value in reads(entry.op):
-                read_by.setdefault(value.name or "", set()).add(owner[id(entry.op)])
     compiled: list[Partition | HostUnit] = []
     number = 0
-    for index, unit in enumerate(units):
-        native = any(entry.where is Where.NATIVE for entry in unit.ops)
-        wanted = facts.given if native else facts.needed
-        given = [
-            value
-            for entry in unit.ops
-            for value in entry.op.outputs
-            if value.name
-            and value.name not in facts.fixed
-            and (value.name in wanted or read_by.get(value.name, set()) - {index})
-        ]
-        if native:
-            lowered = _Lowered(unit.ops, facts, model, given, premises)
-            compiled.append(lowered.pack(number))
+    for unit, outputs in zip(units, outputs_of(units, facts), strict=True):
+        if is_native(unit):
+            lowering = UnitLowering(
+                unit.ops,
+                facts,
+                outputs,
+                lambda op: shape_node(op, facts, model),
+                winograd=premises.winograd,
+            )
+            compiled.append(lowering.pack(number, premises.session, premises.workspace))
             number += 1
             continue
         items = [
-            _shape_node(entry.op, facts, model)
+            shape_node(entry.op, facts, model)
             if entry.where is Where.SHAPES
             else _host_node(entry.op, facts, model, name, premises)
             for entry in unit.ops
         ]
-        compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
+        compiled.append(HostUnit(items, tuple(value.name or "" for value in outputs)))
     return compiled
-
-
-class _Lowered:
-    """The native operations of a unit, lowered."""
-
-    def __init__(
-        self,
-        entries: Sequence[Assigned],
-        facts: Facts,
-        model: ir.Model,
-        outputs: Sequence[ir.Value],
-        premises: Premises,
-    ) -> None:
-        self._entries, self._facts, self._model = entries, facts, model
-        self._outputs, self._premises = outputs, premises
-
-    def pack(self, number: int) -> Partition:
-        """Lower and pack the operations; those whose constants are unfit, without int8.
-
-        Constants are read when they are packed: what a weights cache has was found fit before.
-        """
-        premises, unfit = self._premises, dict[str, str]()
-        while True:
-            builder, partition = self._lower(unfit)
-            try:
-                return partition.pack(number, premises.session, premises.workspace)
-            except UnfitConstantsError as error:
-                before = len(unfit)
-                for lowered, reason in error.reasons.items():
-                    unfit.setdefault(builder.origins[lowered.output].output.name or "", reason)
-                if len(unfit) == before:
-                    raise BackendError(f"no kernel takes these constants: {error}") from error
-
-    def _lower(self, unfit: Mapping[str, str]) -> tuple[Builder, LoweredPartition]:
-        builder = Builder(self._facts, rules.emit, winograd=self._premises.winograd, unfit=unfit)
-        for entry in self._entries:
-            if entry.where is Where.SHAPES:
-                builder.add_shape_node(_shape_node(entry.op, self._facts, self._model))
-                continue
-            rules.lower(entry.op, builder)
-            builder.observe(entry.op.outputs)
-        return builder, with_offsets(builder.finish(self._outputs))
 
 
 def _host_node(
@@ -340,39 +280,3 @@ def _host_node(
         return premises.compile(method, inner, within)
 
     return ControlFlow(op, facts, model, compile_)
-
-
-def _shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
-    if op.kind == GUARD:
-        return _guard(op)
-    if op.kind in ("Shape", "Size"):
-        name = op.nodes[0].name or op.output.name or ""
-        names = (op.required(0).name or "",), (op.output.name or "",)
-        part = slice(op.get("start", 0), op.get("end", None))
-        if op.kind == "Shape":
-            return ShapeNode(name, *names, True, lambda given: [np.array(given[0], np.int64)[part]])
-        return ShapeNode(
-            name, *names, True, lambda given: [np.array(math.prod(given[0]), np.int64)]
-        )
-    node = HostNode(op, facts, model)
-    return ShapeNode(node.name, node.operands, node.outputs, False, node.evaluate)
-
-
-def _guard(op: Op) -> ShapeNode:
-    """Give what ends a run where an If was decided otherwise."""
-    label, compiled = op.attributes["label"], bool(op.attributes["taken"])
-
-    def check(given: Sequence[Any]) -> list[Array]:
-        (condition,) = given
-        taken = bool(condition.item())
-        if taken != compiled:
-            raise WrongBranchError(label, taken)
-        return [condition]
-
-    return ShapeNode(
-        op.nodes[0].name or label,
-        (op.required(0).name or "",),
-        (op.output.name or "",),
-        False,
-        check,
-    )

@@ -17,7 +17,8 @@ def _types(kind: str, version: int, domain: str) -> dict[str, ir.AttributeType]:
         schema = onnx.defs.get_schema(kind, version, domain)
     except onnx.defs.SchemaError:
         return {}
-    return {name: ir.AttributeType(int(a.type)) for name, a in schema.attributes.items()}
+    types = {name: str(a.type).rpartition(".")[2] for name, a in schema.attributes.items()}
+    return {name: ir.AttributeType[kind] for name, kind in types.items()}
 
 
 def check_attributes(op: Op) -> None:

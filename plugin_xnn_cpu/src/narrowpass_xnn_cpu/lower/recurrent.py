@@ -23,8 +23,8 @@ from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.recurrent import (
     FUNCTIONS,
     GATES,
+    Activation,
     Cell,
-    Function,
     Recurrence,
     identity_of_zeros,
 )
@@ -209,12 +209,12 @@ def _cell(op: Op, directions: int) -> Cell:
     )
 
 
-def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Function:
+def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
     if name not in FUNCTIONS:
         raise AttributesError(f"it has no activation {name!r}")
     alpha = float(next(alphas, _ALPHAS[name])) if name in _ALPHAS else 0.0
     beta = float(next(betas, _BETAS[name])) if name in _BETAS else 0.0
-    return Function(name, alpha, beta)
+    return Activation(name, alpha, beta)
 
 
 def _direction(op: Op) -> str:

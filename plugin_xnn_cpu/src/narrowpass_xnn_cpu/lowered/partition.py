@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
 from narrowpass_xnn_cpu.native.operators import UnfitError
@@ -79,6 +80,11 @@ class LoweredPartition:
                 items.append(PackedStep(item, session))
             except UnfitError as error:
                 unfit[item] = str(error)
+            except BackendError as error:
+                kind = item.computation.mnemonic
+                raise BackendError(
+                    f"node {item.name!r} ({kind}) cannot be packed: {error}"
+                ) from error
         if unfit:
             raise UnfitConstantsError(unfit)
         return Partition(

@@ -149,7 +149,8 @@ class PartitionReader:
         word = reader.next("word")
         if word in ("input", "fixed"):
             known = self._inputs if word == "input" else self._fixed
-            known[reader.string()] = self._declared(reader)
+            name = reader.string()
+            known[name] = self._declared(reader)
         elif word == "constant":
             self._constant(reader)
         elif word == "unwritten":
@@ -160,7 +161,8 @@ class PartitionReader:
             name, slot = reader.string(), self._known(reader)
             self._places.append(Place(name, slot, reader.value()))
         elif word == "output":
-            self._outputs[reader.string()] = self._known(reader)
+            name = reader.string()
+            self._outputs[name] = self._known(reader)
         else:
             raise reader.fail(f"there is no {word!r}")
 

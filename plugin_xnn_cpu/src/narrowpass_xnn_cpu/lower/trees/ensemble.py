@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_xnn_cpu.lower.op import AttributesError
+
 Array = np.ndarray[Any, Any]
 
 LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
@@ -35,7 +37,7 @@ _FEW_LEVELS = 8
 """Levels that are walked without a look at whether all walks have ended."""
 
 
-class TreeError(ValueError):
+class TreeError(AttributesError):
     """Attributes that are no ensemble of trees; the message says why."""
 
 

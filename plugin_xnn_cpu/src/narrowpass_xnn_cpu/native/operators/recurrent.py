@@ -46,7 +46,7 @@ takes 1."""
 
 
 @dataclass(frozen=True)
-class Function:
+class Activation:
     """An activation, of those in `FUNCTIONS`."""
 
     name: str
@@ -67,7 +67,7 @@ class Cell:
     """
 
     kind: str
-    functions: Sequence[Sequence[Function]]
+    functions: Sequence[Sequence[Activation]]
     backwards: bool = False
     clip: float = math.inf
     coupled: bool = False
@@ -197,7 +197,7 @@ class Recurrence(tiled.Tiled):
         functions = [
             {"kind": FUNCTIONS.index(f.name), "alpha": f.alpha, "beta": f.beta}
             for each in cell.functions
-            for f in (*each, *(Function("tanh"),) * (3 - len(each)))
+            for f in (*each, *(Activation("tanh"),) * (3 - len(each)))
         ]
         fields = {
             "packed": self._packed_weights,

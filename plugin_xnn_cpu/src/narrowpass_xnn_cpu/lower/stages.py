@@ -1,0 +1,158 @@
+"""The stages of lowering, each as a plan that can be printed; none of them packs anything.
+
+``canonicalize``
+    the graph as it is lowered: types inferred, functions inlined, operators of other domains
+    expanded, branches that follow from shapes chosen;
+``fuse``
+    nodes joined to the operations that are computed as one, with their epilogues;
+``partition``
+    operations assigned to native partitions, the host, shapes and weights, with reasons, and
+    scheduled;
+``layout``
+    native operations lowered to computations of slots, each with an order of axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from narrowpass.errors import UsageError
+from narrowpass_xnn_cpu.host.shape_nodes import shape_node
+from narrowpass_xnn_cpu.lower.assign import Assigned, Where, assign, derive_constants, schedule
+from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.operations import operations
+from narrowpass_xnn_cpu.lower.unit import UnitLowering, is_native, outputs_of
+from narrowpass_xnn_cpu.lowered.graph import GraphOp, GraphValue
+from narrowpass_xnn_cpu.lowered.plan import LoweredPlan, Section
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+STAGES = ("canonicalize", "fuse", "partition", "layout")
+
+_PLACES = {Where.HOST: "host", Where.SHAPES: "shapes", Where.WEIGHTS: "weights"}
+
+
+def plan_of(
+    stage: str,
+    method: str,
+    model: ir.Model,
+    identities: Mapping[int, str | Weight] | None = None,
+    *,
+    winograd: bool = True,
+) -> LoweredPlan:
+    """Return what a stage decides for a method.
+
+    Args:
+        stage: one of `STAGES`.
+        method: the method's name.
+        model: canonical: with types and shapes inferred.
+        identities: names of the contents of tensors, by their ``id``.
+        winograd: whether convolutions may be computed by Winograd's algorithm.
+
+    Raises:
+        UsageError: there is no such stage.
+        BackendError: an operation that cannot be lowered.
+    """
+    if stage not in STAGES:
+        raise UsageError(f"there is no stage {stage!r}; there are {', '.join(STAGES)}")
+    stages = _Stages(model, identities, winograd=winograd)
+    sections = {
+        "canonicalize": stages.canonical,
+        "fuse": stages.fused,
+        "partition": stages.partitioned,
+        "layout": stages.lowered,
+    }[stage]()
+    return LoweredPlan(stage, method, tuple(sections))
+
+
+class _Stages:
+    def __init__(
+        self,
+        model: ir.Model,
+        identities: Mapping[int, str | Weight] | None,
+        *,
+        winograd: bool,
+    ) -> None:
+        self._model, self._winograd = model, winograd
+        self._facts = Facts(model.graph, identities=identities)
+
+    def _version(self, node: ir.Node) -> int:
+        return node.version or self._model.opset_imports.get(node.domain, 1)
+
+    def canonical(self) -> list[Section]:
+        nodes = self._model.graph
+        return [self._section("graph", [Op.of(node, self._version(node)) for node in nodes])]
+
+    def _operations(self) -> list[Op]:
+        derive_constants(self._model.graph, self._facts, self._version)
+        return operations(self._model.graph, self._facts, self._model, self._version)
+
+    def fused(self) -> list[Section]:
+        return [self._section("graph", self._operations())]
+
+    def partitioned(self) -> list[Section]:
+        assigned = assign(self._operations(), self._facts)
+        sections = [self._weights(assigned)]
+        for unit in schedule(assigned):
+            if is_native(unit):
+                sections.append(self._section("native", unit.ops))
+            else:
+                sections += self._host(unit.ops)
+        return [section for section in sections if section.body]
+
+    def lowered(self) -> list[Section]:
+        assigned = assign(self._operations(), self._facts)
+        units = schedule(assigned)
+        sections = [self._weights(assigned)]
+        for unit, outputs in zip(units, outputs_of(units, self._facts), strict=True):
+            if not is_native(unit):
+                sections += self._host(unit.ops)
+                continue
+            lowering = UnitLowering(
+                unit.ops,
+                self._facts,
+                outputs,
+                lambda op: shape_node(op, self._facts, self._model),
+                winograd=self._winograd,
+            )
+            sections.append(Section("native", lowering.lower()[1]))
+        return [section for section in sections if section.body]
+
+    def _weights(self, assigned: Sequence[Assigned]) -> Section:
+        return self._section("weights", [e for e in assigned if e.where is Where.WEIGHTS])
+
+    def _host(self, entries: Sequence[Assigned]) -> list[Section]:
+        return [
+            self._section(_PLACES[where], [e for e in entries if e.where is where])
+            for where in (Where.SHAPES, Where.HOST)
+        ]
+
+    def _section(self, place: str, entries: Sequence[Op | Assigned]) -> Section:
+        return Section(place, tuple(self._graph_op(entry) for entry in entries))
+
+    def _graph_op(self, entry: Op | Assigned) -> GraphOp:
+        op, reason = (entry, "") if isinstance(entry, Op) else (entry.op, entry.reason)
+        names = (
+            node.name or next((v.name for v in node.outputs if v.name), "") for node in op.nodes
+        )
+        epilogue = op.epilogue
+        return GraphOp(
+            op.kind,
+            op.version,
+            tuple(None if value is None else value.name or "" for value in op.inputs),
+            tuple(map(self._graph_value, op.outputs)),
+            tuple(op.attributes.items()),
+            None if epilogue == Epilogue() else epilogue,
+            None if op.residual is None else op.residual.name or "",
+            tuple(name or "" for name in names),
+            reason,
+        )
+
+    def _graph_value(self, value: ir.Value) -> GraphValue:
+        dtype = self._facts.dtype(value)
+        return GraphValue(
+            value.name or "", None if dtype is None else dtype.name.lower(), self._facts.dims(value)
+        )

@@ -1,0 +1,146 @@
+"""What a printed plan may name: all computations, and the dataclasses of their attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from narrowpass_xnn_cpu.lower import (
+    attention,
+    cache,
+    cached_attention,
+    convolve,
+    elementwise,
+    ending,
+    gates,
+    group_norm,
+    indexing,
+    join,
+    layer_norm,
+    linear,
+    matmul,
+    normalization,
+    padding,
+    pooling,
+    recurrent,
+    reduction,
+    reshape,
+    resize,
+    rotary,
+    rows,
+    scattering,
+    separable,
+    shape,
+    steps,
+    transposed,
+    typed,
+)
+from narrowpass_xnn_cpu.lower.int8 import channels, conversion, integers, product, sixteen
+from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
+from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
+from narrowpass_xnn_cpu.lower.trees import lowering as trees
+from narrowpass_xnn_cpu.lowered.op import Computation
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.operators.convolution import Movement
+from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
+from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
+from narrowpass_xnn_cpu.native.operators.recurrent import Activation, Cell
+from narrowpass_xnn_cpu.weights.weight import Quantized
+
+COMPUTATIONS: tuple[type[Computation], ...] = (
+    attention.Attention,
+    cache.ScatterRows,
+    cached_attention.CachedAttention,
+    channels.FakeQuantizeChannels,
+    conversion.Dequantize,
+    conversion.Quantize,
+    convolve.Convolution,
+    elementwise.AddClamp,
+    elementwise.Function,
+    ending.IfBroadcast,
+    gates.Gate,
+    group_norm.GroupNorm,
+    group_norm.LocalResponseNorm,
+    indexing.Gather,
+    indexing.GatherInt8,
+    indexing.Where,
+    int8_convolution.ConvolutionInt8,
+    int8_elementwise.BinaryInt8,
+    int8_elementwise.MeanInt8,
+    integers.ConvolutionInteger,
+    integers.DynamicDequantize,
+    integers.DynamicQuantize,
+    integers.DynamicRange,
+    integers.MatMulInteger,
+    integers.ScaleOfRange,
+    join.ConcatPiece,
+    join.Slice,
+    join.SplitPart,
+    layer_norm.LayerNorm,
+    layer_norm.Piece,
+    linear.ConstantMatMul,
+    linear.QuantizeRows,
+    matmul.ComputedMatMul,
+    normalization.Affine,
+    normalization.SoftmaxRows,
+    padding.Crop,
+    padding.Pad,
+    padding.PadByOwn,
+    pooling.PadImage,
+    pooling.Pool,
+    product.MatMulInt8,
+    recurrent.Recurrent,
+    recurrent.RecurrentResult,
+    reduction.Reduce,
+    reshape.ReshapeTo,
+    resize.ResizeLinear,
+    resize.ResizeNearest,
+    rotary.Rotary,
+    rows.RowFunction,
+    scattering.GatherAt,
+    scattering.Scatter,
+    scattering.TopK,
+    separable.SeparableConvolution,
+    shape.Expand,
+    shape.PixelBlocks,
+    shape.Tile,
+    sixteen.Convert16,
+    steps.Binary,
+    steps.Convert,
+    steps.DropAxes,
+    steps.Lookup,
+    steps.Observe,
+    steps.Reshape,
+    steps.RoundTo,
+    steps.Transpose,
+    steps.Unary,
+    transposed.Trim,
+    trees.Trees,
+    typed.Cast,
+    typed.MathFunction,
+    typed.TypedBinary,
+    typed.TypedUnary,
+)
+"""All computations that rules emit."""
+
+BY_MNEMONIC = {each.mnemonic: each for each in COMPUTATIONS}
+
+CLASSES: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (
+        Activation,
+        Cell,
+        Epilogue,
+        Movement,
+        Quantization,
+        Quantized,
+        Requantized,
+        SumS8,
+        convolve.Window,
+        padding.Pads,
+        resize.TargetSize,
+        sixteen.Sixteen,
+        steps.Dim,
+    )
+}
+"""The dataclasses of attributes, by name."""

@@ -1,0 +1,113 @@
+"""Operations of a graph as text, before they are lowered, and back.
+
+There is one line for each. ::
+
+Conv 17 ("x", "w", none) -> ("y" float32 ["N", 8, 4, 4]) {pads: [1, 1, 1, 1]} node "conv"
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from narrowpass_xnn_cpu.lowered.values import Reader, text_of
+from narrowpass_xnn_cpu.native.epilogue import Epilogue
+
+
+@dataclass(frozen=True)
+class GraphValue:
+    """A result of an operation.
+
+    Attributes:
+        name: of the value; empty for one that is left out.
+        dtype: its name; None where it is not known.
+        dims: numbers, names and None; None as a whole where the rank is not known.
+    """
+
+    name: str
+    dtype: str | None
+    dims: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class GraphOp:
+    """An operation of a graph: an ONNX node, or several that are computed as one.
+
+    Attributes:
+        kind: the ONNX operator, or the lower-case name of a pattern.
+        version: of the operator set.
+        inputs: names of the operands; None for one that is left out.
+        outputs: the results.
+        attributes: by name.
+        epilogue: applied to the result; None for none.
+        residual: name of the value that the epilogue adds.
+        nodes: names of the nodes that it stands for.
+        reason: why it does not run natively; empty where it does, or nothing was decided.
+    """
+
+    kind: str
+    version: int
+    inputs: tuple[str | None, ...]
+    outputs: tuple[GraphValue, ...]
+    attributes: tuple[tuple[str, Any], ...] = ()
+    epilogue: Epilogue | None = None
+    residual: str | None = None
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+
+    def text(self) -> str:
+        """Return the operation as a line."""
+        inputs = ", ".join(map(text_of, self.inputs))
+        outputs = ", ".join(map(_value_text, self.outputs))
+        line = f"{self.kind} {self.version} ({inputs}) -> ({outputs})"
+        if self.attributes:
+            pairs = (f"{name}: {text_of(value)}" for name, value in self.attributes)
+            line += f" {{{', '.join(pairs)}}}"
+        if self.epilogue is not None:
+            line += f" epilogue {text_of(self.epilogue)}"
+        if self.residual is not None:
+            line += f" residual {json.dumps(self.residual)}"
+        line += "".join(f" node {json.dumps(node)}" for node in self.nodes)
+        return line + (f" reason {json.dumps(self.reason)}" if self.reason else "")
+
+    @classmethod
+    def read(cls, reader: Reader) -> GraphOp:
+        """Return the operation of a line.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        kind, version = reader.next("word"), int(reader.next("number"))
+        reader.expect("(")
+        inputs = tuple(reader.many(reader.value, ")"))
+        reader.expect("->")
+        reader.expect("(")
+        outputs = tuple(reader.many(lambda: _value(reader), ")"))
+        attributes: tuple[tuple[str, Any], ...] = ()
+        if reader.take("{"):
+            attributes = tuple(reader.many(lambda: _pair(reader), "}"))
+        epilogue = reader.value() if reader.take("epilogue") else None
+        residual = reader.string() if reader.take("residual") else None
+        nodes = []
+        while reader.take("node"):
+            nodes.append(reader.string())
+        reason = reader.string() if reader.take("reason") else ""
+        return cls(
+            kind, version, inputs, outputs, attributes, epilogue, residual, tuple(nodes), reason
+        )
+
+
+def _value_text(value: GraphValue) -> str:
+    return f"{json.dumps(value.name)} {value.dtype or 'none'} {text_of(value.dims)}"
+
+
+def _value(reader: Reader) -> GraphValue:
+    name, dtype = reader.string(), reader.next("word")
+    return GraphValue(name, None if dtype == "none" else dtype, reader.value())
+
+
+def _pair(reader: Reader) -> tuple[str, Any]:
+    name = reader.next("word")
+    reader.expect(":")
+    return name, reader.value()
