@@ -280,8 +280,33 @@ class Backend(abc.ABC):
                     "narrowpass.Accept or narrowpass.Reject", Accept, Reject
                 ),
                 "compile": of_type("a narrowpass.Program", Program),
+                "plan_text": of_type("a str", str),
             },
         )
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """The stages of lowering that `plan_text` prints, in the order in which they run.
+
+        Empty for a backend that lowers nothing.
+        """
+        return ()
+
+    def plan_text(self, bundle: Bundle, stage: str, options: CompileOptions) -> str:
+        """Return what a stage of lowering decided for each method, as text.
+
+        ``narrowpass explain --stage NAME`` prints it.
+
+        Args:
+            bundle: what to compile.
+            stage: one of `stages`.
+            options: see `CompileOptions`.
+
+        Raises:
+            BackendError: a method that cannot be lowered.
+            UsageError: there is no such stage.
+        """
+        raise UsageError(f"backend {self.name!r} has no stage {stage!r}")
 
     def available(self) -> str | None:
         """Give None where the backend can run here, else the reason why it cannot."""

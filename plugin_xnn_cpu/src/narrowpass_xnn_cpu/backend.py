@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass import Accept, Backend, CompileOptions, Program, Reject
@@ -89,6 +89,19 @@ class XnnCpuBackend(Backend):
         from narrowpass_xnn_cpu.constraints import spec
 
         return spec()
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """The stages of lowering, in the order in which they run."""
+        from narrowpass_xnn_cpu.stages import STAGES
+
+        return STAGES
+
+    def plan_text(self, bundle: Bundle, stage: str, options: CompileOptions) -> str:
+        """Return what a stage of lowering decided for each method, as text."""
+        from narrowpass_xnn_cpu.stages import plans
+
+        return "".join(plan.text() for plan in plans(bundle, stage, options))
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.

@@ -285,16 +285,28 @@ class _Forms:
         return self._compile({**follow, **decisions}, premises)
 
     def _compile(self, guesses: Decisions, premises: Premises) -> Form:
-        model = self._model.clone()
-        decisions = decide(model, guesses, self._overridden)
-        select(model)
-        expand_checked(model)
+        model, decisions = _chosen(self._model, guesses, self._overridden)
         form = self._form(model, premises)
         self._forms.append((decisions, form))
         return form
 
     def _form(self, model: ir.Model, premises: Premises) -> Form:
         return Form(self._name, model, self._kept, self._observed, self._overridden, premises)
+
+
+def canonical(model: ir.Model) -> ir.Model:
+    """Return a graph as it is compiled first: a branch in the place of each If that has one."""
+    return _chosen(model, {}, frozenset())[0] if decides(model) else model
+
+
+def _chosen(
+    model: ir.Model, guesses: Decisions, overridden: frozenset[str]
+) -> tuple[ir.Model, Decisions]:
+    clone = model.clone()
+    decisions = decide(clone, guesses, overridden)
+    select(clone)
+    expand_checked(clone)
+    return clone, decisions
 
 
 def _signature(feeds: Mapping[str, Any]) -> tuple[Any, ...]:

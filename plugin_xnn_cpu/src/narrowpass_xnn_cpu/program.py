@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.rules import expand_checked
 from narrowpass_xnn_cpu.method import Method, compile_body
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.plan.partition import Partition
 from narrowpass_xnn_cpu.plan.prepared import Prepared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
@@ -76,13 +77,13 @@ class XnnProgram(Program):
             self._session = session
             contents = {} if session is None else names.identities(bundle)
             for name, model in bundle.methods.items():
-                prepared = _prepared(model)
+                graph = prepared(model)
                 premises = self._premises(session, contents, name)
-                self._methods[name] = self._compile(name, prepared, premises)
+                self._methods[name] = self._compile(name, graph, premises)
                 if self._methods[name].defaults:
-                    self._models[name] = prepared
+                    self._models[name] = graph
                 elif not self._methods[name].decided:
-                    _forget_weights(prepared)
+                    _forget_weights(graph)
         known = frozenset().union(*(method.known for method in self._methods.values()))
         check_kept(options.keep, known)
 
@@ -117,6 +118,11 @@ class XnnProgram(Program):
             premises = self._premises(None, {}, method.name)
             self._variants[key] = self._compile(method.name, model, premises, overridden)
         return self._variants[key]
+
+    def packed(self) -> Iterator[tuple[str, Sequence[Partition]]]:
+        """Return the native partitions of each method, by its name."""
+        for name, method in self._methods.items():
+            yield name, method.partitions
 
     @property
     def methods(self) -> Sequence[str]:
@@ -324,8 +330,8 @@ def _named(method: Method, error: BackendError | MemoryError) -> BackendError:
     return BackendError(f"method {method.name!r}{what}: {error}")
 
 
-def _prepared(model: ir.Model) -> ir.Model:
-    """Give a clone without function calls, with types and shapes as far as they follow."""
+def prepared(model: ir.Model) -> ir.Model:
+    """Return a clone without function calls, with types and shapes as far as they follow."""
     clone = model.clone()
     if clone.functions:
         clone = inline_functions(clone)

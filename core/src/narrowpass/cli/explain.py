@@ -18,10 +18,12 @@ from narrowpass.cli._options import (
 )
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
+from narrowpass.errors import UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from narrowpass.backend import Backend, CompileOptions
     from narrowpass.bundle import Bundle
 
 _ORIGIN = "narrowpass.origin"
@@ -40,6 +42,7 @@ _ORIGIN = "narrowpass.origin"
     metavar="OUT.html",
     help="Draw the graph, and what each pass decided, as a web page.",
 )
+@click.option("--stage", metavar="NAME", help="Print what a stage of lowering decided.")
 @json_option
 @pass_state
 def explain(
@@ -52,11 +55,15 @@ def explain(
     require_native: bool,
     winograd: bool,
     report: str | None,
+    stage: str | None,
     as_json: bool,
 ) -> None:
     """Tell where each node runs and what the passes decided.
 
     A node that does not run natively has the reason beside it.
+
+    With --stage, print what a stage of the backend's lowering decided instead: operations in the
+    order in which they run, with their operands, attributes and layouts, as text to be compared.
 
     A plain ONNX file is built in memory first; a bundle brings the reports of its build.
 
@@ -78,6 +85,9 @@ def explain(
     if backend is None:
         state.note(f"backend: {chosen.name}")
     options = CompileOptions(threads=threads, require_native=require_native, winograd=winograd)
+    if stage is not None:
+        print_stage(chosen, bundle, stage, options)
+        return
     with compile_bundle(chosen, bundle, options) as program:
         plans = [plan for plan in program.explain() if method in (None, plan.method)]
     decided = _decisions(bundle, method)
@@ -114,6 +124,18 @@ def explain(
     _print(nodes, removed, several=len(bundle.methods) > 1 and method is None)
     if report is not None:
         click.echo(f"wrote {report}")
+
+
+def print_stage(backend: Backend, bundle: Bundle, stage: str, options: CompileOptions) -> None:
+    """Print what a stage of a backend's lowering decided.
+
+    Raises:
+        UsageError: the backend has no such stage.
+    """
+    if stage not in backend.stages:
+        known = ", ".join(backend.stages) or "none"
+        raise UsageError(f"backend {backend.name!r} has no stage {stage!r}; its stages: {known}")
+    click.echo(backend.plan_text(bundle, stage, options), nl=False)
 
 
 def _function_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node, str]]:

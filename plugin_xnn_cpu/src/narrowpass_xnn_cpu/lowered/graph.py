@@ -86,7 +86,7 @@ class GraphOp:
         outputs = tuple(reader.many(lambda: _value(reader), ")"))
         attributes: tuple[tuple[str, Any], ...] = ()
         if reader.take("{"):
-            attributes = tuple(reader.many(lambda: _pair(reader), "}"))
+            attributes = tuple(reader.many(reader.field, "}"))
         epilogue = reader.value() if reader.take("epilogue") else None
         residual = reader.string() if reader.take("residual") else None
         nodes = []
@@ -105,9 +105,3 @@ def _value_text(value: GraphValue) -> str:
 def _value(reader: Reader) -> GraphValue:
     name, dtype = reader.string(), reader.next("word")
     return GraphValue(name, None if dtype == "none" else dtype, reader.value())
-
-
-def _pair(reader: Reader) -> tuple[str, Any]:
-    name = reader.next("word")
-    reader.expect(":")
-    return name, reader.value()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from narrowpass.errors import UsageError
 from narrowpass_xnn_cpu.lowered.graph import GraphOp
-from narrowpass_xnn_cpu.lowered.op import Computation
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
-from narrowpass_xnn_cpu.lowered.text import PartitionReader, partition_lines
+from narrowpass_xnn_cpu.lowered.text import Facts, PartitionReader, partition_lines
 from narrowpass_xnn_cpu.lowered.values import Reader
 
 GRAPH_PLACES = ("graph", "host", "shapes", "weights")
@@ -25,15 +25,17 @@ class Section:
     Attributes:
         place: one of `GRAPH_PLACES`, or ``native``.
         body: operations of the graph, or what a native partition was lowered to.
+        facts: what later stages know of lowered operations.
     """
 
     place: str
     body: tuple[GraphOp, ...] | LoweredPartition
+    facts: Mapping[LoweredOp, Facts] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return the section as text."""
         if isinstance(self.body, LoweredPartition):
-            return ["lowered {", *_indented(partition_lines(self.body)), "}"]
+            return ["lowered {", *_indented(partition_lines(self.body, self.facts)), "}"]
         return [f"{self.place} {{", *_indented([op.text() for op in self.body]), "}"]
 
 
@@ -112,8 +114,8 @@ class _Plans:
             reader.expect("{")
             body = list(self._body())
             if place == "lowered":
-                partition = PartitionReader(self._computations, self._classes).read(body)
-                yield Section("native", partition)
+                lowered = PartitionReader(self._computations, self._classes)
+                yield Section("native", lowered.read(body), lowered.facts)
             else:
                 readers = (Reader(line, number, self._classes) for number, line in body)
                 yield Section(place, tuple(map(GraphOp.read, readers)))

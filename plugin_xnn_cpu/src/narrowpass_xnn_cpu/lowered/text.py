@@ -41,9 +41,13 @@ class PrintedSlot(Slot):
     digest: str = ""
 
 
+Facts = Mapping[str, Any]
+"""What later stages know of an operation, by name: its kernel, packed bytes, shape, call."""
+
+
 class _Printer:
-    def __init__(self, partition: LoweredPartition) -> None:
-        self._partition = partition
+    def __init__(self, partition: LoweredPartition, facts: Mapping[LoweredOp, Facts]) -> None:
+        self._partition, self._facts = partition, facts
         self._numbers: dict[Slot, int] = {}
         self._lines: list[str] = []
 
@@ -84,7 +88,12 @@ class _Printer:
             line += f" layout {text_of(op.layout)}"
         for node in op.nodes:
             line += f" node {json.dumps(node)}"
-        return line + (f" note {json.dumps(op.note)}" if op.note else "")
+        line += f" note {json.dumps(op.note)}" if op.note else ""
+        facts = self._facts.get(op)
+        if not facts:
+            return line
+        pairs = (f"{name}: {text_of(value)}" for name, value in facts.items())
+        return f"{line} with {{{', '.join(pairs)}}}"
 
 
 def _digest(slot: Slot, array: Array) -> str:
@@ -99,9 +108,11 @@ def _shape_line(node: ShapeNode) -> str:
     return f"shape_node {json.dumps(node.name)} {reads} {inputs} -> {outputs}"
 
 
-def partition_lines(partition: LoweredPartition) -> list[str]:
-    """Return a partition as text."""
-    return _Printer(partition).lines()
+def partition_lines(
+    partition: LoweredPartition, facts: Mapping[LoweredOp, Facts] | None = None
+) -> list[str]:
+    """Return a partition as text, with what later stages know of its operations."""
+    return _Printer(partition, facts or {}).lines()
 
 
 class PartitionReader:
@@ -110,6 +121,9 @@ class PartitionReader:
     Args:
         computations: by mnemonic.
         classes: of the dataclasses that attributes may name, by name.
+
+    Attributes:
+        facts: what later stages know of operations.
     """
 
     def __init__(
@@ -120,6 +134,7 @@ class PartitionReader:
         self._computations = computations
         self._classes: dict[str, Callable[..., Any]] = dict(classes)
         self._classes.update((each.__name__, each) for each in computations.values())
+        self.facts: dict[LoweredOp, Facts] = {}
         self._slots: dict[str, Slot] = {}
         self._items: list[Item] = []
         self._inputs: dict[str, Slot] = {}
@@ -202,7 +217,11 @@ class PartitionReader:
         while reader.take("node"):
             nodes.append(reader.string())
         note = reader.string() if reader.take("note") else ""
-        self._items.append(LoweredOp(computation, operands, output, layout, tuple(nodes), note))
+        op = LoweredOp(computation, operands, output, layout, tuple(nodes), note)
+        self._items.append(op)
+        if reader.take("with"):
+            reader.expect("{")
+            self.facts[op] = dict(reader.many(reader.field, "}"))
 
     def _plain(self, reader: Reader, name: str) -> Computation:
         try:

@@ -261,13 +261,14 @@ class Reader:
         """Return a dataclass by its name, with the fields up to the token `end`."""
         if name not in self._classes:
             raise self.fail(f"there is no {name!r}")
-        fields = dict(self.many(self._field, end))
+        fields = dict(self.many(self.field, end))
         try:
             return self._classes[name](**fields)
         except TypeError as error:
             raise self.fail(str(error)) from error
 
-    def _field(self) -> tuple[str, Any]:
+    def field(self) -> tuple[str, Any]:
+        """Return a name and the value after the colon."""
         name = self.next("word")
         self.expect(":")
         return name, self.value()

@@ -140,6 +140,7 @@ class Partition:
         self.inputs = dict(inputs)
         self.fixed = {slot: name for name, slot in fixed.items()}
         self.outputs = dict(outputs)
+        self.places = tuple(places)
         self._slots = {at.name: at.slot for at in places}
         self._places: dict[Slot, list[Place]] = {}
         for at in places:

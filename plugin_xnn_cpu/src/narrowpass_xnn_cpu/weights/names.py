@@ -51,6 +51,31 @@ def identities(bundle: Bundle) -> dict[int, str]:
     return found
 
 
+_HASHED = 1 << 22
+"""Bytes up to which a tensor is read to name it in a printed plan."""
+
+
+def printed(bundle: Bundle) -> dict[int, str]:
+    """Name the tensors of initializers for a printed plan: equal plans have equal names.
+
+    Large tensors that are only in memory are named by their initializers, and not read.
+    """
+    found: dict[int, str] = {}
+    for model in bundle.methods.values():
+        for graph in nested_graphs(model.graph):
+            for value in graph.initializers.values():
+                tensor = value.const_value
+                if tensor is None or tensor.dtype in _UNNAMED:
+                    continue
+                if isinstance(tensor, MappedTensor) and tensor.sha256 is not None:
+                    found[id(tensor)] = _identity(tensor.sha256, tensor)
+                elif tensor.nbytes <= _HASHED:
+                    found[id(tensor)] = identity_of(tensor)
+                else:
+                    found[id(tensor)] = _identity(value.name or "", tensor)
+    return found
+
+
 def identity_of(tensor: ir.TensorProtocol) -> str:
     """Name a tensor by its bytes, which are read; see `Weight.identity`."""
     return _identity(hashlib.sha256(tensor.tobytes()).hexdigest(), tensor)

@@ -1,0 +1,208 @@
+"""Lowered plans: printed, read back, verified and compared as text."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from flow_kit import model_of
+from graph_maker import random_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import narrowpass
+from narrowpass.bundle import Bundle
+from narrowpass.errors import BackendError, UsageError
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.lower.vocabulary import BY_MNEMONIC, CLASSES, COMPUTATIONS
+from narrowpass_xnn_cpu.lowered.op import Computation
+from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
+from narrowpass_xnn_cpu.lowered.plan import read_plans
+from narrowpass_xnn_cpu.lowered.verify import verify
+
+pytestmark = pytest.mark.once
+
+BACKEND = XnnCpuBackend()
+OPTIONS = narrowpass.CompileOptions(cache=False, threads=1)
+
+
+def network():
+    """Return a convolution, a residual, a Reshape to a computed shape and a matmul."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 4, 3, 3)),
+        "b": rng.standard_normal(8),
+        "v": rng.standard_normal((8, 8, 1, 1)),
+        "m": rng.standard_normal((8, 5)),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Conv", ["r", "v"], ["d"], name="second"),
+        helper.make_node("Add", ["d", "r"], ["s"], name="add"),
+        helper.make_node("GlobalAveragePool", ["s"], ["g"], name="mean"),
+        helper.make_node("Shape", ["g"], ["sizes"], name="shape", end=2),
+        helper.make_node("Reshape", ["g", "sizes"], ["f"], name="flat"),
+        helper.make_node("MatMul", ["f", "m"], ["y"], name="head"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4, 6, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 5])],
+        [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def text(model, stage):
+    bundle = Bundle({"main": ir.from_proto(model)})
+    return BACKEND.plan_text(bundle, stage, OPTIONS)
+
+
+def again(printed):
+    plans = read_plans(printed, BY_MNEMONIC, CLASSES)
+    return "".join(plan.text() for plan in plans), plans
+
+
+def lowered(plans):
+    bodies = [section.body for plan in plans for section in plan.sections]
+    return [body for body in bodies if isinstance(body, LoweredPartition)]
+
+
+def everything(cls=Computation):
+    for each in cls.__subclasses__():
+        if dataclasses.is_dataclass(each) and "mnemonic" in vars(each):
+            yield each
+        yield from everything(each)
+
+
+def test_every_computation_is_in_the_vocabulary_once():
+    assert {each.__qualname__ for each in everything()} == {c.__qualname__ for c in COMPUTATIONS}
+    assert len(BY_MNEMONIC) == len(COMPUTATIONS)
+    names = [each.__name__ for each in COMPUTATIONS]
+    assert len({*names, *CLASSES}) == len(names) + len(CLASSES)
+
+
+@pytest.mark.parametrize("stage", BACKEND.stages)
+def test_a_plan_is_read_back_as_it_was_printed(stage):
+    printed = text(network(), stage)
+    back, plans = again(printed)
+    assert back == printed
+    for partition in lowered(plans):
+        verify(partition)
+
+
+@pytest.mark.parametrize("stage", BACKEND.stages)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(1, 14))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_plans_of_random_graphs_are_read_back_and_valid(stage, seed, nodes):
+    printed = text(random_model(seed, nodes), stage)
+    back, plans = again(printed)
+    assert back == printed
+    for partition in lowered(plans):
+        verify(partition)
+
+
+def test_fused_operations_have_their_nodes_and_epilogue():
+    plan = text(network(), "fuse")
+    (first,) = [line for line in plan.splitlines() if 'node "first"' in line]
+    assert 'node "relu"' in first
+    assert "epilogue Epilogue(limits: [0.0, inf])" in first
+    (second,) = [line for line in plan.splitlines() if 'node "second"' in line]
+    assert 'residual "r"' in second
+
+
+def test_nodes_that_are_not_native_have_reasons():
+    model = model_of("g (string[N] x) => (string[N] y) { y = StringConcat(x, x) }", opset=20)
+    plan = text(model, "partition")
+    assert re.search(r"host \{\n\s+StringConcat .* reason \"", plan)
+
+
+def test_lowered_operations_have_layouts_and_constants_names_of_contents():
+    plan = text(network(), "layout")
+    (first,) = [line for line in plan.splitlines() if 'node "first"' in line]
+    assert "layout [0, 2, 3, 1]" in first
+    assert re.search(r'weight: weight\(float32\[8, 3, 3, 4\] "[0-9a-f]{12}" ""\)', first)
+    assert plan == text(network(), "layout")
+
+
+def test_a_plan_without_the_library(monkeypatch):
+    """Stages before packing do not load it: they can be printed on any machine."""
+    from narrowpass_xnn_cpu.native import library
+
+    def absent():
+        raise BackendError("there is no library")
+
+    expected = text(network(), "fuse")
+    monkeypatch.setattr(library, "extension", absent)
+    assert text(network(), "fuse") == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('%1 "y" float32 = unary(%0) {function: "abs"}', "%0 is not defined"),
+        ('input "x" %0 "x" float32 what', "too much"),
+        ('input "x" %0 "x" float32\n%1 "y" float32 = nothing(%0)', "no computation 'nothing'"),
+        ('input "x" %0 "x" float32\n%1 "y" float32 = unary(%0) {size: 3}', "size"),
+        ('output "y" %7', "%7 is not defined"),
+        ("input ?", "cannot read"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_said_with_its_line(line, problem):
+    with pytest.raises(UsageError, match=problem):
+        read_plans(f'plan "layout" "main" {{\nlowered {{\n{line}\n}}\n}}\n', BY_MNEMONIC, CLASSES)
+
+
+def test_a_plan_that_ends_early():
+    with pytest.raises(UsageError, match="'}' is missing"):
+        read_plans('plan "layout" "main" {\nlowered {\n', BY_MNEMONIC, CLASSES)
+
+
+def test_a_layout_that_is_no_permutation():
+    plan = text(network(), "layout").replace("layout [0, 2, 3, 1]", "layout [0, 2, 3, 3]")
+    (partition,) = lowered(again(plan)[1])
+    with pytest.raises(BackendError, match="no permutation"):
+        verify(partition)
+
+
+def test_an_operand_that_is_computed_later():
+    printed = text(network(), "layout").splitlines()
+    start = next(i for i, line in enumerate(printed) if " = " in line)
+    ops = [line for line in printed if " = " in line]
+    second = re.match(r"\s*(%\d+ \"[^\"]*\" \w+) = ", ops[1])[1]
+    swapped = [*printed[:start], f"    unwritten {second}", *printed[start:]]
+    number = second.split()[0]
+    swapped[start + 1] = re.sub(r"\(%\d+", f"({number}", swapped[start + 1])
+    (partition,) = lowered(again("\n".join(swapped))[1])
+    with pytest.raises(BackendError, match="is not computed before"):
+        verify(partition)
+
+
+def explain(*arguments):
+    command = [sys.executable, "-m", "narrowpass", "explain", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command_prints_a_stage(tmp_path):
+    path = str(tmp_path / "m.onnx")
+    onnx.save(network(), path)
+    done = explain(path, "--stage", "layout")
+    assert done.returncode == 0
+    assert again(done.stdout)[0] == done.stdout
+    wrong = explain(path, "--stage", "none")
+    assert wrong.returncode != 0
+    assert "its stages: canonicalize" in wrong.stderr
+
+
+def test_kernels_and_bytes_after_packing():
+    plan = text(network(), "pack")
+    assert 'with {kernel: "' in plan
