@@ -14,7 +14,7 @@ from qdq_kit import off_by
 import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.lower.int8.convolution import ConvolutionInt8
+from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
 from narrowpass_xnn_cpu.native.operators import (
     BinaryS8,
     Quantization,
@@ -176,7 +176,7 @@ def test_bytes_are_raised_between_convolutions(kept):
     with XnnCpuBackend().compile(Bundle({"main": model}), options) as program:
         (partition,) = program._methods["main"].partitions
     ops = [step.op.computation for step in partition.steps]
-    found = [op for op in ops if isinstance(op, ConvolutionInt8)]
+    found = [op for op in ops if isinstance(op, Conv2dInt8)]
     assert len(found) == 2
     if tiled.layout() is not tiled.QUADS:
         assert not any(op.takes_offset or op.in_offset or op.out_offset for op in found)

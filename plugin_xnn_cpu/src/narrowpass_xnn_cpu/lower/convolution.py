@@ -10,7 +10,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import transposed
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolution, Window
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Conv2d, Window
 from narrowpass_xnn_cpu.lower.ending import emit
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
@@ -125,7 +125,7 @@ def lower_conv(op: Op, builder: Builder) -> None:
     movement = _movement(op, window)
     depthwise = _is_depthwise(op, per_group)
     if kernel.dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
-        narrow = Convolution(
+        narrow = Conv2d(
             op.epilogue,
             op.residual_fits,
             weight=kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1),
@@ -155,7 +155,7 @@ def lower_conv(op: Op, builder: Builder) -> None:
         packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
     else:
         packed = image.transpose(0, 2, 3, 1)
-    convolution = Convolution(
+    convolution = Conv2d(
         op.epilogue,
         op.residual_fits,
         weight=packed,
@@ -222,7 +222,7 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
     if transposed.is_interleaved(window, groups, extra):
         transposed.lower_interleaved(op, builder, packed, bias, window, extra)
         return
-    transposed_convolution = Convolution(
+    transposed_convolution = Conv2d(
         weight=packed,
         bias=bias,
         window=window,

@@ -1,4 +1,4 @@
-"""The step of a convolution, and how its window moves."""
+"""Convolutions as computations, and how its window moves."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def sized(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convolution(WithEpilogue):
+class Conv2d(WithEpilogue):
     """A convolution of float32, plain or transposed, over [N, H, W, C] or [N, W, C].
 
     Operands are the images and the residual.

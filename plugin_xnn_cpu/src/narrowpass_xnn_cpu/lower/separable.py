@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import Convolution, Window, sized
+from narrowpass_xnn_cpu.lower.convolve import Conv2d, Window, sized
 from narrowpass_xnn_cpu.lower.ending import WithEpilogue
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
@@ -43,12 +43,12 @@ def take_depthwise(
     if middle is None or not project.is_gemm or not op.residual_fits:
         return False
     depthwise = middle.computation
-    if not isinstance(depthwise, Convolution) or not depthwise.is_depthwise_kernel:
+    if not isinstance(depthwise, Conv2d) or not depthwise.is_depthwise_kernel:
         return False
     if depthwise.epilogue.residual:
         return False
     first = _expanding(middle, depthwise, builder)
-    expand: ConstantMatMul | Convolution | None = None
+    expand: ConstantMatMul | Conv2d | None = None
     replaced = [middle]
     if first is not None and _bytes(middle.operands[0], builder) >= LEAST_BYTES:
         expand, replaced = first[1], [first[0], middle]
@@ -77,14 +77,14 @@ class SeparableConvolution(WithEpilogue):
     """
 
     mnemonic = "separable_convolution"
-    expand: ConstantMatMul | Convolution | None
-    depthwise: Convolution
+    expand: ConstantMatMul | Conv2d | None
+    depthwise: Conv2d
     project: ConstantMatMul
 
     @property
     def _window(self) -> Window:
         first = self.expand
-        return first.window if isinstance(first, Convolution) else self.depthwise.window
+        return first.window if isinstance(first, Conv2d) else self.depthwise.window
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
@@ -110,8 +110,8 @@ class SeparableConvolution(WithEpilogue):
 
 
 def _expanding(
-    middle: LoweredOp, depthwise: Convolution, builder: Builder
-) -> tuple[LoweredOp, ConstantMatMul | Convolution] | None:
+    middle: LoweredOp, depthwise: Conv2d, builder: Builder
+) -> tuple[LoweredOp, ConstantMatMul | Conv2d] | None:
     """Return what computes the images that a depthwise convolution alone reads."""
     op = builder.maker(middle.operands[0], middle)
     if op is None:
@@ -119,7 +119,7 @@ def _expanding(
     first = op.computation
     if isinstance(first, ConstantMatMul):
         return (op, first) if first.is_gemm and not first.epilogue.residual else None
-    if not isinstance(first, Convolution) or first.epilogue.residual:
+    if not isinstance(first, Conv2d) or first.epilogue.residual:
         return None
     # The size that pads are for is known of the images in the middle only.
     fits = first.is_direct_kernel and not depthwise.window.only_for

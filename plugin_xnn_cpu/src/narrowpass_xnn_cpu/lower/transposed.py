@@ -18,7 +18,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolution, Window
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Conv2d, Window
 from narrowpass_xnn_cpu.lower.join import Part, SliceLike
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
@@ -86,7 +86,7 @@ def lower_interleaved(
         times = down * along
         bias = bias.then(f"tile {times}", lambda x: np.tile(x, times), [times * outputs])
     around = (taps[0] - 1, taps[1] - 1) * 2
-    convolution = Convolution(
+    convolution = Conv2d(
         op.epilogue,
         weight=interleaved,
         bias=bias,
@@ -195,7 +195,7 @@ def lower_convolution(
     top, left, bottom, right = window.pads
     pads = high - top, wide - left, high - bottom, wide - right
     moved = Window(window.size, pads, window.strides, window.dilations, window.only_for)
-    convolution = Convolution(
+    convolution = Conv2d(
         op.epilogue,
         weight=kernel.then("turned", _turned),
         bias=bias,

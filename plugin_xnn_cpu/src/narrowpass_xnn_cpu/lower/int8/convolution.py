@@ -55,7 +55,7 @@ def _window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> Window:
 
 
 @dataclass(frozen=True)
-class ConvolutionInt8(Computation):
+class Conv2dInt8(Computation):
     """A convolution of int8, plain or transposed, over [N, H, W, C] or [N, W, C].
 
     Operands are the images, and a second tensor of the result's shape where there is `added`.
@@ -164,7 +164,7 @@ def _conv(op: Op, builder: Builder) -> None:
     bias = _bias(op, facts, kernel, terms, change.given, change.made)
     movement = Movement(window.pads, window.strides, window.dilations, groups)
     algorithm = "depthwise" if depthwise else "direct"
-    convolution = ConvolutionInt8(kernel, bias, window, movement, change, outputs, algorithm)
+    convolution = Conv2dInt8(kernel, bias, window, movement, change, outputs, algorithm)
     perm = CHANNELS_LAST[len(weight.shape)]
     builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)
 
@@ -187,7 +187,7 @@ def _deconv(op: Op, builder: Builder) -> None:
     rank = len(weight.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
     adjustments = (0, *extra) if len(extra) == 1 else tuple(extra)
-    convolution = ConvolutionInt8(
+    convolution = Conv2dInt8(
         kernel, bias, window, movement, change, outputs, "transposed", adjustments
     )
     perm = CHANNELS_LAST[rank]

@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST
 from narrowpass_xnn_cpu.lower.elementwise import same_shape
 from narrowpass_xnn_cpu.lower.int8.constants import byte_limits
-from narrowpass_xnn_cpu.lower.int8.convolution import ConvolutionInt8
+from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.int8.tables import clamping
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
@@ -133,7 +133,7 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
         alone = reader is not None and facts.only_user(reader.outputs[0]) in op.nodes
         before = builder.maker(slots[index]) if alone else None
         convolution = None if before is None else before.computation
-        if not isinstance(convolution, ConvolutionInt8) or builder.layout(value) != perm:
+        if not isinstance(convolution, Conv2dInt8) or builder.layout(value) != perm:
             continue
         if before is not None and convolution.can_add:
             turned = added if index == 0 else added.turned()

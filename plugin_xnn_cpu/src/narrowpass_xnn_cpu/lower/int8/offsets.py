@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from narrowpass_xnn_cpu.lower.int8.convolution import ConvolutionInt8
+from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.plan.step import Slot
@@ -36,12 +36,12 @@ def with_offsets(partition: LoweredPartition) -> LoweredPartition:
 
 
 def _takes_offset(op: LoweredOp) -> bool:
-    return isinstance(op.computation, ConvolutionInt8) and op.computation.takes_offset
+    return isinstance(op.computation, Conv2dInt8) and op.computation.takes_offset
 
 
 def _with_offsets(op: LoweredOp, stored: Collection[Slot]) -> LoweredOp:
     """Return an operation that reads and writes these slots with an offset."""
-    if not isinstance(op.computation, ConvolutionInt8):
+    if not isinstance(op.computation, Conv2dInt8):
         return op
     computation = dataclasses.replace(
         op.computation,
