@@ -17,14 +17,11 @@ from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.product import BFLOAT16, Product
 from narrowpass_xnn_cpu.lower.separable import take_depthwise
-from narrowpass_xnn_cpu.native.operators import (
-    Deconvolution,
-    Movement,
-    fp32_choice,
-)
+from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
-from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
+from narrowpass_xnn_cpu.native.own import bf16
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 
@@ -128,7 +125,7 @@ def _conv(op: Op, builder: Builder) -> None:
     if kernel.dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
         packed = kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1)
         bias, session = _bias(facts, op.input(2)), builder.session
-        narrow = TiledConvolutionBf16(packed, bias, movement, op.epilogue, session=session)
+        narrow = bf16.CONVOLUTION.create(Convolution(packed, bias, movement, op.epilogue), session)
         step = Convolve(
             builder.at(given, perm),
             builder.new(op.output),
@@ -246,12 +243,8 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
     if transposed.is_interleaved(window, groups, extra):
         transposed.lower_interleaved(op, builder, packed, bias, window, extra)
         return
-    operator = Deconvolution(
-        packed,
-        bias,
-        _movement(op, window),
-        extra,
-        session=builder.session,
+    operator = xnn_convolution.create(
+        Convolution(packed, bias, _movement(op, window), adjustments=extra), builder.session
     )
     perm = CHANNELS_LAST[rank]
     given = builder.at(op.required(0), perm)

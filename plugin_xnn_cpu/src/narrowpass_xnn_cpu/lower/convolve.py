@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,16 +10,11 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Perm
 from narrowpass_xnn_cpu.lower.ending import Ended
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import Deconvolution, DeconvolutionS8
-from narrowpass_xnn_cpu.native.operators.fp32_choice import AnyConvolution
-from narrowpass_xnn_cpu.native.operators.int8_choice import AnyConvolutionS8
-from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.native.operators.separable import Separable
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
+from narrowpass_xnn_cpu.native.own.separable import Separable
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.quantization import SumS8
+from narrowpass_xnn_cpu.native.table import AnyConvolution
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
@@ -120,14 +116,7 @@ def _same_pads(
     return before + after
 
 
-_Operator = (
-    AnyConvolution
-    | TiledConvolutionBf16
-    | Deconvolution
-    | DeconvolutionS8
-    | AnyConvolutionS8
-    | Separable
-)
+_Operator = AnyConvolution | Separable
 
 
 class Convolve(Ended):
@@ -162,23 +151,26 @@ class Convolve(Ended):
         None where its kernel does not; nobody may need this step afterwards.
         """
         operator = self.operator
-        if not isinstance(operator, TiledConvolutionS8) or not operator.takes_sum:
+        if not isinstance(operator, PackedConvolution) or not operator.can_add:
             return None
-        operator.take_sum(added)
+        adding = operator.variant(added=added)
         name = f"{self.kernel.removeprefix(operator.maker)} and add"
         given, window, outputs = self.inputs[0], self.window, self._outputs
-        step = Convolve(given, output, operator, window, outputs, name, residual=other)
+        step = Convolve(given, output, adding, window, outputs, name, residual=other)
         step.nodes, step.precision = self.nodes, self.precision
         step.in_place = (1,)  # an element of it is read before the sum is written there
         return step
 
     @property
-    def raisable(self) -> TiledWindowsS8 | None:
-        """Give the operator, where it can read and write raised bytes."""
-        operator = self.operator
-        if isinstance(operator, TiledWindowsS8) and operator.can_be_raised:
-            return operator
-        return None
+    def can_offset(self) -> bool:
+        """Whether its image and result may be stored with an offset of +128; see `Offsets`."""
+        return isinstance(self.operator, PackedConvolution) and self.operator.can_offset
+
+    def offset(self, **changes: bool) -> None:
+        """Store some of its tensors with an offset of +128, as attributes of `Offsets`."""
+        if isinstance(self.operator, PackedConvolution):
+            offsets = dataclasses.replace(self.operator.problem.offsets, **changes)
+            self.operator = self.operator.variant(offsets=offsets)
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Step.size`."""
@@ -186,13 +178,17 @@ class Convolve(Ended):
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
         self.window.check(image)
         # An empty batch has an output too, of a size that only a full one tells.
-        operator = self.operator
-        height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+        image = (max(1, image[0]), *image[1:])
+        operator, batch = self.operator, shape[0]
+        if isinstance(operator, PackedConvolution):
+            height, width = operator.output_size(image)
+        else:
+            height, width = operator.reshape(image, sizing.pool)
         if height < 1 or width < 1:
             raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
-        line = (image[0], width, self._outputs)
-        result = (image[0], height, width, self._outputs) if len(shape) == 4 else line
+        line = (batch, width, self._outputs)
+        result = (batch, height, width, self._outputs) if len(shape) == 4 else line
         epilogue = self.fitting(shapes, result)
-        if isinstance(operator, Fp32 | TiledConvolutionBf16):
-            operator.end_with(epilogue)
-        return Run(result, operator.call if image[0] else "", operator, operator.params)
+        if isinstance(operator, PackedConvolution):
+            operator.reshape(image, sizing.pool, epilogue=epilogue)
+        return Run(result, operator.call if batch else "", operator, operator.params)

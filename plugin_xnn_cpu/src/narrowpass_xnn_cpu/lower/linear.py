@@ -17,11 +17,10 @@ from narrowpass_xnn_cpu.lower.matmul import lower_computed
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product, is_ours
 from narrowpass_xnn_cpu.lower.steps import Pairwise
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators.few_rows import FewRows
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
-from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
+from narrowpass_xnn_cpu.native.own.few_rows import FewRows
+from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
+from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -65,9 +64,10 @@ class Linear(Ended):
         if not rows:
             return Run(result)
         operator = product.operator(rows)
-        params = operator.reshape(rows, sizing.pool)
-        if isinstance(operator, TiledFullyConnected | TiledFullyConnectedBf16 | FewRows):
-            operator.end_with(epilogue)
+        if isinstance(operator, PackedMatmul | FewRows):
+            params = operator.reshape(rows, sizing.pool, epilogue=epilogue)
+        else:
+            params = operator.reshape(rows, sizing.pool)
         return Run(result, operator.call, operator, params)
 
 

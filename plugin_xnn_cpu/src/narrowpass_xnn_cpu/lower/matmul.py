@@ -12,8 +12,8 @@ from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators.matmul import BATCH, Operand, Sizes, matmul
+from narrowpass_xnn_cpu.native.own.batched import BATCH, Operand, Sizes, matmul
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 

@@ -15,7 +15,8 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduced
 from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
-from narrowpass_xnn_cpu.native.operators import Range, Softmax
+from narrowpass_xnn_cpu.native.problems.bounds import Range
+from narrowpass_xnn_cpu.native.xnnpack.reduction import Softmax
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 

@@ -15,8 +15,8 @@ from narrowpass_xnn_cpu.lower.join import Part, Sliced
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.shape import check_filled, check_moved
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Pad
 from narrowpass_xnn_cpu.native.picking import pick
+from narrowpass_xnn_cpu.native.xnnpack.movement import Pad
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 Pads = tuple[list[int], list[int]]

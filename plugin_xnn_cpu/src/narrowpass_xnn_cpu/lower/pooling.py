@@ -14,8 +14,8 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduced
 from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import MaxPoolS8, Pad
-from narrowpass_xnn_cpu.native.operators.base import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.problems.bounds import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.xnnpack.movement import MaxPoolS8, Pad
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 

@@ -17,9 +17,7 @@ from narrowpass_xnn_cpu.lower.linear import Linear, rows_for
 from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
-from narrowpass_xnn_cpu.native.operators.recurrent import (
+from narrowpass_xnn_cpu.native.own.recurrent import (
     FUNCTIONS,
     GATES,
     Cell,
@@ -27,7 +25,8 @@ from narrowpass_xnn_cpu.native.operators.recurrent import (
     Recurrence,
     identity_of_zeros,
 )
-from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 

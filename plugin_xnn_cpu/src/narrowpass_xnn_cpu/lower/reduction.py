@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Converted, Elementwise, Pairwise, Reshaped
 from narrowpass_xnn_cpu.lower.typed import layout_of, needs_one_type, typed_operand
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
-from narrowpass_xnn_cpu.native.operators import Reduce
+from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _KINDS = {

@@ -14,9 +14,9 @@ from narrowpass_xnn_cpu.lower.convolve import Convolve
 from narrowpass_xnn_cpu.lower.ending import Ended
 from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.native.operators.separable import Separable
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
+from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 
 LEAST_BYTES = 1 << 19
@@ -37,7 +37,7 @@ def take_depthwise(op: Op, last: Linear, builder: Builder, perm: Perm) -> bool:
     if found is None or project is None or not op.residual_fits:
         return False
     middle, depthwise = found
-    expand: TiledFullyConnected | TiledConvolution | None = None
+    expand: PackedMatmul | PackedConvolution | None = None
     replaced: list[Step] = [middle]
     first = _expanding(middle, builder)
     if first is not None and _bytes(middle.inputs[0], builder) >= LEAST_BYTES:
@@ -63,24 +63,28 @@ def take_depthwise(op: Op, last: Linear, builder: Builder, perm: Perm) -> bool:
     return True
 
 
-def _depthwise(last: Linear, builder: Builder) -> tuple[Convolve, TiledDepthwise] | None:
+def _depthwise(last: Linear, builder: Builder) -> tuple[Convolve, PackedConvolution] | None:
     """Give the depthwise convolution that makes what a product alone reads."""
     step = builder.maker(last.inputs[0])
     if not isinstance(step, Convolve) or step.epilogue.residual:
         return None
     operator = step.operator
-    return (step, operator) if isinstance(operator, TiledDepthwise) else None
+    if not isinstance(operator, PackedConvolution):
+        return None
+    return (step, operator) if operator.kernel is fp32_depthwise.DEPTHWISE else None
 
 
 def _expanding(
     middle: Convolve, builder: Builder
-) -> tuple[Ended, TiledFullyConnected | TiledConvolution] | None:
+) -> tuple[Ended, PackedMatmul | PackedConvolution] | None:
     """Give what makes what a depthwise convolution alone reads, and its operator."""
     step = builder.maker(middle.inputs[0], middle)
     if not isinstance(step, Linear | Convolve) or step.epilogue.residual:
         return None
     operator = step.product.tiled if isinstance(step, Linear) else step.operator
-    if not isinstance(operator, TiledFullyConnected | TiledConvolution):
+    if not isinstance(operator, PackedMatmul | PackedConvolution):
+        return None
+    if operator.kernel not in (fp32.MATMUL, fp32.CONVOLUTION):
         return None
     if isinstance(step, Convolve) and middle.window.only_for:
         return None  # the size that its pads are for is known of what is between them only

@@ -11,7 +11,8 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.meter import NativeMeter
-from narrowpass_xnn_cpu.native.operators import Binary, Transpose, Unary
+from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, Unary
+from narrowpass_xnn_cpu.native.xnnpack.movement import Transpose
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 

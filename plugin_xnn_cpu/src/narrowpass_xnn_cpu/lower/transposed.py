@@ -23,8 +23,8 @@ from narrowpass_xnn_cpu.lower.linear import Linear
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lower.steps import Permute, Reshaped
-from narrowpass_xnn_cpu.native.operators import Movement, fp32_choice
-from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
+from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
 from narrowpass_xnn_cpu.plan.step import Shape, Sizing
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
 

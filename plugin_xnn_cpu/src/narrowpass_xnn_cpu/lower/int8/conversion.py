@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
 from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Quantization
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 

@@ -10,14 +10,10 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op, lowers
-from narrowpass_xnn_cpu.native.operators import (
-    DeconvolutionS8,
-    Movement,
-    Quantization,
-    Requantized,
-    UnfitError,
-)
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 
@@ -96,7 +92,9 @@ def _deconv(op: Op, builder: Builder) -> None:
     rank = len(weight.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
     adjustments = [0, *extra] if len(extra) == 1 else extra
-    operator = DeconvolutionS8(kernel, bias, movement, change, adjustments, session=builder.session)
+    operator = xnn_convolution.create(
+        Convolution(kernel, bias, movement, change, adjustments=adjustments), builder.session
+    )
     perm = CHANNELS_LAST[rank]
     given, output = builder.at(op.required(0), perm), builder.new(op.output)
     step = Convolve(given, output, operator, window, outputs, "deconvolution int8")

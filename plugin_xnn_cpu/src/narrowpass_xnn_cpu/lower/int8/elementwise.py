@@ -16,9 +16,9 @@ from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.reduction import reduced_axes, without
 from narrowpass_xnn_cpu.lower.steps import Reshaped, Table, broadcast
-from narrowpass_xnn_cpu.native.operators import BinaryS8, MeanS8, UnfitError
-from narrowpass_xnn_cpu.native.operators.int8 import LOW
-from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
+from narrowpass_xnn_cpu.native.problems.quantization import LOW, SumS8, UnfitError
+from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary
+from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
@@ -29,7 +29,7 @@ class PairwiseBytes(Step):
 
     in_place: Sequence[int] = (0, 1)
 
-    def __init__(self, first: Slot, second: Slot, output: Slot, kind: str, operator: BinaryS8):
+    def __init__(self, first: Slot, second: Slot, output: Slot, kind: str, operator: Binary):
         super().__init__([first, second], output)
         self.kernel = f"xnn {kind} int8"
         self._operator = operator
@@ -49,7 +49,7 @@ class MeanOfBytes(Step):
 
     kernel = "xnn reduce mean int8"
 
-    def __init__(self, given: Slot, output: Slot, axes: Sequence[int], operator: MeanS8) -> None:
+    def __init__(self, given: Slot, output: Slot, axes: Sequence[int], operator: Reduce) -> None:
         super().__init__([given], output)
         self._axes = tuple(axes)
         self._operator = operator
@@ -73,7 +73,7 @@ def _binary(op: Op, builder: Builder) -> None:
     first, second = op.required(0), op.required(1)
     (one, other), made = op.attributes["given"], op.attributes["made"]
     kind = _BINARY[op.attributes["operator"]]
-    operator = BinaryS8(kind, one, other, made)
+    operator = Binary(kind, (one, other, made))
     perm = common_layout(builder, [first, second], max(map(builder.rank, (first, second))))
     slots = operand(builder, first, perm), operand(builder, second, perm)
     limits = byte_limits(op.limits, made)
@@ -119,7 +119,7 @@ def _mean(op: Op, builder: Builder) -> None:
     axes = tuple(range(2, rank)) if whole else reduced_axes(op, builder.facts)
     if not axes:
         raise UnfitError("it has no axes to reduce")
-    operator = MeanS8(quantization, made)
+    operator = Reduce("mean", (quantization, made))
     perm = CHANNELS_LAST.get(rank, builder.layout(given)) if whole else builder.layout(given)
     physical = tuple(sorted(perm.index(axis) for axis in axes))
     slot = builder.at(given, perm)

@@ -17,10 +17,11 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Movement
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionAtRun
-from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedAtRun
-from narrowpass_xnn_cpu.native.operators.zero_points import MOST_TERMS
+from narrowpass_xnn_cpu.native.own import int8_convolution, int8_matmul
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.quantization import MOST_TERMS
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
 
@@ -95,9 +96,7 @@ def _dynamic_quantize(op: Op, builder: Builder) -> None:
 class IntegerProduct(Step):
     """Rows of bytes, of any number of leading axes, times a constant matrix of bytes."""
 
-    def __init__(
-        self, slots: Sequence[Slot], output: Slot, operator: TiledFullyConnectedAtRun
-    ) -> None:
+    def __init__(self, slots: Sequence[Slot], output: Slot, operator: PackedMatmul) -> None:
         super().__init__(slots, output)
         self.kernel = "fully connected int8"
         self._operator = operator
@@ -123,7 +122,7 @@ class IntegerConvolution(Step):
         self,
         slots: Sequence[Slot],
         output: Slot,
-        operator: TiledConvolutionAtRun,
+        operator: PackedConvolution,
         window: Window,
     ) -> None:
         super().__init__(slots, output)
@@ -247,12 +246,13 @@ def product(op: Op, builder: Builder) -> None:
     integers = matrix.integers.transpose(1, 0)
     upright = Quantized(integers, matrix.scale, matrix.zero, 0)
     slots, zero = _given(op, builder)
-    operator = TiledFullyConnectedAtRun(
-        upright,
-        _bias(op, facts, outputs),
-        raw=op.kind == "MatMulInteger",
-        zero_point=zero,
-        session=builder.session,
+    operator = int8_matmul.MATMUL.create(
+        Matmul(
+            upright,
+            _bias(op, facts, outputs),
+            Dynamic(raw=op.kind == "MatMulInteger", zero_point=zero),
+        ),
+        builder.session,
     )
     step = IntegerProduct([builder.at(op.required(0)), *slots], builder.new(op.output), operator)
     builder.emit(step, op.output, identity(builder.rank(op.output)))
@@ -316,13 +316,14 @@ def _convolution(op: Op, builder: Builder) -> None:
     kernel = Quantized(image, weight.scale, weight.zero, 0)
     slots, zero = _given(op, builder)
     movement = Movement(window.pads, window.strides, window.dilations, op.get("group", 1))
-    operator = TiledConvolutionAtRun(
-        kernel,
-        _bias(op, facts, outputs),
-        movement,
-        raw=op.kind == "ConvInteger",
-        zero_point=zero,
-        session=builder.session,
+    operator = int8_convolution.CONVOLUTION.create(
+        Convolution(
+            kernel,
+            _bias(op, facts, outputs),
+            movement,
+            Dynamic(raw=op.kind == "ConvInteger", zero_point=zero),
+        ),
+        builder.session,
     )
     perm = CHANNELS_LAST[len(shape)]
     given: Any = [builder.at(op.required(0), perm), *slots]

@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.lower.int8.values import (
     to_bytes,
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
-from narrowpass_xnn_cpu.native.operators import Quantization
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 _PRODUCTS = {"MatMul": "product-s8", "linear": "product-s8", "Gemm": "product-s8"}

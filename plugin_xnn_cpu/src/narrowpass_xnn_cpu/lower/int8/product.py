@@ -14,22 +14,19 @@ from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.linear import as_bias
 from narrowpass_xnn_cpu.lower.op import Op, lowers
-from narrowpass_xnn_cpu.native.operators import UnfitError
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
-    AnyFullyConnectedS8,
-    AnyFullyConnectedS8F32,
     fully_connected_s8,
     fully_connected_s8_f32,
 )
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.table import AnyMatmul
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
-
-Product = AnyFullyConnectedS8 | AnyFullyConnectedS8F32
 
 
 class LinearBytes(Step):
     """Rows of bytes, of any number of leading axes, times a constant matrix."""
 
-    def __init__(self, given: Slot, output: Slot, operator: Product) -> None:
+    def __init__(self, given: Slot, output: Slot, operator: AnyMatmul) -> None:
         super().__init__([given], output)
         self.kernel = f"{operator.maker}fully connected int8"
         self._operator = operator
@@ -78,7 +75,7 @@ def _product(op: Op, builder: Builder) -> None:
     if not transposed:
         matrix = matrix.transpose((1, 0))
     (given,), made = op.attributes["given"], op.attributes["made"]
-    operator: Product
+    operator: AnyMatmul
     if made is None:
         bias_in_steps(None, matrix, given, given, inputs)
         operator = fully_connected_s8_f32(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from narrowpass_xnn_cpu.lower.convolve import Convolve
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
 from narrowpass_xnn_cpu.plan.partition import Item
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 
@@ -27,22 +26,22 @@ def raise_images(items: Sequence[Item], outputs: Collection[Slot]) -> None:
             for slot in dict.fromkeys(item.inputs):
                 readers.setdefault(slot, []).append(item)
     for item in items:
-        made = _raisable(item)
-        if made is None or made[0].output in outputs:
+        made = _offsettable(item)
+        if made is None or made.output in outputs:
             continue
-        slot = made[0].output
+        slot = made.output
         users = readers.get(slot, [])
-        fit = [found for user in users if (found := _raisable(user)) is not None]
+        fit = [found for user in users if (found := _offsettable(user)) is not None]
         if not fit or len(fit) < len(users):
             continue
-        made[1].out_raised = True
-        for user, operator in fit:
-            operator.in_raised |= user.inputs[0] is slot
-            operator.other_raised |= slot in user.inputs[1:]
+        made.offset(output=True)
+        for user in fit:
+            if user.inputs[0] is slot:
+                user.offset(input=True)
+            if slot in user.inputs[1:]:
+                user.offset(added=True)
 
 
-def _raisable(item: Item) -> tuple[Convolve, TiledWindowsS8] | None:
-    """Give a convolution and its operator, where that can read and write raised bytes."""
-    if not isinstance(item, Convolve) or (operator := item.raisable) is None:
-        return None
-    return item, operator
+def _offsettable(item: Item) -> Convolve | None:
+    """Give a convolution that can read and write bytes with the offset."""
+    return item if isinstance(item, Convolve) and item.can_offset else None

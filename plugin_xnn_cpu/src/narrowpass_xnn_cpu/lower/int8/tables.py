@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.lower.int8.values import (
 )
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.steps import Table
-from narrowpass_xnn_cpu.native.operators import Quantization
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
 IDENTITY = bytes(range(256))
 
