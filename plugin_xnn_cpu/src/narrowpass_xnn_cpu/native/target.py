@@ -47,8 +47,8 @@ class Target:
             level,
             lanes,
             max(8, lanes) if code == "best" else 8,
-            # XNNPACK's kernels for AVX-512 without VNNI are as fast, as are those for other
-            # processors, which multiply int8 as such too.
+            # Ours have code for AVX2 and for VNNI; XNNPACK's for AVX-512 alone is its own, and
+            # that for ARM multiplies int8 as such.
             level in ("avx2", "avx512vnni", "avx512bf16"),
             4 if rank(ours) >= rank("avx512vnni") else 2,
             "avx512" if bf16 == "avx512vnni" else bf16,
