@@ -20,8 +20,8 @@ from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.native.own.recurrent import (
     FUNCTIONS,
     GATES,
+    Activation,
     Cell,
-    Function,
     Recurrence,
     identity_of_zeros,
 )
@@ -200,12 +200,12 @@ def _cell(op: Op, directions: int) -> Cell:
     )
 
 
-def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Function:
+def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
     if name not in FUNCTIONS:
         raise ValueError(f"it has no activation {name!r}")
     alpha = float(next(alphas, _ALPHAS[name])) if name in _ALPHAS else 0.0
     beta = float(next(betas, _BETAS[name])) if name in _BETAS else 0.0
-    return Function(name, alpha, beta)
+    return Activation(name, alpha, beta)
 
 
 def _direction(op: Op) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems import Convolution, Epilogue, Image, Matmul, Movement
 from narrowpass_xnn_cpu.native.table import (
@@ -10,6 +12,8 @@ from narrowpass_xnn_cpu.native.table import (
     create_convolution,
     create_matmul,
 )
+from narrowpass_xnn_cpu.native.table.convolution import depthwise_passed_over
+from narrowpass_xnn_cpu.native.table.winograd import tile_for
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -33,6 +37,19 @@ def is_product(window: tuple[int, int], movement: Movement) -> bool:
 def ends(movement: Movement, outputs: int, *, depthwise: bool) -> bool:
     """Return whether a convolution can end with any epilogue: a kernel of ours computes it."""
     return convolutions_are_ours() and (not depthwise or outputs == movement.groups)
+
+
+def winograd_tile(kernel: Sequence[int], movement: Movement, image: Image | None) -> int:
+    """Return the tile of Winograd's algorithm for a convolution; 0 for a direct one."""
+    found = target.current()
+    return tile_for(kernel, movement, image, found.fp32_packing) if found.fp32_lanes else 0
+
+
+def depthwise_is_ours(
+    kernel: Sequence[int], movement: Movement, epilogue: Epilogue, image: Image | None = None
+) -> bool:
+    """Return whether our depthwise kernel computes a convolution with this epilogue."""
+    return not depthwise_passed_over(kernel, movement, epilogue, image, target.current())
 
 
 def convolution(

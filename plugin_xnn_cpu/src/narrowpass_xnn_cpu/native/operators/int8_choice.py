@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.own import int8
+from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel
 from narrowpass_xnn_cpu.native.problems import (
     UNBOUNDED,
     Convolution,
@@ -14,11 +16,13 @@ from narrowpass_xnn_cpu.native.problems import (
     Range,
     Requantized,
 )
+from narrowpass_xnn_cpu.native.problems.quantization import zero_points
 from narrowpass_xnn_cpu.native.table import (
     AnyConvolution,
     AnyMatmul,
     create_convolution,
     create_matmul,
+    select,
 )
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -27,6 +31,29 @@ from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 def ours() -> bool:
     """Return whether our kernels of int8 are the faster ones on this processor."""
     return target.current().int8_is_own
+
+
+def _convolution_kernel(kernel: Quantized, movement: Movement, *, depthwise: bool) -> object:
+    same = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
+    problem = Convolution(kernel, None, movement, same, depthwise=depthwise)
+    return select(problem, target.current()).kernel
+
+
+def takes_offset(kernel: Quantized, movement: Movement, *, depthwise: bool) -> bool:
+    """Return whether a convolution can read and write bytes with an offset of +128."""
+    found = _convolution_kernel(kernel, movement, depthwise=depthwise)
+    return isinstance(found, ConvolutionKernel) and found.offsets and int8.layout() is int8.QUADS
+
+
+def adds_tensor(kernel: Quantized, movement: Movement, *, depthwise: bool) -> bool:
+    """Return whether a convolution can add a second tensor to its result."""
+    found = _convolution_kernel(kernel, movement, depthwise=depthwise)
+    return isinstance(found, ConvolutionKernel) and found.adds and int8.layout() is int8.QUADS
+
+
+def quantizes_rows_before(matrix: Quantized, outputs: int) -> bool:
+    """Return whether our kernel computes `fully_connected_int8_rows`: its rows come quantized."""
+    return ours() or zero_points(matrix, outputs) is not None
 
 
 def convolution_s8(

@@ -47,7 +47,7 @@ takes 1."""
 
 
 @dataclass(frozen=True)
-class Function:
+class Activation:
     """An activation, of those in `FUNCTIONS`."""
 
     name: str
@@ -68,7 +68,7 @@ class Cell:
     """
 
     kind: str
-    functions: Sequence[Sequence[Function]]
+    functions: Sequence[Sequence[Activation]]
     backwards: bool = False
     clip: float = math.inf
     coupled: bool = False
@@ -194,7 +194,7 @@ class Recurrence(Packed):
         functions = [
             {"kind": FUNCTIONS.index(f.name), "alpha": f.alpha, "beta": f.beta}
             for each in cell.functions
-            for f in (*each, *(Function("tanh"),) * (3 - len(each)))
+            for f in (*each, *(Activation("tanh"),) * (3 - len(each)))
         ]
         fields = {
             "packed": self.packed,

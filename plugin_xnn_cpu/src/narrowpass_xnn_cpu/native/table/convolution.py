@@ -77,7 +77,7 @@ Elsewhere the kernels are XNNPACK's: those for ARM multiply int8 as such too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from narrowpass_xnn_cpu.native.own import (
     bf16,
@@ -89,7 +89,8 @@ from narrowpass_xnn_cpu.native.own import (
     int8_winograd,
 )
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
 from narrowpass_xnn_cpu.native.table import winograd
 from narrowpass_xnn_cpu.native.table.row import Row
@@ -123,18 +124,31 @@ def _without_avx2(problem: Convolution, target: Target) -> str:
     return "" if target.fp32_lanes else "no AVX2"
 
 
-def _depthwise(problem: Convolution, target: Target) -> str:
-    """On AVX2 XNNPACK's is faster for 3 x 3 with a stride of 2, but for small images."""
-    if problem.shape[-1] != problem.movement.groups:
+def depthwise_passed_over(
+    kernel: Sequence[int],
+    movement: Movement,
+    epilogue: Epilogue,
+    image: Image | None,
+    target: Target,
+) -> str:
+    """Return why our depthwise kernel does not compute a kernel of this shape; empty if it does.
+
+    On AVX2 XNNPACK's is faster for 3 x 3 with a stride of 2, but for small images.
+    """
+    if kernel[-1] != movement.groups:
         return "several outputs for each channel"
     if not target.fp32_lanes:
         return "no AVX2"
-    if target.fp32_lanes >= 16 or not problem.epilogue.is_clamp:
+    if target.fp32_lanes >= 16 or not epilogue.is_clamp:
         return ""
-    image = problem.image
     small = image is not None and image[2] is not None and image[2] <= _SMALL_IMAGE
-    strided = tuple(problem.shape[:2]) == (3, 3) and tuple(problem.movement.strides) == (2, 2)
+    strided = tuple(kernel[:2]) == (3, 3) and tuple(movement.strides) == (2, 2)
     return "3 x 3 with a stride of 2 on AVX2" if strided and not small else ""
+
+
+def _depthwise(problem: Convolution, target: Target) -> str:
+    epilogue, image = problem.epilogue, problem.image
+    return depthwise_passed_over(problem.shape, problem.movement, epilogue, image, target)
 
 
 def _without_bf16_dot(problem: Convolution, target: Target) -> str:

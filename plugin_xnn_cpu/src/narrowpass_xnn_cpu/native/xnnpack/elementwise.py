@@ -71,7 +71,7 @@ class Binary(XnnOperator):
         super().__init__()
         lib = self._lib
         if quantizations is not None:
-            _check_scales(kind, *quantizations)
+            check_scales(kind, *quantizations)
         self._create(
             "xnn_create_binary_elementwise_nd",
             getattr(lib, f"xnn_binary_{kind}"),
@@ -89,7 +89,8 @@ class Binary(XnnOperator):
         self._reshape(function, (a, b), *sizes, pool.handle)
 
 
-def _check_scales(kind: str, first: Quantization, second: Quantization, made: Quantization) -> None:
+def check_scales(kind: str, first: Quantization, second: Quantization, made: Quantization) -> None:
+    """Raise `UnfitError` for scales that XNNPACK does not compute `kind` rightly with."""
     for item in (first, second, made):
         item.check()
     if kind == "multiply":

@@ -15,6 +15,13 @@ _MOST_ELEMENTS = (2**31 - 1) // 256
 """Elements of one mean of int8, whose accumulator is an int32."""
 
 
+def check_mean_scales(given: Quantization, made: Quantization) -> None:
+    """Raise `UnfitError` for scales that XNNPACK does not compute a mean rightly with."""
+    given.check()
+    made.check()
+    check_ratio("input scale / output scale", given.scale / made.scale, SUM_RATIO)
+
+
 class Reduce(XnnOperator):
     """A reduction over axes, which stay as dimensions of 1.
 
@@ -36,10 +43,7 @@ class Reduce(XnnOperator):
         self.call = "NP_REDUCE" if quantizations is None else "NP_REDUCE_S8"
         self._int8 = quantizations is not None
         if quantizations is not None:
-            given, made = quantizations
-            given.check()
-            made.check()
-            check_ratio("input scale / output scale", given.scale / made.scale, SUM_RATIO)
+            check_mean_scales(*quantizations)
         self._create(
             "xnn_create_reduce_nd",
             getattr(lib, f"xnn_reduce_{kind}"),
