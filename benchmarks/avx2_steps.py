@@ -40,6 +40,7 @@ NORM = ((56, 96), (28, 192), (14, 384), (7, 768))
 """Height and width, channels."""
 TURNS = 500_000
 FMAS = 12 * 8
+
 """Multiplications and additions of a turn of the loop."""
 
 
@@ -110,9 +111,10 @@ def depthwise(meter: Meter) -> None:
     """Print the table of depthwise convolutions."""
     import numpy as np
 
-    from narrowpass_xnn_cpu.native.operators import Convolution, Movement
-    from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
+    from narrowpass_xnn_cpu.native.own import fp32_depthwise
     from narrowpass_xnn_cpu.native.pool import shared
+    from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+    from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
     from narrowpass_xnn_cpu.weights.weight import Weight
 
     print(f"{'depthwise':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
@@ -125,8 +127,10 @@ def depthwise(meter: Meter) -> None:
         x = rng.standard_normal((1, size, size, channels), np.float32)
         chains, out = {}, (0, 0)
         for name, operator in {
-            "ours": TiledDepthwise(kernel, bias, movement),
-            "XNNPACK": Convolution(kernel, bias, movement, depthwise=True),
+            "ours": fp32_depthwise.DEPTHWISE.create(
+                Convolution(kernel, bias, movement, depthwise=True)
+            ),
+            "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, movement, depthwise=True)),
         }.items():
             out = operator.reshape(x.shape, pool)
             chains[name] = _chain(x, operator, out[0] * out[1] * channels, pool)
@@ -139,10 +143,11 @@ def gemm(meter: Meter) -> None:
     """Print the table of fully connected operators."""
     import numpy as np
 
-    from narrowpass_xnn_cpu.native.epilogue import Epilogue
-    from narrowpass_xnn_cpu.native.operators import FullyConnected
-    from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+    from narrowpass_xnn_cpu.native.own import fp32
     from narrowpass_xnn_cpu.native.pool import shared
+    from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+    from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+    from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
     from narrowpass_xnn_cpu.weights.weight import Weight
 
     print(f"{'fully connected':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
@@ -153,8 +158,8 @@ def gemm(meter: Meter) -> None:
         x = rng.standard_normal((rows, inputs), np.float32)
         chains = {}
         for name, operator in {
-            "ours": TiledFullyConnected(kernel, bias, Epilogue(limits=(0.0, 6.0))),
-            "XNNPACK": FullyConnected(kernel, bias, (0.0, 6.0)),
+            "ours": fp32.MATMUL.create(Matmul(kernel, bias, Epilogue(limits=(0.0, 6.0)))),
+            "XNNPACK": xnn_matmul.create(Matmul(kernel, bias, Epilogue(limits=(0.0, 6.0)))),
         }.items():
             operator.reshape(rows, pool)
             chains[name] = _chain(x, operator, rows * outputs, pool)

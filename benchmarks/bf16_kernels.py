@@ -25,13 +25,13 @@ from one_step import Array, Run, alone, in_turns, parser
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu, kernels
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import FullyConnected, Movement, fp32_choice
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
-    TiledConvolutionBf16,
-    TiledFullyConnectedBf16,
-)
+from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native.own import bf16
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 CODES = {"avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
@@ -55,16 +55,16 @@ def contenders(
             if name == "XNNPACK":
                 continue
             if name in names:
-                operator = TiledConvolutionBf16(narrow, added, movement)
+                operator = bf16.CONVOLUTION.create(Convolution(narrow, added, movement))
             else:
                 operator = fp32_choice.convolution(Weight.of(kernel), added, movement, Epilogue())
             found[name] = operator, (1, *operator.reshape((1, *size, inputs), pool), outputs)
             continue
         try:
             if name == "XNNPACK":
-                operator = FullyConnected(narrow, added)
+                operator = xnn_matmul.create(Matmul(narrow, added))
             elif name in names:
-                operator = TiledFullyConnectedBf16(narrow, added, Epilogue())
+                operator = bf16.MATMUL.create(Matmul(narrow, added, Epilogue()))
             else:
                 operator = fp32_choice.fully_connected(Weight.of(kernel), added, Epilogue())
         except BackendError:

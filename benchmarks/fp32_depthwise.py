@@ -20,13 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import Convolution, Movement
-from narrowpass_xnn_cpu.native.operators.separable import Separable
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
+from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
+from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 # Height and width, channels, window, stride.
@@ -133,8 +135,10 @@ def alone(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
         chains = {}
         outputs = 0
         for name, operator in {
-            "ours": TiledDepthwise(kernel, bias, movement),
-            "XNNPACK": Convolution(kernel, bias, movement, depthwise=True),
+            "ours": fp32_depthwise.DEPTHWISE.create(
+                Convolution(kernel, bias, movement, depthwise=True)
+            ),
+            "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, movement, depthwise=True)),
         }.items():
             height, width = operator.reshape(x.shape, pool)
             outputs = height * width * channels
@@ -154,16 +158,20 @@ def blocks(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
     for size, inputs, inner, outputs, stride in BLOCKS:
         movement = Movement((1,) * 4, (stride, stride), groups=inner, limits=(0.0, 6.0))
 
-        def product(inputs: int, outputs: int, epilogue: Epilogue) -> TiledFullyConnected:
+        def product(inputs: int, outputs: int, epilogue: Epilogue) -> PackedMatmul:
             matrix = Weight.of(normal(rng, outputs, inputs) / np.float32(np.sqrt(inputs)))
-            return TiledFullyConnected(matrix, Weight.of(normal(rng, outputs)), epilogue)
+            return fp32.MATMUL.create(Matmul(matrix, Weight.of(normal(rng, outputs)), epilogue))
 
         expand = product(inputs, inner, RELU6) if inputs else None
         kernel, bias = Weight.of(normal(rng, 3, 3, inner)), Weight.of(normal(rng, inner))
         project = product(inner, outputs, Epilogue())
         x = normal(rng, 1, size, size, inputs or inner)
-        together = TiledDepthwise(kernel, bias, movement)
-        depthwise = TiledDepthwise(kernel, bias, movement)
+        together = fp32_depthwise.DEPTHWISE.create(
+            Convolution(kernel, bias, movement, depthwise=True)
+        )
+        depthwise = fp32_depthwise.DEPTHWISE.create(
+            Convolution(kernel, bias, movement, depthwise=True)
+        )
         block = Separable(expand, together, project)
         pixels = int(np.prod(block.reshape(x.shape, pool)))
         runs: list[Run] = []

@@ -26,16 +26,15 @@ from typing import Any
 import numpy as np
 from one_step import alone, in_turns, parser
 
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected, Movement
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
-from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
-from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
-    TILES,
-    WinogradConvolution,
-    fits_winograd,
-)
+from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.winograd import fits_winograd
+from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 Shape = tuple[str, tuple[int, ...], int, int, int, int]
@@ -108,8 +107,8 @@ def operators(
         matrix = rng.standard_normal((outputs, inputs), np.float32) / np.float32(math.sqrt(inputs))
         kernel = Weight.of(matrix)
         products: dict[str, Any] = {
-            "ours": TiledFullyConnected(kernel, bias, Epilogue()),
-            "XNNPACK": FullyConnected(kernel, bias),
+            "ours": fp32.MATMUL.create(Matmul(kernel, bias, Epilogue())),
+            "XNNPACK": xnn_matmul.create(Matmul(kernel, bias)),
         }
         return products, (kernel, bias)
     pad = window // 2
@@ -117,14 +116,14 @@ def operators(
     depth = np.float32(math.sqrt(window * window * inputs))
     kernel = Weight.of(rng.standard_normal((outputs, window, window, inputs), np.float32) / depth)
     made: dict[str, Any] = {
-        "ours": TiledConvolution(kernel, bias, movement),
-        "XNNPACK": Convolution(kernel, bias, movement),
+        "ours": fp32.CONVOLUTION.create(Convolution(kernel, bias, movement)),
+        "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, movement)),
     }
     if fits_winograd(kernel.shape, movement):
         for tile in TILES:
             star = "*" * (tile_for(kernel.shape, movement, (1, size[0], size[1])) == tile)
             name = f"{tile} x {tile}{star}"
-            made[name] = WinogradConvolution(kernel, bias, movement, tile)
+            made[name] = fp32_winograd.BY_TILE[tile].create(Convolution(kernel, bias, movement))
     return made, (kernel, bias)
 
 

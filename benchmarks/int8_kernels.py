@@ -15,15 +15,11 @@ from typing import Any
 import numpy as np
 from one_step import alone, in_turns, parser
 
-from narrowpass_xnn_cpu.native.operators import (
-    Convolution,
-    ConvolutionS8,
-    Movement,
-    Quantization,
-    Requantized,
-)
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 Shape = tuple[str, tuple[int, int], int, int, int, int, bool]
@@ -84,9 +80,13 @@ def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], n
     bias = Weight.of(rng.integers(-999, 999, outputs).astype(np.int32))
     float_bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
     made = {
-        "float32": Convolution(wide, float_bias, movement, depthwise=depthwise),
+        "float32": xnn_convolution.create(
+            Convolution(wide, float_bias, movement, depthwise=depthwise)
+        ),
         "ours": convolution_s8(stored, bias, movement, REQUANTIZED, depthwise=depthwise),
-        "int8": ConvolutionS8(stored, bias, movement, REQUANTIZED, depthwise=depthwise),
+        "int8": xnn_convolution.create(
+            Convolution(stored, bias, movement, REQUANTIZED, depthwise=depthwise)
+        ),
     }
     x = rng.integers(-128, 128, (1, *size, inputs)).astype(np.int8)
     return made, x

@@ -16,8 +16,10 @@ import statistics
 import numpy as np
 from one_step import alone, in_turns, parser
 
-from narrowpass_xnn_cpu.native.operators import FullyConnected, FullyConnectedInt8
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
+from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -36,7 +38,7 @@ ROWS = (1, 8, 128)
 KINDS = ("float32", "weights", "rows")
 
 
-def operators(matrix: np.ndarray) -> list[tuple[FullyConnected | FullyConnectedInt8, int]]:
+def operators(matrix: np.ndarray) -> list[tuple[XnnMatmul, int]]:
     """Give the three operators for a matrix [O, C] of float32, with the bytes that each packed."""
     scale = np.abs(matrix).max(axis=1) / np.float32(127)
     integers = np.rint(matrix / scale[:, None]).astype(np.int8)
@@ -45,10 +47,10 @@ def operators(matrix: np.ndarray) -> list[tuple[FullyConnected | FullyConnectedI
     for kind in KINDS:
         with WeightsCache().begin() as session:
             if kind == "float32":
-                operator = FullyConnected(Weight.of(matrix), None, session=session)
+                operator = xnn_matmul.create(Matmul(Weight.of(matrix), None), session)
             else:
-                operator = FullyConnectedInt8(
-                    stored, None, rows_too=kind == "rows", session=session
+                operator = xnn_matmul.create(
+                    Matmul(stored, None, operand=PerToken() if kind == "rows" else None), session
                 )
         made.append((operator, sum(entry.size for entry in session.entries())))
     return made

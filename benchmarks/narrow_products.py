@@ -15,8 +15,9 @@ import statistics
 import numpy as np
 from one_step import alone, in_turns, parser
 
-from narrowpass_xnn_cpu.native.operators import FullyConnected
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 SIZES = ((256, 256), (768, 768), (768, 3072), (2048, 2048), (4096, 4096))
@@ -35,7 +36,7 @@ def main() -> None:
         for rows in ROWS:
             given, runs, results = rng.standard_normal((rows, inputs)).astype(np.float32), {}, []
             for dtype in TYPES:
-                operator = FullyConnected(Weight.of(matrix.astype(dtype)), None)
+                operator = xnn_matmul.create(Matmul(Weight.of(matrix.astype(dtype)), None))
                 params = operator.reshape(rows, pool)
                 results.append(np.empty((rows, outputs), np.float32))
                 runs[dtype.__name__] = alone(operator, params, given, results[-1], pool)

@@ -13,11 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(params=["plain", "avx2", "best"])
 def fp32_code(request, monkeypatch):
     """Run a test with each of the codes that this processor has, whatever it would choose."""
-    from narrowpass_xnn_cpu.native import kernels
-    from narrowpass_xnn_cpu.native.operators import fp32_choice
+    from narrowpass_xnn_cpu.native import kernels, target
 
     monkeypatch.setattr(kernels, "TARGET", request.param)
-    monkeypatch.setattr(fp32_choice, "_lanes", lambda: 16)
+    monkeypatch.setitem(target.OVERRIDES, "fp32_lanes", 16)
     return request.param
 
 

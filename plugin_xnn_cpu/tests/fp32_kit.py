@@ -7,9 +7,10 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from narrowpass_xnn_cpu.native import epilogue as endings
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems import epilogue as endings
+from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
+from narrowpass_xnn_cpu.native.problems.convolution import Movement
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 
 GUARD = 64
@@ -108,7 +109,7 @@ def run(operator, x, shape, threads, residual=None, in_place=False):
 FUNCTIONS = {
     "gelu": lambda x: x * 0.5 * np.vectorize(math.erfc)(-x / math.sqrt(2)),
     "tanh-gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(np.minimum(-x, 700))),
     "hard-swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
 }
 """In float64."""

@@ -28,10 +28,11 @@ from cache_kit import INPUT, compiled, network, path_of, result, saved
 from narrowpass import Bundle
 from narrowpass.errors import BundleError, NarrowpassError
 from narrowpass.io import MappedTensor
-from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
+from narrowpass_xnn_cpu.native.own import fp32
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UnusableError, write
 from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
@@ -228,10 +229,10 @@ def _operators() -> list[Callable[[Any], Any]]:
     integers = Weight.of(rng.integers(0, 16, (6, 32)).astype(np.uint8), "d")
     blocks = Blocks(integers, weight("e", 6, 2), None, 16, 32, 4)
     return [
-        lambda session: FullyConnected(matrix, None, session=session),
-        lambda session: Convolution(image, bias, Movement(), session=session),
-        lambda session: TiledConvolution(image, bias, Movement(), session=session),
-        lambda session: BlockedProduct(blocks, None, session=session),
+        lambda session: xnn_matmul.create(Matmul(matrix, None), session),
+        lambda session: xnn_convolution.create(Convolution(image, bias, Movement()), session),
+        lambda session: fp32.CONVOLUTION.create(Convolution(image, bias, Movement()), session),
+        lambda session: blocks.MATMUL.create(Matmul(blocks, None), session),
     ]
 
 

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
-from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
+from narrowpass_xnn_cpu.native import kernels, target
+from narrowpass_xnn_cpu.native.own import int8
+from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 
 CODES = {
-    "plain pairs": ("plain", tiled.PAIRS),
-    "avx2 pairs": ("avx2", tiled.PAIRS),
-    "plain quads": ("plain", tiled.QUADS),
-    "best quads": ("best", tiled.QUADS),
+    "plain pairs": ("plain", int8.PAIRS),
+    "avx2 pairs": ("avx2", int8.PAIRS),
+    "plain quads": ("plain", int8.QUADS),
+    "best quads": ("best", int8.QUADS),
 }
 """The code that runs, and the layout of what it multiplies; what a processor lacks runs plainly."""
 GUARD = 64
@@ -25,9 +26,9 @@ GUARD = 64
 @pytest.fixture(autouse=True, params=CODES)
 def code(request, monkeypatch):
     """Run a test with each of the codes that this processor has."""
-    target, layout = CODES[request.param]
-    monkeypatch.setattr(kernels, "TARGET", target)
-    monkeypatch.setattr(tiled, "LAYOUT", layout)
+    level, layout = CODES[request.param]
+    monkeypatch.setattr(kernels, "TARGET", level)
+    monkeypatch.setitem(target.OVERRIDES, "int8_group", layout.group)
     return request.param
 
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import int8_choice
-from narrowpass_xnn_cpu.native.operators.widened import widens
+from narrowpass_xnn_cpu.native.own.upcast import widens
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight

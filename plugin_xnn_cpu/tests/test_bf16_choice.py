@@ -6,8 +6,7 @@ import platform
 
 import pytest
 
-from narrowpass_xnn_cpu.native import cpu, isa
-from narrowpass_xnn_cpu.native.operators import bf16_choice
+from narrowpass_xnn_cpu.native import cpu, isa, target
 
 pytestmark = pytest.mark.once
 
@@ -26,4 +25,4 @@ def test_the_best_is_what_the_processor_has_up_to_the_cap():
         if flags >= V4 and cap >= 2:
             pairs = "avx512_bf16" in flags and cap == 4
             expected = "avx512bf16" if pairs else "avx512"
-    assert bf16_choice.code() == expected
+    assert target.current().bf16_level == expected

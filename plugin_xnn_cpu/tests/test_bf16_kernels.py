@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, RESIDUALS, Epilogue
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, tiled_bf16
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
-    TiledConvolutionBf16,
-    TiledFullyConnectedBf16,
-)
+from narrowpass_xnn_cpu.native.own import bf16
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, RESIDUALS, Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
@@ -80,7 +79,7 @@ def test_convolutions(
     x = numbers(rng, batch, *size, inputs * groups)
     kernel = numbers(rng, outputs * groups, *window, inputs).astype(ml_dtypes.bfloat16)
     bias = numbers(rng, outputs * groups) if has_bias else None
-    operator = TiledConvolutionBf16(Weight.of(kernel), weight_of(bias), movement)
+    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), weight_of(bias), movement))
     height, width = operator.reshape(x.shape, shared(threads))
     got = run(operator, x, (batch, height, width, outputs * groups), threads)
     compare(got, x, kernel, bias, movement)
@@ -103,8 +102,8 @@ def test_products(seed, rows, inputs, outputs, limits, has_bias, transposed, thr
     kernel = numbers(rng, outputs, inputs).astype(ml_dtypes.bfloat16)
     bias = numbers(rng, outputs) if has_bias else None
     given = np.ascontiguousarray(kernel.T) if transposed else kernel
-    operator = TiledFullyConnectedBf16(
-        Weight.of(given), weight_of(bias), Epilogue(limits=limits), transposed=transposed
+    operator = bf16.MATMUL.create(
+        Matmul(Weight.of(given), weight_of(bias), Epilogue(limits=limits), transposed)
     )
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), threads)
@@ -116,12 +115,12 @@ def test_products(seed, rows, inputs, outputs, limits, has_bias, transposed, thr
 @pytest.mark.parametrize("threads", [1, 2])
 def test_bands_chunks_and_parts(threads, near, monkeypatch):
     """Small ones, so that there are many."""
-    monkeypatch.setattr(tiled_bf16, "_NEAR_BYTES", near)
-    monkeypatch.setattr(tiled_bf16, "_BAND_BYTES", 1 << 12)
+    monkeypatch.setattr(bf16, "_NEAR_BYTES", near)
+    monkeypatch.setattr(bf16, "_BAND_BYTES", 1 << 12)
     rng = np.random.default_rng(3)
     kernel = numbers(rng, 40, 3, 3, 6).astype(ml_dtypes.bfloat16)
     x = numbers(rng, 2, 9, 30, 6)
-    operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement((1, 1, 1, 1)))
+    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement((1, 1, 1, 1))))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
     assert params.bands > 1
@@ -139,7 +138,7 @@ def test_epilogues(function, residual):
     kernel = (numbers(rng, 45, 1, 1, 10) / 3).astype(ml_dtypes.bfloat16)
     limits = (-0.5, 1.5) if function == "clamp" else UNBOUNDED
     epilogue = Epilogue(function, limits, residual)
-    operator = TiledConvolutionBf16(Weight.of(kernel), None, Movement(), epilogue)
+    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement(), epilogue))
     operator.reshape(x.shape, shared(1))
     added = other if residual else None
     got = run(operator, x, other.shape, 1, added)
@@ -162,7 +161,7 @@ def test_what_is_not_finite_stays(limits, width):
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 0] = np.nan, np.inf, -np.inf
     kernel = np.full((40, 3, 3, width), 0.125, ml_dtypes.bfloat16)
     movement = Movement((1, 1, 1, 1), limits=limits)
-    operator = TiledConvolutionBf16(Weight.of(kernel), None, movement)
+    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), None, movement))
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 9, 9, 40), 1)
     expected = np.clip(convolve(x, kernel, None, movement), *limits)
@@ -179,8 +178,8 @@ def test_rounding_of_inputs():
     x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, 1e-40, 7])])
     for width in (1, 2, 41):
         rows = x[: len(x) // width * width].reshape(-1, width)
-        operator = TiledFullyConnectedBf16(
-            Weight.of(np.eye(width, dtype=ml_dtypes.bfloat16)), None, Epilogue()
+        operator = bf16.MATMUL.create(
+            Matmul(Weight.of(np.eye(width, dtype=ml_dtypes.bfloat16)), None, Epilogue())
         )
         operator.reshape(len(rows), shared(1))
         got = run(operator, rows, rows.shape, 1)
@@ -200,7 +199,9 @@ def test_all_codes_give_the_same_bits(bf16_code, monkeypatch):
     results = []
     for target in (bf16_code, "plain"):
         monkeypatch.setattr(kernels, "TARGET", target)
-        operator = TiledConvolutionBf16(Weight.of(kernel), Weight.of(bias), movement)
+        operator = bf16.CONVOLUTION.create(
+            Convolution(Weight.of(kernel), Weight.of(bias), movement)
+        )
         height, width = operator.reshape(x.shape, shared(1))
         results.append(run(operator, x, (1, height, width, 50), 1))
     np.testing.assert_array_equal(*results)
@@ -210,4 +211,4 @@ def test_all_codes_give_the_same_bits(bf16_code, monkeypatch):
 def test_refusals(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), ml_dtypes.bfloat16))
     with pytest.raises(BackendError, match=message):
-        TiledConvolutionBf16(kernel, None, movement).reshape(shape, shared(1))
+        bf16.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.operators import Movement
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
-    TiledConvolutionBf16,
-    TiledFullyConnectedBf16,
-)
+from narrowpass_xnn_cpu.native.own import bf16
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.weights.cache import shared
 from narrowpass_xnn_cpu.weights.weight import Weight
 
@@ -68,10 +66,12 @@ def test_it_is_found_again_for_whatever_code(monkeypatch):
     with shared().begin() as session:
         for target in kernels.TARGETS:
             monkeypatch.setattr(kernels, "TARGET", target)
-            TiledFullyConnectedBf16(weight(40, 30), None, Epilogue(), session=session)
+            bf16.MATMUL.create(Matmul(weight(40, 30), None, Epilogue()), session)
         assert session.counts.hits == len(kernels.TARGETS) - 1
         # A product is a convolution with a window of one pixel, but not with another window.
-        TiledConvolutionBf16(weight(40, 2, 3, 5), None, Movement(), session=session)
-        TiledConvolutionBf16(weight(40, 3, 2, 5), None, Movement(), session=session)
-        TiledConvolutionBf16(weight(40, 1, 1, 30), None, Movement(groups=2), session=session)
+        bf16.CONVOLUTION.create(Convolution(weight(40, 2, 3, 5), None, Movement()), session)
+        bf16.CONVOLUTION.create(Convolution(weight(40, 3, 2, 5), None, Movement()), session)
+        bf16.CONVOLUTION.create(
+            Convolution(weight(40, 1, 1, 30), None, Movement(groups=2)), session
+        )
         assert session.counts.hits == len(kernels.TARGETS) - 1

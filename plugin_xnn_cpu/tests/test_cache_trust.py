@@ -158,12 +158,10 @@ def signed(cache: Path, change) -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_blocks_of_another_size_than_is_needed(tmp_path, size, ours, monkeypatch):
     """Of kernels of ours, and of XNNPACK's, which say how much they need only late."""
-    from narrowpass_xnn_cpu.lower import product
-    from narrowpass_xnn_cpu.native.operators import fp32_choice
+    from narrowpass_xnn_cpu.native import target
 
-    monkeypatch.setattr(fp32_choice, "matmuls_are_ours", lambda: ours)
-    monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: ours)
-    monkeypatch.setattr(product, "matmuls_are_ours", lambda: ours)
+    lanes = target.current().fp32_packing if ours else 0
+    monkeypatch.setitem(target.OVERRIDES, "fp32_lanes", lanes)
     bundle = saved(tmp_path / "b.narrow", main=network())
     compiled(bundle, tmp_path / "cache")
     cache = path_of(bundle, tmp_path / "cache")

@@ -14,8 +14,9 @@ from xnn_kit import compile_model
 
 from narrowpass.movement import DATA_MOVEMENT
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
-from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT, UnfitError
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 SPEC = XnnCpuBackend().quantization_spec()
@@ -107,7 +108,7 @@ def product(matrix: np.ndarray, scale: float, zero: int = 0, *, rows: bool = Fal
     stored = Quantized(
         Weight.of(matrix), Weight.of(np.float32([scale])), Weight.of(np.int8([zero])), 0
     )
-    FullyConnectedInt8(stored, None, rows_too=rows)
+    xnn_matmul.create(Matmul(stored, None, operand=PerToken() if rows else None))
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["weights", "rows too"])

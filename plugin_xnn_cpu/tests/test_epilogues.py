@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fp32_kit import FUNCTIONS
 
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 pytestmark = pytest.mark.once
 

@@ -12,11 +12,11 @@ from products_kit import after, run
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
-from narrowpass_xnn_cpu.native.operators import few_rows, linear, panels
-from narrowpass_xnn_cpu.native.operators.linear import FullyConnected, has_half_matmul
-from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+from narrowpass_xnn_cpu.native.own import few_rows, fp32, panels
+from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
+from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -28,7 +28,7 @@ KINDS = ("float32", "float16", "int8", "int8 rows", "table")
 
 def reads_with_avx2(kind: str, operator) -> bool:
     """Tell whether a matrix lies as on processors with AVX2: for AVX-512, panels are wider."""
-    return kind in ("table", "int8 rows") or operator._layout.width == 16
+    return kind in ("table", "int8 rows") or operator._panels.layout.width == 16
 
 
 def make(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, epilogue=None):
@@ -38,30 +38,34 @@ def make(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, ep
     bias = rng.standard_normal(outputs).astype(np.float32)
     if kind == "table":
         matrix = rng.standard_normal((outputs, channels)).astype(np.float32)
-        return few_rows.TableRows(Weight.of(matrix), epilogue.params()), matrix, 0.0 * bias
+        return few_rows.table_rows(Weight.of(matrix), epilogue), matrix, 0.0 * bias
     with WeightsCache().begin() as session:
         if kind == "float32":
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
-            made = TiledFullyConnected(
-                Weight.of(matrix), Weight.of(bias), epilogue, session=session
-            )
-            return made.for_few_rows(epilogue.params()), matrix, bias.astype(np.float64)
+            made = fp32.MATMUL.create(Matmul(Weight.of(matrix), Weight.of(bias), epilogue), session)
+            return made.for_few_rows(epilogue), matrix, bias.astype(np.float64)
         if kind == "float16":
             if not has_half_matmul():
                 return None, None, None
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
-            made = FullyConnected(Weight.of(matrix), Weight.of(bias), session=session)
+            made = xnn_matmul.create(Matmul(Weight.of(matrix), Weight.of(bias)), session)
             bias = bias.astype(kind)  # as XNNPACK packs it
-            few = made.for_few_rows(epilogue.params())
+            few = made.for_few_rows(epilogue)
             return few, matrix.astype(np.float64), bias.astype(np.float64)
         integers = rng.integers(-127, 128, (outputs, channels), np.int8)
         scale = (rng.random(outputs) + 0.5).astype(np.float32)
         stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
         rows_too = kind == "int8 rows"
-        made = FullyConnectedInt8(
-            stored, Weight.of(bias), limits, rows_too=rows_too, session=session
+        made = xnn_matmul.create(
+            Matmul(
+                stored,
+                Weight.of(bias),
+                Epilogue(limits=limits),
+                operand=PerToken() if rows_too else None,
+            ),
+            session,
         )
-        few = made.for_few_rows(epilogue.params())
+        few = made.for_few_rows(epilogue)
         matrix = integers * scale[:, None].astype(np.float64)
         return (few and made) if rows_too else few, matrix, bias.astype(np.float64)
 
@@ -163,7 +167,7 @@ def test_nan_and_infinity_stay(kind, target, monkeypatch):
 
 
 def test_a_matrix_that_lies_otherwise_is_left_to_xnnpack(monkeypatch):
-    look = linear._layout.__wrapped__
+    look = xnn_matmul._layout.__wrapped__
     kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4, 1)}
     monkeypatch.setattr(panels, "_KINDS", kinds)
     assert look("float16", 64) is None

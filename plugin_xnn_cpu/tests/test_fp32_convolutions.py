@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, fp32_choice
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.own import fp32
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -61,7 +63,7 @@ def test_convolutions(
     kernel = rng.standard_normal((outputs * groups, *window, inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs * groups).astype(np.float32) if has_bias else None
     stored = None if bias is None else Weight.of(bias)
-    operator = TiledConvolution(Weight.of(kernel), stored, movement, epilogue)
+    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), stored, movement, epilogue))
     out = operator.reshape(x.shape, shared(threads))
     residual = None
     if epilogue.residual:
@@ -76,7 +78,9 @@ def test_long_sums_are_made_in_parts():
         kernel = rng.standard_normal((70, *window, inputs)).astype(np.float32)
         x = rng.standard_normal((1, 5, 6, inputs)).astype(np.float32)
         epilogue = Epilogue("silu", residual="before")
-        operator = TiledConvolution(Weight.of(kernel), None, Movement(), epilogue)
+        operator = fp32.CONVOLUTION.create(
+            Convolution(Weight.of(kernel), None, Movement(), epilogue)
+        )
         out = operator.reshape(x.shape, shared(1))
         assert operator.params.depth < kernel[0].size
         residual = rng.standard_normal((1, *out, 70)).astype(np.float32)
@@ -91,7 +95,7 @@ def test_bands_and_parts(threads, pads):
     rng = np.random.default_rng(3)
     kernel = rng.standard_normal((40, 3, 3, 64)).astype(np.float32)
     x = rng.standard_normal((2, 80, 30, 64)).astype(np.float32)
-    operator = TiledConvolution(Weight.of(kernel), None, Movement(pads))
+    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement(pads)))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
     assert params.bands > 1
@@ -107,7 +111,7 @@ def test_what_is_not_finite_stays(limits):
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
     movement = Movement((1, 1, 1, 1), limits=limits)
-    operator = TiledConvolution(Weight.of(kernel), None, movement)
+    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, movement))
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 9, 9, 20), 1)
     expected = np.clip(convolve(x, kernel, None, movement), *limits)
@@ -153,7 +157,7 @@ def test_models(name):
 
 def test_the_choice_follows_the_processor(monkeypatch):
     model = one_node("Conv", [[1, 8, 5, 5], np.ones((8, 8, 1, 1), np.float32)])
-    monkeypatch.setattr(fp32_choice, "convolutions_are_ours", lambda: False)
+    monkeypatch.setitem(target.OVERRIDES, "fp32_lanes", 0)
     (plan,) = check(model).explain()
     assert plan.kernel == "xnn convolution"
 
@@ -162,4 +166,4 @@ def test_the_choice_follows_the_processor(monkeypatch):
 def test_refusals(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
-        TiledConvolution(kernel, None, movement).reshape(shape, shared(1))
+        fp32.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
+from narrowpass_xnn_cpu.native.own import fp32_depthwise
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -67,7 +68,9 @@ def test_depthwise_convolutions(
     x = normal(rng, batch, *fitted(size, window, movement), channels)
     kernel = normal(rng, *window, channels)
     bias = normal(rng, channels) if has_bias else None
-    operator = TiledDepthwise(Weight.of(kernel), stored(bias), movement, epilogue)
+    operator = fp32_depthwise.DEPTHWISE.create(
+        Convolution(Weight.of(kernel), stored(bias), movement, epilogue, depthwise=True)
+    )
     out = operator.reshape(x.shape, shared(threads))
     residual = normal(rng, batch, *out, channels) if epilogue.residual else None
     sums = convolve(x, as_grouped(kernel), bias, movement)
@@ -90,7 +93,9 @@ def test_tasks(shape, divided):
     rng = np.random.default_rng(2)
     kernel = normal(rng, 3, 3, shape[3])
     movement = Movement((1, 1, 1, 1), groups=shape[3])
-    operator = TiledDepthwise(Weight.of(kernel), None, movement)
+    operator = fp32_depthwise.DEPTHWISE.create(
+        Convolution(Weight.of(kernel), None, movement, depthwise=True)
+    )
     operator.reshape(shape, shared(2))
     assert getattr(operator.params, divided) > 2
     x = normal(rng, *shape)
@@ -107,7 +112,9 @@ def test_what_is_not_finite_stays(limits, channels):
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((3, 3, channels), 0.125, np.float32)
     movement = Movement((1, 1, 1, 1), groups=channels, limits=limits)
-    operator = TiledDepthwise(Weight.of(kernel), None, movement)
+    operator = fp32_depthwise.DEPTHWISE.create(
+        Convolution(Weight.of(kernel), None, movement, depthwise=True)
+    )
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, x.shape, 1)
     expected = np.clip(convolve(x, as_grouped(kernel), None, movement), *limits)
@@ -167,4 +174,6 @@ def test_several_outputs_of_a_channel_are_for_xnnpack():
 def test_refusals(movement, shape, message):
     kernel = Weight.of(np.ones((3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
-        TiledDepthwise(kernel, None, movement).reshape(shape, shared(1))
+        fp32_depthwise.DEPTHWISE.create(
+            Convolution(kernel, None, movement, depthwise=True)
+        ).reshape(shape, shared(1))

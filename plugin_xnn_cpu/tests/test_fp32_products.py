@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
+from narrowpass_xnn_cpu.native.own import fp32
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -53,11 +54,13 @@ def test_products(
     x = rng.standard_normal((rows, inputs)).astype(np.float32)
     matrix = (rng.standard_normal((outputs, inputs)) / np.sqrt(inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32) if has_bias else np.zeros(outputs)
-    operator = TiledFullyConnected(
-        Weight.of(np.ascontiguousarray(matrix.T) if transposed else matrix),
-        Weight.of(bias) if has_bias else None,
-        epilogue,
-        transposed=transposed,
+    operator = fp32.MATMUL.create(
+        Matmul(
+            Weight.of(np.ascontiguousarray(matrix.T) if transposed else matrix),
+            Weight.of(bias) if has_bias else None,
+            epilogue,
+            transposed,
+        )
     )
     assert operator.reshape(rows, shared(threads)) is operator.params
     residual = None
@@ -79,7 +82,7 @@ def test_work_is_divided(size, threads):
     rng = np.random.default_rng(1)
     x = rng.standard_normal((rows, inputs)).astype(np.float32)
     matrix = rng.standard_normal((outputs, inputs)).astype(np.float32)
-    operator = TiledFullyConnected(Weight.of(matrix), None, Epilogue())
+    operator = fp32.MATMUL.create(Matmul(Weight.of(matrix), None, Epilogue()))
     params = operator.reshape(rows, shared(threads))
     if rows >= 300:
         assert params.bands * params.parts >= threads
@@ -93,7 +96,7 @@ def test_what_is_not_finite(function):
     """NaN stays, infinities are the limits of functions, or NaN; others are as ever."""
     x = np.array([[np.nan], [np.inf], [-np.inf], [3e38], [-3e38], [1.5], [-0.0]], np.float32)
     matrix = np.ones((20, 1), np.float32)
-    operator = TiledFullyConnected(Weight.of(matrix), None, Epilogue(function))
+    operator = fp32.MATMUL.create(Matmul(Weight.of(matrix), None, Epilogue(function)))
     operator.reshape(7, shared(1))
     got = run(operator, x, (7, 20), 1)
     assert (got == got[:, :1]).all() or np.isnan(got[0]).all()
@@ -127,8 +130,8 @@ def test_epilogues_that_there_are_not(arguments, message):
 def test_refusals():
     kernel = Weight.of(np.ones((16, 4), np.float32))
     with pytest.raises(BackendError, match="bias must be float32\\[16\\]"):
-        TiledFullyConnected(kernel, Weight.of(np.ones(4, np.float32)), Epilogue())
+        fp32.MATMUL.create(Matmul(kernel, Weight.of(np.ones(4, np.float32)), Epilogue()))
     with pytest.raises(BackendError, match="must be float32"):
-        TiledFullyConnected(Weight.of(np.ones((16, 4))), None, Epilogue())
+        fp32.MATMUL.create(Matmul(Weight.of(np.ones((16, 4))), None, Epilogue()))
     with pytest.raises(BackendError, match="cannot be computed with"):
-        TiledFullyConnected(kernel, None, Epilogue()).reshape(0, shared(1))
+        fp32.MATMUL.create(Matmul(kernel, None, Epilogue())).reshape(0, shared(1))

@@ -13,12 +13,13 @@ from xnn_kit import check, compile_model, feeds_for
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower import separable
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import Movement, fp32_choice
-from narrowpass_xnn_cpu.native.operators.separable import Separable
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
+from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
+from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.table import winograd
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -33,7 +34,7 @@ def normal(rng, *shape):
 def product(rng, inputs, outputs, epilogue):
     """Give a product, and its matrix and bias as a convolution has them."""
     matrix, bias = normal(rng, outputs, inputs), normal(rng, outputs)
-    made = TiledFullyConnected(Weight.of(matrix), Weight.of(bias), epilogue)
+    made = fp32.MATMUL.create(Matmul(Weight.of(matrix), Weight.of(bias), epilogue))
     return made, (matrix[:, None, None, :], bias, Movement())
 
 
@@ -81,13 +82,15 @@ def test_separable(
         by_two = Movement((1, 1, 1, 1), (2, 2))
         weights, added = normal(rng, inner, 3, 3, inputs), normal(rng, inner)
         stored = Weight.of(weights), Weight.of(added)
-        expand = TiledConvolution(*stored, by_two, epilogues[0])
+        expand = fp32.CONVOLUTION.create(Convolution(*stored, by_two, epilogues[0]))
         stages.append(((weights, added, by_two), epilogues[0]))
     elif inputs:
         expand, given_stage = product(rng, inputs, inner, epilogues[0])
         stages.append((given_stage, epilogues[0]))
     kernel, bias = normal(rng, *window, inner), normal(rng, inner)
-    depthwise = TiledDepthwise(Weight.of(kernel), Weight.of(bias), movement, epilogues[1])
+    depthwise = fp32_depthwise.DEPTHWISE.create(
+        Convolution(Weight.of(kernel), Weight.of(bias), movement, epilogues[1], depthwise=True)
+    )
     stages.append(((kernel.transpose(2, 0, 1)[..., None], bias, movement), epilogues[1]))
     project, last = product(rng, inner, outputs, epilogues[2])
     stages.append((last, epilogues[2]))
@@ -107,7 +110,9 @@ def test_strips_and_spans(threads):
     expand, first = product(rng, 8, 160, epilogue)
     kernel, bias = normal(rng, 3, 3, 160), normal(rng, 160)
     movement = Movement((1, 1, 1, 1), groups=160)
-    depthwise = TiledDepthwise(Weight.of(kernel), Weight.of(bias), movement, epilogue)
+    depthwise = fp32_depthwise.DEPTHWISE.create(
+        Convolution(Weight.of(kernel), Weight.of(bias), movement, epilogue, depthwise=True)
+    )
     project, last = product(rng, 160, 8, Epilogue())
     operator = Separable(expand, depthwise, project)
     x = normal(rng, 1, 60, 40, 8)
@@ -123,8 +128,12 @@ def test_strips_and_spans(threads):
 def test_refusals():
     rng = np.random.default_rng(6)
     ones = Weight.of(np.ones((3, 3, 8), np.float32))
-    plain = TiledDepthwise(ones, None, Movement(groups=8))
-    added = TiledDepthwise(ones, None, Movement(groups=8), Epilogue(residual="before"))
+    plain = fp32_depthwise.DEPTHWISE.create(
+        Convolution(ones, None, Movement(groups=8), depthwise=True)
+    )
+    added = fp32_depthwise.DEPTHWISE.create(
+        Convolution(ones, None, Movement(groups=8), Epilogue(residual="before"), depthwise=True)
+    )
     fits, other = product(rng, 8, 8, Epilogue())[0], product(rng, 9, 8, Epilogue())[0]
     with pytest.raises(BackendError, match="do not fit"):
         Separable(None, plain, other)
@@ -193,7 +202,7 @@ HALF = "depthwise convolution and product"
 def test_models(monkeypatch, expands, window):
     monkeypatch.setattr(separable, "LEAST_BYTES", 1)
     # Windows of 3 x 3 that move by 1 would be Winograd's, which are not made by rows.
-    monkeypatch.setattr(fp32_choice, "tile_for", lambda *_: 0)
+    monkeypatch.setattr(winograd, "tile_for", lambda *_: 0)
     model = block(expands=expands, window=window)
     plans = check(model).explain()
     assert {plan.kernel for plan in plans} == {WHOLE if expands else HALF}

@@ -12,22 +12,15 @@ from xnn_kit import check, compile_model, feeds_for, one_node
 import narrowpass
 from narrowpass.backend import CompileOptions
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import (
-    UNBOUNDED,
-    Movement,
-    UnfitError,
-    fp32_choice,
-    winograd_choice,
-)
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
-from narrowpass_xnn_cpu.native.operators.winograd_choice import tile_for
-from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
-    LARGEST_WEIGHT,
-    TILES,
-    WinogradConvolution,
-)
+from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
+from narrowpass_xnn_cpu.native.own.fp32_winograd import LARGEST_WEIGHT
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -128,7 +121,9 @@ def test_convolutions(
     kernel = rng.standard_normal((outputs, 3, 3, inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32) if has_bias else None
     stored = None if bias is None else Weight.of(bias)
-    operator = WinogradConvolution(Weight.of(kernel), stored, movement, tile, epilogue)
+    operator = fp32_winograd.BY_TILE[tile].create(
+        Convolution(Weight.of(kernel), stored, movement, epilogue)
+    )
     out = operator.reshape(x.shape, shared(threads))
     residual = None
     if epilogue.residual:
@@ -145,7 +140,9 @@ def test_blocks_and_parts(tile, threads):
     for size, channels, outputs in [((40, 46), 40, 20), ((8, 8), 20, 200)]:
         kernel = rng.standard_normal((outputs, 3, 3, channels)).astype(np.float32)
         x = rng.standard_normal((2, *size, channels)).astype(np.float32)
-        operator = WinogradConvolution(Weight.of(kernel), None, movement, tile)
+        operator = fp32_winograd.BY_TILE[tile].create(
+            Convolution(Weight.of(kernel), None, movement)
+        )
         operator.reshape(x.shape, shared(threads))
         params = operator.params
         assert params.blocks > 1 if size[0] == 40 else params.blocks * params.parts >= threads
@@ -160,7 +157,9 @@ def test_the_residual_may_lie_where_the_result_does(tile):
     residual = rng.standard_normal((1, 7, 4, 70)).astype(np.float32)
     for function in ("clamp", "silu"):
         epilogue = Epilogue(function, residual="before")
-        operator = WinogradConvolution(Weight.of(kernel), None, Movement(), tile, epilogue)
+        operator = fp32_winograd.BY_TILE[tile].create(
+            Convolution(Weight.of(kernel), None, Movement(), epilogue)
+        )
         operator.reshape(x.shape, shared(1))
         got = run(operator, x, residual.shape, 1, residual, in_place=True)
         np.testing.assert_array_equal(got, run(operator, x, residual.shape, 1, residual))
@@ -182,8 +181,8 @@ def test_accuracy(tile, largest, usual, channels):
     magnitudes = convolve(abs(x), abs(kernel), None, movement)
     errors = []
     for operator in (
-        WinogradConvolution(Weight.of(kernel), None, movement, tile),
-        TiledConvolution(Weight.of(kernel), None, movement),
+        fp32_winograd.BY_TILE[tile].create(Convolution(Weight.of(kernel), None, movement)),
+        fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, movement)),
     ):
         operator.reshape(x.shape, shared(1))
         errors.append(run(operator, x, expected.shape, 1) - expected)
@@ -200,7 +199,7 @@ def test_what_is_not_finite_stays_in_its_tiles(tile, limits):
     x[0, 1, 1, 2], x[0, 1, 9, 3], x[0, 9, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
     movement = Movement((1, 1, 1, 1), limits=limits)
-    operator = WinogradConvolution(Weight.of(kernel), None, movement, tile)
+    operator = fp32_winograd.BY_TILE[tile].create(Convolution(Weight.of(kernel), None, movement))
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 13, 13, 20), 1)
     touched = np.zeros((13, 13), bool)
@@ -222,7 +221,7 @@ def test_numbers_up_to_the_largest_that_are_promised(tile):
     rng = np.random.default_rng(6)
     x = (rng.uniform(-1, 1, (1, 8, 8, 64)) * 2.0**48).astype(np.float32)
     kernel = (rng.uniform(-1, 1, (16, 3, 3, 64)) * LARGEST_WEIGHT).astype(np.float32)
-    operator = WinogradConvolution(Weight.of(kernel), None, Movement(), tile)
+    operator = fp32_winograd.BY_TILE[tile].create(Convolution(Weight.of(kernel), None, Movement()))
     operator.reshape(x.shape, shared(1))
     check_operator(operator, x, kernel, None, Movement(), Epilogue(), 1)
 
@@ -233,9 +232,9 @@ def test_weights_that_are_too_large_are_multiplied_directly(weight):
     kernel[3, 1, 2, 5] = weight
     image = 1, 56, 56
     operator = fp32_choice.convolution(Weight.of(kernel), None, Movement(), Epilogue(), image=image)
-    assert isinstance(operator, TiledConvolution)
+    assert operator.kernel is fp32.CONVOLUTION
     with pytest.raises(UnfitError, match="not finite, or above"):
-        WinogradConvolution(Weight.of(kernel), None, Movement(), 4)
+        fp32_winograd.BY_TILE[4].create(Convolution(Weight.of(kernel), None, Movement()))
     # In a session of the weights cache too.
     moved = kernel.transpose(0, 3, 1, 2)
     (plan,) = compile_model(one_node("Conv", [[1, 64, 56, 56], moved])).explain()
@@ -316,18 +315,17 @@ RESNET = {(56, 64): (4, 4), (28, 128): (4, 4), (14, 256): (2, 4), (7, 512): (0, 
 
 
 @pytest.mark.parametrize("size", RESNET)
-def test_the_choice_follows_sizes(size, monkeypatch):
+def test_the_choice_follows_sizes(size):
     """Tiles get smaller where weights are many, down to none where reading them takes longest."""
     pixels, channels = size
     movement = Movement((1, 1, 1, 1))
     kernel = channels, 3, 3, channels
     for lanes, tile in zip((16, 8), RESNET[size], strict=True):
-        monkeypatch.setattr(winograd_choice, "lanes", lambda lanes=lanes: lanes)
-        assert tile_for(kernel, movement, (1, pixels, pixels)) == tile
-    assert tile_for(kernel, movement, None) == 0
-    assert tile_for((64, 3, 3, 64), movement, (1, None, None)) == 4
-    assert tile_for((64, 3, 3, 64), movement, (1, 2, None)) < 4
-    assert tile_for((channels, 3, 1, channels), movement, (1, pixels, pixels)) == 0
+        assert tile_for(kernel, movement, (1, pixels, pixels), lanes) == tile
+    assert tile_for(kernel, movement, None, 8) == 0
+    assert tile_for((64, 3, 3, 64), movement, (1, None, None), 8) == 4
+    assert tile_for((64, 3, 3, 64), movement, (1, 2, None), 8) < 4
+    assert tile_for((channels, 3, 1, channels), movement, (1, pixels, pixels), 8) == 0
 
 
 @pytest.mark.parametrize(
@@ -335,7 +333,6 @@ def test_the_choice_follows_sizes(size, monkeypatch):
     [
         (Movement(strides=(1, 2)), 2, (1, 4, 4, 4), "no tiles"),
         (Movement(dilations=(2, 1)), 2, (1, 8, 8, 4), "no tiles"),
-        (Movement(), 3, (1, 4, 4, 4), "no tiles of 3 x 3"),
         (Movement((-1, 0, 0, 0)), 2, (1, 4, 4, 4), "padding"),
         (Movement(limits=(1.0, 0.0)), 2, (1, 4, 4, 4), "clamped"),
         (Movement(), 4, (1, 4, 4, 5), "4 channels got 5"),
@@ -345,4 +342,6 @@ def test_the_choice_follows_sizes(size, monkeypatch):
 def test_refusals(movement, tile, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
-        WinogradConvolution(kernel, None, movement, tile).reshape(shape, shared(1))
+        fp32_winograd.BY_TILE[tile].create(Convolution(kernel, None, movement)).reshape(
+            shape, shared(1)
+        )

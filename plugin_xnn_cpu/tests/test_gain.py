@@ -12,10 +12,11 @@ from xnn_kit import compile_model, fully_connected, one_node
 from narrowpass import Color, OpDtypes
 from narrowpass.classify import ACCUMULATE, choose_classifiers
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native import cpu, target
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.operators import bf16_choice, few_rows
-from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul
+from narrowpass_xnn_cpu.native.own import few_rows
+from narrowpass_xnn_cpu.native.table.matmul import BF16_ROWS
+from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 BACKEND = XnnCpuBackend()
 HALF = OpDtypes("float32", "float16")
@@ -55,7 +56,7 @@ def convolution(inputs=64, group=1, batch=1):
 
 
 def test_bfloat16_gains_arithmetic_where_the_processor_has_it(monkeypatch):
-    monkeypatch.setattr(bf16_choice, "code", lambda: "avx512bf16")
+    monkeypatch.setitem(target.OVERRIDES, "bf16_level", "avx512bf16")
     few, many = BACKEND.gain(product(1), BRAIN), BACKEND.gain(product(512), BRAIN)
     assert few == pytest.approx(1024 * 1024 * 2 / 30e9)
     assert many == pytest.approx(512 * 1024 * 1024 / 250e9)
@@ -70,16 +71,16 @@ def test_bfloat16_gains_arithmetic_where_the_processor_has_it(monkeypatch):
 
 @pytest.mark.parametrize("code", ["avx512", "avx2"])
 def test_bfloat16_gains_the_reading_of_half_the_bytes_elsewhere(monkeypatch, code):
-    monkeypatch.setattr(bf16_choice, "code", lambda: code)
+    monkeypatch.setitem(target.OVERRIDES, "bf16_level", code)
     few = BACKEND.gain(product(1), BRAIN)
     assert few == pytest.approx(1024 * 1024 * 2 / 30e9)
     assert 0 < BACKEND.gain(product(12), BRAIN) < few, "the arithmetic takes longer than that"
-    assert BACKEND.gain(product(bf16_choice.FEW_ROWS + 1), BRAIN) == 0
+    assert BACKEND.gain(product(BF16_ROWS + 1), BRAIN) == 0
     assert BACKEND.gain(convolution(), BRAIN) == 0
 
 
 def test_bfloat16_gains_nothing_without_fast_code(monkeypatch):
-    monkeypatch.setattr(bf16_choice, "code", lambda: "plain")
+    monkeypatch.setitem(target.OVERRIDES, "bf16_level", "plain")
     assert BACKEND.gain(product(1), BRAIN) == 0
 
 

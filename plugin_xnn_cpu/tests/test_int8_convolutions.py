@@ -19,13 +19,11 @@ from int8_kernels_kit import (
     windows,
 )
 
-from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
-from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvolutionS8
+from narrowpass_xnn_cpu.native.own import int8_convolution, int8_depthwise, int8_winograd
+from narrowpass_xnn_cpu.native.own.tiling import divide
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT, Quantization, Requantized
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
@@ -34,17 +32,18 @@ __all__ = ["code"]  # a fixture that all tests of this module have
 
 
 RAISED = st.tuples(st.booleans(), st.booleans())
-"""Whether bytes of the input and of the output are raised by 128, where the kernel can do that."""
+"""Whether input and output are stored with an offset of +128, where the kernel can do that."""
 
 
 def run_raised(operator, x, shape, threads, raised):
-    """Run an operator on x; what it reads and writes may be raised, which is undone."""
-    if operator.can_be_raised:
-        operator.in_raised, operator.out_raised = raised
+    """Run an operator on x; what it reads and writes may have the offset, which is undone."""
+    if operator.can_offset:
+        operator = operator.variant(offsets=Offsets(*raised))
         x = x ^ np.int8(-128 if raised[0] else 0)
     assert operator.reshape(x.shape, shared(threads)) == shape[1:3]
     got = run(operator, x, shape, np.int8, threads)
-    return got ^ np.int8(-128) if operator.out_raised else got
+    got = got ^ np.int8(-128) if operator.problem.offsets.output else got
+    return got, operator
 
 
 @settings(max_examples=120, deadline=None, derandomize=True)
@@ -80,14 +79,16 @@ def test_convolutions(
     kernel = bytes_of(rng, (outputs * groups, *window, inputs), extreme, LEAST_WEIGHT)
     bias = rng.integers(-50000, 50000, outputs * groups).astype(np.int32) if has_bias else None
     scales = scales_of(rng, outputs * groups, inputs * window[0] * window[1])
-    operator = TiledConvolutionS8(
-        Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
-        None if bias is None else Weight.of(bias),
-        movement,
-        requantized,
+    operator = int8_convolution.CONVOLUTION.create(
+        Convolution(
+            Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
+            None if bias is None else Weight.of(bias),
+            movement,
+            requantized,
+        )
     )
     sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
-    got = run_raised(operator, x, sums.shape, threads, raised)
+    got, _ = run_raised(operator, x, sums.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
@@ -114,11 +115,13 @@ def test_winograd(
     kernel = bytes_of(rng, (outputs, 3, 3, inputs), extreme, LEAST_WEIGHT)
     bias = rng.integers(-50000, 50000, outputs).astype(np.int32) if has_bias else None
     scales = scales_of(rng, outputs, 9 * inputs)
-    operator = WinogradConvolutionS8(
-        Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
-        None if bias is None else Weight.of(bias),
-        movement,
-        requantized,
+    operator = int8_winograd.WINOGRAD.create(
+        Convolution(
+            Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
+            None if bias is None else Weight.of(bias),
+            movement,
+            requantized,
+        )
     )
     sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
     assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
@@ -134,7 +137,9 @@ def test_winograd_of_the_largest_sums(sign):
     scales = np.full(16, 2.0**-22, np.float32)
     requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
-    operator = WinogradConvolutionS8(stored, None, Movement((1, 1, 1, 1)), requantized)
+    operator = int8_winograd.WINOGRAD.create(
+        Convolution(stored, None, Movement((1, 1, 1, 1)), requantized)
+    )
     operator.reshape(x.shape, shared(1))
     sums = convolve(x, kernel, None, Movement((1, 1, 1, 1)), -128)
     assert np.abs(sums).max() > 0.99 * 2**29
@@ -173,15 +178,18 @@ def test_depthwise(
     kernel = bytes_of(rng, (*window, channels), extreme, LEAST_WEIGHT)
     bias = rng.integers(-9000, 9000, channels).astype(np.int32) if has_bias else None
     scales = scales_of(rng, channels, window[0] * window[1])
-    operator = TiledDepthwiseS8(
-        Quantized(Weight.of(kernel), Weight.of(scales), None, 2),
-        None if bias is None else Weight.of(bias),
-        movement,
-        requantized,
+    operator = int8_depthwise.create(
+        Convolution(
+            Quantized(Weight.of(kernel), Weight.of(scales), None, 2),
+            None if bias is None else Weight.of(bias),
+            movement,
+            requantized,
+            depthwise=True,
+        )
     )
     seen = windows(x, window, movement, requantized.given.zero_point)
     sums = (seen * kernel.astype(np.int64)).sum((3, 4)) + (0 if bias is None else bias)
-    got = run_raised(operator, x, sums.shape, threads, raised)
+    got, _ = run_raised(operator, x, sums.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
 
 
@@ -191,7 +199,9 @@ def test_halves_go_to_even():
     kernel = Quantized(
         Weight.of(np.zeros((600, 1, 1, 1), np.int8)), Weight.of(np.ones(1, "f4")), None, 0
     )
-    operator = TiledConvolutionS8(kernel, Weight.of(sums), Movement(), requantized)
+    operator = int8_convolution.CONVOLUTION.create(
+        Convolution(kernel, Weight.of(sums), Movement(), requantized)
+    )
     operator.reshape((1, 1, 1, 1), shared(1))
     got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (600,), np.int8, 1)
     np.testing.assert_array_equal(got, np.clip(np.rint(sums / 2) + 5, -128, 127))
@@ -204,7 +214,9 @@ def test_results_far_beyond_the_range():
     kernel = Quantized(
         Weight.of(np.zeros((20, 1, 1, 1), np.int8)), Weight.of(np.ones(1, "f4")), None, 0
     )
-    operator = TiledConvolutionS8(kernel, Weight.of(bias), Movement(), requantized)
+    operator = int8_convolution.CONVOLUTION.create(
+        Convolution(kernel, Weight.of(bias), Movement(), requantized)
+    )
     operator.reshape((1, 1, 1, 1), shared(1))
     got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (20,), np.int8, 1)
     np.testing.assert_array_equal(got, [90, -100, 90, -100] * 5)
@@ -219,13 +231,13 @@ def test_raised_images_are_read_in_place(window, stride, inputs):
     requantized = Requantized(Quantization(0.5, -9), Quantization(0.25, 4))
     movement = Movement(strides=(stride, stride))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
-    operator = TiledConvolutionS8(stored, None, movement, requantized)
+    operator = int8_convolution.CONVOLUTION.create(Convolution(stored, None, movement, requantized))
     x = bytes_of(rng, (2, 33, 31, inputs), False)
     sums = convolve(x, kernel, None, movement, -9)
-    got = run_raised(operator, x, sums.shape, 2, (True, False))
+    got, operator = run_raised(operator, x, sums.shape, 2, (True, False))
     np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
     whole = window * inputs % 4 == 0
-    assert operator.params.in_place == (operator.can_be_raised and whole)
+    assert operator.params.in_place == (operator.can_offset and whole)
 
 
 def shape_of_resnet(threads, columns=40):
@@ -236,7 +248,7 @@ def shape_of_resnet(threads, columns=40):
     requantized = Requantized(Quantization(0.5, -128), Quantization(0.25, -128))
     movement = Movement((1, 1, 1, 1))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
-    operator = TiledConvolutionS8(stored, None, movement, requantized)
+    operator = int8_convolution.CONVOLUTION.create(Convolution(stored, None, movement, requantized))
     x = bytes_of(rng, (2, 80, 60, 64), False)
     operator.reshape(x.shape, shared(threads))
     sums = convolve(x, kernel, None, movement, -128)
@@ -257,7 +269,7 @@ def test_bands_and_parts():
     [(56, 19, 1, 1), (3136, 448, 14, 2), (28, 10, 1, 2), (14, 5, 1, 16), (7, 7, 1, 8)],
 )
 def test_threads_get_equal_shares(rows, most, whole, panels, threads):
-    band, bands, part, parts = tiled.divide(rows, most, whole, 1, panels, threads)
+    band, bands, part, parts = divide(rows, most, whole, 1, panels, threads)
     assert band <= most
     assert (bands - 1) * band < rows <= bands * band
     assert (parts - 1) * part < panels <= parts * part
@@ -268,4 +280,4 @@ def test_threads_get_equal_shares(rows, most, whole, panels, threads):
         busy[busy.index(min(busy))] += work
     # Tiles and panels are not divided.
     assert max(busy) <= (1.1 if threads == 2 else 1.3) * rows * panels / threads
-    assert tiled.divide(rows, most, whole, 1, panels, 1)[2:] == (panels, 1)
+    assert divide(rows, most, whole, 1, panels, 1)[2:] == (panels, 1)

@@ -8,18 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_kernels_kit import REQUANTIZED, bytes_of, code, requantize, run, run_rows, scales_of
 
-from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
-from narrowpass_xnn_cpu.native.operators.quantized import (
+from narrowpass_xnn_cpu.native.own import int8_convolution, int8_matmul
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.quantization import (
     LEAST_WEIGHT,
     MOST_CHANNELS,
+    Quantization,
+    Requantized,
     UnfitError,
 )
-from narrowpass_xnn_cpu.native.operators.tiled_product import (
-    TiledFullyConnectedInt8,
-    TiledFullyConnectedS8,
-    TiledFullyConnectedS8F32,
-)
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
@@ -58,7 +57,9 @@ def test_products(seed, rows, inputs, outputs, requantized, transposed, single, 
     x = bytes_of(rng, (rows, inputs), extreme)
     matrix, scales, quantized = matrix_of(rng, outputs, inputs, extreme, transposed, single)
     bias = rng.integers(-50000, 50000, outputs).astype(np.int32)
-    operator = TiledFullyConnectedS8(quantized, Weight.of(bias), requantized, transposed=transposed)
+    operator = int8_convolution.MATMUL.create(
+        Matmul(quantized, Weight.of(bias), requantized, transposed)
+    )
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), np.int8, threads)
     sums = (x.astype(np.int64) - requantized.given.zero_point) @ matrix.T.astype(np.int64) + bias
@@ -91,8 +92,8 @@ def test_products_to_float(seed, rows, inputs, outputs, zero, limits, transposed
     matrix, scales, quantized = matrix_of(rng, outputs, inputs, extreme, transposed)
     bias = rng.standard_normal(outputs).astype(np.float32)
     given = Quantization(float(np.float32(0.03)), zero)
-    operator = TiledFullyConnectedS8F32(
-        quantized, Weight.of(bias), given, limits, transposed=transposed
+    operator = int8_matmul.MATMUL.create(
+        Matmul(quantized, Weight.of(bias), Epilogue(limits=limits), transposed, operand=given)
     )
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), np.float32, threads)
@@ -131,7 +132,9 @@ def test_products_of_float_rows(seed, rows, inputs, outputs, shift, limits, thre
     x[rng.random((rows, inputs)) < 0.1] = 0
     matrix, scales, quantized = matrix_of(rng, outputs, inputs, False, False)
     bias = rng.standard_normal(outputs).astype(np.float32)
-    operator = TiledFullyConnectedInt8(quantized, Weight.of(bias), limits)
+    operator = int8_matmul.PER_TOKEN.create(
+        Matmul(quantized, Weight.of(bias), Epilogue(limits=limits), operand=PerToken())
+    )
     operator.reshape(rows, shared(threads))
     got = run_rows(operator, x, (rows, outputs), threads)
     integers, row_scales = quantize_rows(x)
@@ -150,7 +153,9 @@ def test_rows_that_cannot_be_quantized(odd, at):
     x = rng.standard_normal((8, 97)).astype(np.float32)
     x[5, at] = odd
     _, _, quantized = matrix_of(rng, 20, 97, False, False)
-    operator = TiledFullyConnectedInt8(quantized, None, (-1.0, 1.0))
+    operator = int8_matmul.PER_TOKEN.create(
+        Matmul(quantized, None, Epilogue(limits=(-1.0, 1.0)), operand=PerToken())
+    )
     operator.reshape(8, shared(1))
     got = run_rows(operator, x, (8, 20), 1)
     assert np.isnan(got[5]).all()
@@ -165,7 +170,7 @@ def test_extreme_rows():
     x[2, 3] = np.float32(-1e-40)
     matrix = np.eye(16, dtype=np.int8) * np.int8(127)
     quantized = Quantized(Weight.of(matrix), Weight.of(np.full(1, 1 / 127, "f4")), None, 0)
-    operator = TiledFullyConnectedInt8(quantized, None)
+    operator = int8_matmul.PER_TOKEN.create(Matmul(quantized, None, operand=PerToken()))
     operator.reshape(4, shared(1))
     got = run_rows(operator, x, (4, 16), 1)
     steps = np.maximum(np.float64(np.ptp(x.astype(np.float64), axis=1)) / 255, 2.0**-127)
@@ -182,7 +187,7 @@ def test_the_longest_sums(sign):
     scales = np.full(9, 2.0**-24, np.float32)
     requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
     quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
-    operator = TiledFullyConnectedS8(quantized, None, requantized)
+    operator = int8_convolution.MATMUL.create(Matmul(quantized, None, requantized))
     operator.reshape(7, shared(2))
     got = run(operator, x, (7, 9), np.int8, 2)
     sums = (x.astype(np.int64) + 128) @ matrix.T.astype(np.int64)
@@ -192,7 +197,7 @@ def test_the_longest_sums(sign):
         Weight.of(np.zeros((1, inputs + 1), np.int8)), Weight.of(scales[:1]), None, 0
     )
     with pytest.raises(UnfitError, match="32 bits"):
-        TiledFullyConnectedS8(longer, None, requantized)
+        int8_convolution.MATMUL.create(Matmul(longer, None, requantized))
 
 
 @pytest.mark.parametrize("inputs", [32764, 32768, 32769, MOST_CHANNELS])
@@ -207,7 +212,7 @@ def test_the_longest_sums_to_float(inputs, zero):
     scales = scales_of(rng, 40, inputs)
     quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
     given = Quantization(0.5, zero)
-    operator = TiledFullyConnectedS8F32(quantized, None, given)
+    operator = int8_matmul.MATMUL.create(Matmul(quantized, None, operand=given))
     operator.reshape(7, shared(1))
     got = run(operator, x, (7, 40), np.float32, 1)
     sums = (x.astype(np.int64) - zero) @ matrix.T.astype(np.int64)

@@ -14,17 +14,14 @@ from qdq_graph import QdqGraph
 from qdq_kit import off_by
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.operators import (
-    ConvolutionS8,
-    Quantization,
-    Requantized,
-    int8_choice,
-    quantized,
-)
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.operators import int8_choice
+from narrowpass_xnn_cpu.native.own import int8_convolution
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems import quantization
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -52,18 +49,26 @@ def test_sessions_share_what_is_packed():
     other = Requantized(Quantization(0.5, 1), Quantization(0.125, 2))
     cache = WeightsCache()
     with cache.begin() as first:
-        one = TiledConvolutionS8(*weights_of(0, "a"), Movement(), requantized, session=first)
-        same = TiledConvolutionS8(
-            *weights_of(0, "a"), Movement((1, 1, 1, 1)), requantized, session=first
+        one = int8_convolution.CONVOLUTION.create(
+            Convolution(*weights_of(0, "a"), Movement(), requantized), first
         )
-    assert one._packed_weights == same._packed_weights
+        same = int8_convolution.CONVOLUTION.create(
+            Convolution(*weights_of(0, "a"), Movement((1, 1, 1, 1)), requantized), first
+        )
+    assert one.packed == same.packed
     assert (first.counts.misses, first.counts.hits) == (1, 1)
     with cache.begin() as second:
-        again = TiledConvolutionS8(*weights_of(0, "a"), Movement(), requantized, session=second)
-        scaled = TiledConvolutionS8(*weights_of(0, "a"), Movement(), other, session=second)
-        private = TiledConvolutionS8(*weights_of(0, ""), Movement(), requantized, session=second)
-    assert one._packed_weights == again._packed_weights
-    assert one._packed_weights != scaled._packed_weights
+        again = int8_convolution.CONVOLUTION.create(
+            Convolution(*weights_of(0, "a"), Movement(), requantized), second
+        )
+        scaled = int8_convolution.CONVOLUTION.create(
+            Convolution(*weights_of(0, "a"), Movement(), other), second
+        )
+        private = int8_convolution.CONVOLUTION.create(
+            Convolution(*weights_of(0, ""), Movement(), requantized), second
+        )
+    assert one.packed == again.packed
+    assert one.packed != scaled.packed
     assert [entry.origin for entry in second.entries()] == [
         "shared",
         "packed",
@@ -84,14 +89,18 @@ def test_a_hit_reads_no_weights():
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
     cache = WeightsCache()
     with cache.begin() as first:
-        TiledConvolutionS8(kernel, bias, Movement(), requantized, session=first)
+        int8_convolution.CONVOLUTION.create(
+            Convolution(kernel, bias, Movement(), requantized), first
+        )
 
     def hollow(weight):
         return Weight(weight.shape, weight.dtype, weight.identity, unread)
 
     stored = Quantized(hollow(kernel.integers), hollow(kernel.scale), None, 0)
     with cache.begin() as second:
-        TiledConvolutionS8(stored, hollow(bias), Movement(), requantized, session=second)
+        int8_convolution.CONVOLUTION.create(
+            Convolution(stored, hollow(bias), Movement(), requantized), second
+        )
     assert second.counts.hits == 1
 
 
@@ -101,17 +110,23 @@ def test_refusals(monkeypatch):
     wrong = Quantized(
         Weight.of(np.full((4, 1, 1, 2), -128, np.int8)), Weight.of(np.ones(1, "f4")), None, 0
     )
-    monkeypatch.setattr(quantized, "LEAST_WEIGHT", -127)
+    monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
     with pytest.raises(UnfitError, match="-128"):
-        TiledConvolutionS8(wrong, None, Movement(), requantized)
+        int8_convolution.CONVOLUTION.create(Convolution(wrong, None, Movement(), requantized))
     with pytest.raises(BackendError, match="groups"):
-        TiledConvolutionS8(kernel, bias, Movement(groups=3), requantized)
+        int8_convolution.CONVOLUTION.create(
+            Convolution(kernel, bias, Movement(groups=3), requantized)
+        )
     with pytest.raises(BackendError, match="bias"):
-        TiledConvolutionS8(kernel, Weight.of(np.zeros(3, np.int32)), Movement(), requantized)
+        int8_convolution.CONVOLUTION.create(
+            Convolution(kernel, Weight.of(np.zeros(3, np.int32)), Movement(), requantized)
+        )
     large = Requantized(Quantization(3e38, 0), Quantization(1e-30, 0))
     with pytest.raises(UnfitError, match="output scale is"):
-        TiledConvolutionS8(kernel, bias, Movement(), large)
-    operator = TiledConvolutionS8(kernel, bias, Movement(), requantized)
+        int8_convolution.CONVOLUTION.create(Convolution(kernel, bias, Movement(), large))
+    operator = int8_convolution.CONVOLUTION.create(
+        Convolution(kernel, bias, Movement(), requantized)
+    )
     with pytest.raises(BackendError, match="5 channels got 6"):
         operator.reshape((1, 8, 8, 6), shared(1))
     with pytest.raises(BackendError, match="larger than the padded input"):
@@ -132,9 +147,9 @@ def quantized_network():
     return graph.model()
 
 
-def test_files_of_packed_weights(monkeypatch, tmp_path):
+def test_files_ofpacked(monkeypatch, tmp_path):
     """What is packed for our kernels is found in the file."""
-    monkeypatch.setattr(int8_choice, "ours", lambda: True)
+    monkeypatch.setitem(target.OVERRIDES, "int8_is_own", True)
     model = quantized_network()
     x = np.random.default_rng(0).standard_normal((1, 3, 11, 11)).astype(np.float32)
     steps = off_by(model, {"x": x})
@@ -159,10 +174,10 @@ def test_choice(monkeypatch):
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
     made = []
     for ours in (True, False):
-        monkeypatch.setattr(int8_choice, "ours", lambda ours=ours: ours)
+        monkeypatch.setitem(target.OVERRIDES, "int8_is_own", ours)
         made.append(int8_choice.convolution_s8(kernel, bias, Movement(), requantized))
-    assert isinstance(made[0], TiledConvolutionS8)
-    assert isinstance(made[1], ConvolutionS8)
+    assert made[0].kernel is int8_convolution.CONVOLUTION
+    assert made[1].kernel is xnn_convolution.CONVOLUTION_S8
     x = bytes_of(np.random.default_rng(1), (2, 7, 6, 5), False)
     for operator in made:
         assert operator.reshape(x.shape, shared(1)) == (5, 4)

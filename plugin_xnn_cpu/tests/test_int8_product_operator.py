@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from int8_products_kit import PER_CHANNEL, RNG, quantized, rows, run, with_one
 
-from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
-from narrowpass_xnn_cpu.native.operators.quantized import takes_unsigned_rows
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
+from narrowpass_xnn_cpu.native.xnnpack.matmul import takes_unsigned_rows
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -38,11 +40,13 @@ def test_nothing_is_read_beyond_the_constants(inputs):
         shape = (inputs, outputs) if transposed else (outputs, inputs)
         matrix = at_the_end(RNG.integers(-127, 128, shape).astype(np.int8))
         scale = at_the_end(PER_CHANNEL)
-        made = FullyConnectedInt8(
-            quantized(matrix, scale, axis=int(transposed)),
-            Weight.of(at_the_end(np.ones(outputs, np.float32))),
-            transposed=transposed,
-            rows_too=rows_too,
+        made = xnn_matmul.create(
+            Matmul(
+                quantized(matrix, scale, axis=int(transposed)),
+                Weight.of(at_the_end(np.ones(outputs, np.float32))),
+                transposed=transposed,
+                operand=PerToken() if rows_too else None,
+            )
         )
         wide = matrix.astype(np.float64) * (scale if transposed else scale[:, None])
         exact = x @ (wide if transposed else wide.T) + 1
@@ -68,8 +72,8 @@ def test_rows_of_either_sign(unsigned):
     with WeightsCache().begin() as session:
         stored = quantized(matrix, PER_CHANNEL, name="a")
         options = {"rows_too": True, "session": session}
-        made = FullyConnectedInt8(stored, bias, unsigned=unsigned, **options)
-        other = FullyConnectedInt8(stored, bias, unsigned=False, **options)
+        made = xnn_matmul.create(Matmul(stored, bias, **options))
+        other = xnn_matmul.create(Matmul(stored, bias, **options))
     assert session.counts.packs == 1 + unsigned
     del other
     got = run(made, x, 19)
@@ -83,11 +87,11 @@ def test_rows_of_either_sign(unsigned):
 def test_what_the_operator_refuses():
     matrix = np.ones((4, 3), np.int8)
     with pytest.raises(UnfitError, match="2 scales or zero points for 4 outputs"):
-        FullyConnectedInt8(quantized(matrix, [1, 1]), None)
+        xnn_matmul.create(Matmul(quantized(matrix, [1, 1]), None))
     odd = Quantized(Weight.of(matrix), Weight.of(np.ones(4, np.float16)), None, 0)
     with pytest.raises(UnfitError, match="scales are float16"):
-        FullyConnectedInt8(odd, None)
+        xnn_matmul.create(Matmul(odd, None))
     with pytest.raises(Exception, match=r"a bias must be float32\[4\]"):
-        FullyConnectedInt8(quantized(matrix, 1), Weight.of(np.ones(3, np.float32)))
+        xnn_matmul.create(Matmul(quantized(matrix, 1), Weight.of(np.ones(3, np.float32))))
     with pytest.raises(Exception, match="a kernel must be int8"):
-        FullyConnectedInt8(quantized(matrix.astype(np.uint8), 1), None)
+        xnn_matmul.create(Matmul(quantized(matrix.astype(np.uint8), 1), None))

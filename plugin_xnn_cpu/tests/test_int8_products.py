@@ -23,8 +23,8 @@ from int8_products_kit import (
 from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_lost
 
-from narrowpass_xnn_cpu.native.operators import quantized
-from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS
+from narrowpass_xnn_cpu.native.problems import quantization
+from narrowpass_xnn_cpu.native.problems.quantization import MOST_CHANNELS
 
 pytestmark = pytest.mark.once
 
@@ -283,7 +283,7 @@ def test_sums_at_the_limit_of_32_bits():
 
 
 def test_rows_with_what_does_not_fit(monkeypatch):
-    monkeypatch.setattr(quantized, "LEAST_WEIGHT", -127)
+    monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
     unfit = compile_model(product(w=with_one(-128), dynamic=True))
     assert kernel_of(unfit) == f"{fully_connected()} in float32: a weight is -128"
     floats = product(w=np.ones((37, 19), np.float32), dynamic=True)

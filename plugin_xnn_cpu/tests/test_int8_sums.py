@@ -15,19 +15,18 @@ import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
-from narrowpass_xnn_cpu.native.operators import (
-    BinaryS8,
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.own import int8, int8_convolution
+from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.problems.quantization import (
     Quantization,
     Requantized,
-    int8_choice,
-    tiled,
+    SumS8,
+    UnfitError,
 )
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
@@ -38,7 +37,7 @@ __all__ = ["code"]  # a fixture that all tests of this module have
 @pytest.fixture(autouse=True)
 def _ours(monkeypatch):
     """Take our kernels whatever XNNPACK has for this processor."""
-    monkeypatch.setattr(int8_choice, "ours", lambda: True)
+    monkeypatch.setitem(target.OVERRIDES, "int8_is_own", True)
 
 
 QUANTIZATIONS = st.builds(
@@ -50,7 +49,7 @@ QUANTIZATIONS = st.builds(
 
 def added_by_xnnpack(a, b, first, second, made):
     """Give the sum of two tensors of one shape."""
-    operator = BinaryS8("add", first, second, made)
+    operator = Binary("add", (first, second, made))
     operator.reshape(a.shape, b.shape, shared(1))
     tape = Tape([Entry(operator.call, (0, 1), 2, operator, None, True, "add")], 3)
     buffers = [aligned(a.size) for _ in range(3)]
@@ -81,7 +80,7 @@ def test_sums(
     seed, first, second, made, limits, size, inputs, outputs, window, threads, raised, wide
 ):
     """A convolution that takes a sum gives what it gives alone, added by XNNPACK and clamped."""
-    if tiled.layout() is not tiled.QUADS:
+    if int8.layout() is not int8.QUADS:
         return
     rng = np.random.default_rng(seed)
     kernel = bytes_of(rng, (outputs, window, window, inputs), False, -127)
@@ -95,21 +94,26 @@ def test_sums(
     movement = Movement((window // 2,) * 4)
     results = []
     for joined in (False, True):
-        operator = TiledConvolutionS8(stored, None, movement, requantized)
+        operator = int8_convolution.CONVOLUTION.create(
+            Convolution(stored, None, movement, requantized)
+        )
         try:
             if joined:
-                BinaryS8("add", first, second, made)
-                assert operator.takes_sum
-                operator.take_sum(SumS8.of(first, second, made, limits))
-                assert not operator.takes_sum
-                operator.other_offset = operator.out_offset = raised
+                Binary("add", (first, second, made))
+                assert operator.can_add
+                operator = operator.variant(
+                    added=SumS8.of(first, second, made, limits),
+                    offsets=Offsets(output=raised, added=raised),
+                )
+                assert not operator.can_add
             operator.reshape(x.shape, shared(threads))
         except UnfitError:
             return
         entry = Entry(operator.call, (0, 2), 1, operator, operator.params, True, "int8")
-        added = other ^ np.int8(-128) if operator.other_offset else other
+        offsets = operator.problem.offsets
+        added = other ^ np.int8(-128) if offsets.added else other
         got = run_tape([entry], operator, x, other.shape, np.int8, threads, added)
-        results.append(got ^ np.int8(-128) if operator.out_offset else got)
+        results.append(got ^ np.int8(-128) if offsets.output else got)
     right = added_by_xnnpack(results[0], other, first, second, made)
     np.testing.assert_array_equal(results[1], np.clip(right, *limits))
 
@@ -164,7 +168,7 @@ def test_residual_blocks(relu, swapped, twice):
             kernels.append([plan.kernel for plan in program.explain() if plan.op_type == "Add"])
     np.testing.assert_array_equal(*results)
     assert kernels[1] in (["xnn add int8"], ["xnn add int8 + table"])
-    joined = tiled.layout() is tiled.QUADS
+    joined = int8.layout() is int8.QUADS
     assert (kernels[0] == ["convolution int8 and add"]) == joined
 
 
@@ -175,18 +179,16 @@ def test_bytes_are_raised_between_convolutions(kept):
     options = narrowpass.CompileOptions(keep=tuple(names) if kept else (), cache=False, threads=1)
     with XnnCpuBackend().compile(Bundle({"main": model}), options) as program:
         (partition,) = program._methods["main"].partitions
-    ops = [step.op.computation for step in partition.steps]
-    found = [op for op in ops if isinstance(op, Conv2dInt8)]
-    assert len(found) == 2
-    if tiled.layout() is not tiled.QUADS:
-        assert not any(op.takes_offset or op.in_offset or op.out_offset for op in found)
+    steps = [s for s in partition.steps if isinstance(s.op.computation, Conv2dInt8)]
+    found = [step.packed for step in steps]
+    can = int8.layout() is int8.QUADS
+    assert [step.op.computation.takes_offset for step in steps] == [can, can]
+    if not can:
         return
-    short, long = sorted(found, key=lambda op: op.added is not None)
+    short, long = sorted(found, key=lambda operator: operator.can_add, reverse=True)
     # What is quantized at first, and what is averaged at last, are bytes as they are.
-    assert not short.in_offset
-    assert not long.in_offset
-    assert not long.out_offset
-    assert short.out_offset == long.other_offset == (not kept)
+    assert short.problem.offsets == Offsets(output=not kept)
+    assert long.problem.offsets == Offsets(added=not kept)
 
 
 def test_a_sum_that_broadcasts_is_one_of_its_own():

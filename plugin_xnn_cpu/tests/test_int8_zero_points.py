@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_kernels_kit import code, convolve, requantize, run
 
-from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, UnfitError
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8, fully_connected_s8
-from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
-from narrowpass_xnn_cpu.native.operators.tiled_product import (
-    TiledFullyConnectedS8,
-    TiledFullyConnectedS8F32,
-)
-from narrowpass_xnn_cpu.native.operators.zero_points import MOST_TERMS
+from narrowpass_xnn_cpu.native.own import int8_convolution, int8_depthwise, int8_matmul
 from narrowpass_xnn_cpu.native.pool import shared
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.quantization import (
+    LEAST_WEIGHT,
+    MOST_TERMS,
+    Quantization,
+    Requantized,
+    UnfitError,
+)
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 Array = np.ndarray[Any, Any]
@@ -63,11 +63,11 @@ def test_products_to_bytes_and_to_floats(seed, rows, inputs, outputs, threads):
     change = Requantized(Quantization(1.0, -7), Quantization(1.0, 3))
     sums = (x.astype(np.int64) + 7) @ exact.T
     scales = matrix.scale.array()
-    operator = TiledFullyConnectedS8(matrix, None, change)
+    operator = int8_convolution.MATMUL.create(Matmul(matrix, None, change))
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), np.int8, threads)
     np.testing.assert_array_equal(got, requantize(sums, scales, change))
-    floats = TiledFullyConnectedS8F32(matrix, None, Quantization(0.5, -7))
+    floats = int8_matmul.MATMUL.create(Matmul(matrix, None, operand=Quantization(0.5, -7)))
     floats.reshape(rows, shared(threads))
     got = run(floats, x, (rows, outputs), np.float32, threads)
     np.testing.assert_array_equal(got, sums.astype(np.float32) * np.float32(0.5) * scales)
@@ -93,7 +93,7 @@ def test_convolutions(seed, size, window, strides, pads, groups, inputs, outputs
     x = np.random.default_rng(seed + 1).integers(-128, 128, (2, *size, inputs * groups))
     x = x.astype(np.int8)
     change = Requantized(Quantization(1.0, 9), Quantization(1.0, -3))
-    operator = TiledConvolutionS8(matrix, None, movement, change)
+    operator = int8_convolution.CONVOLUTION.create(Convolution(matrix, None, movement, change))
     operator.reshape(x.shape, shared(threads))
     sums = convolve(x, exact, None, movement, 9)
     got = run(operator, x, sums.shape, np.int8, threads)
@@ -113,7 +113,7 @@ def test_depthwise_convolutions(seed, size, window, strides, channels):
     matrix, exact = drawn(seed, (*window, channels), channels, 2)
     x = np.random.default_rng(seed + 1).integers(-128, 128, (1, *size, channels)).astype(np.int8)
     change = Requantized(Quantization(1.0, 9), Quantization(1.0, -3))
-    operator = TiledDepthwiseS8(matrix, None, movement, change)
+    operator = int8_depthwise.create(Convolution(matrix, None, movement, change, depthwise=True))
     operator.reshape(x.shape, shared(1))
     sums = convolve(x, exact.transpose(2, 0, 1)[..., None], None, movement, 9)
     got = run(operator, x, sums.shape, np.int8, 1)
@@ -130,7 +130,7 @@ def test_the_longest_sums():
     )
     x = np.full((2, MOST_TERMS), 127, np.int8)
     change = Requantized(Quantization(1.0, -128), Quantization(1.0, 0))
-    operator = TiledFullyConnectedS8(matrix, None, change)
+    operator = int8_convolution.MATMUL.create(Matmul(matrix, None, change))
     operator.reshape(2, shared(1))
     sums = np.full((2, 3), 255 * 255 * MOST_TERMS)
     assert 2**31 - 255 * 255 <= sums.max() < 2**31
@@ -141,7 +141,7 @@ def test_the_longest_sums():
         Weight.of(np.zeros((3, MOST_TERMS + 1), np.int8)), matrix.scale, matrix.zero, 0
     )
     with pytest.raises(UnfitError, match="with zero points may not fit 32 bits"):
-        TiledFullyConnectedS8(longer, None, change)
+        int8_convolution.MATMUL.create(Matmul(longer, None, change))
 
 
 def test_zero_points_that_are_0_cost_nothing():
@@ -149,9 +149,9 @@ def test_zero_points_that_are_0_cost_nothing():
     matrix, _ = drawn(0, (4, 6), 4, 0)
     plain = Quantized(matrix.integers, matrix.scale, Weight.of(np.zeros(4, np.int8)), 0)
     change = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
-    operator = TiledFullyConnectedS8(plain, None, change)
+    operator = int8_convolution.MATMUL.create(Matmul(plain, None, change))
     assert not operator.reshape(3, shared(1)).weight_zeros
-    operator = TiledFullyConnectedS8(matrix, None, change)
+    operator = int8_convolution.MATMUL.create(Matmul(matrix, None, change))
     assert operator.reshape(3, shared(1)).weight_zeros
 
 
@@ -159,6 +159,6 @@ def test_kernels_of_ours_are_chosen_for_zero_points():
     """XNNPACK's take none: ours multiply on any processor."""
     matrix, _ = drawn(0, (16, 1, 1, 8), 16, 0)
     change = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
-    assert isinstance(convolution_s8(matrix, None, Movement(), change), TiledConvolutionS8)
+    assert convolution_s8(matrix, None, Movement(), change).kernel is int8_convolution.CONVOLUTION
     matrix, _ = drawn(0, (16, 8), 16, 0)
-    assert isinstance(fully_connected_s8(matrix, None, change), TiledFullyConnectedS8)
+    assert fully_connected_s8(matrix, None, change).kernel is int8_convolution.MATMUL

@@ -39,15 +39,16 @@ SEEN = """
 import json
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
-from narrowpass_xnn_cpu.native.operators.panels import layout_of
+from narrowpass_xnn_cpu.native.problems import Matmul
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
+from narrowpass_xnn_cpu.native.own.panels import layout_of
 lib = extension().lib
 import numpy as np
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Weight
 matrix = np.arange(128, dtype=np.float32).reshape(64, 2)
 with WeightsCache().begin() as session:
-    made = FullyConnected(Weight.of(matrix), None, session=session)
+    made = xnn_matmul.create(Matmul(Weight.of(matrix), None), session)
     packed = np.frombuffer(extension().ffi.buffer(made.block.address, 128 * 4), np.float32)
     # The first weight of a panel stands behind as many biases as the panel has columns.
     width = int(np.flatnonzero(packed == 2)[0]) - 1

@@ -14,7 +14,7 @@ from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice
-from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul
+from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 RNG = np.random.default_rng(9)
 NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}

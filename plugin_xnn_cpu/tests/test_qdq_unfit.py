@@ -8,8 +8,8 @@ from qdq_graph import QdqGraph
 from qdq_kit import off_by
 from xnn_kit import compile_model
 
-from narrowpass_xnn_cpu.native.operators import quantized
-from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT
+from narrowpass_xnn_cpu.native.problems import quantization
+from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT
 
 
 def kernel_of(graph: QdqGraph, op_type: str, **feeds: np.ndarray) -> str:
@@ -68,7 +68,7 @@ def test_weight_of_minus_128():
 
 
 def test_weight_of_minus_128_where_kernels_need_minus_127(monkeypatch):
-    monkeypatch.setattr(quantized, "LEAST_WEIGHT", -127)
+    monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
     weight = WEIGHT.copy()
     weight[3, 2] = -128
     kernel = kernel_of(product(weight, SCALES), "MatMul", x=normal(7, 12))

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import check, compile_model, fully_connected
 
-from narrowpass_xnn_cpu.native.operators import few_rows
+from narrowpass_xnn_cpu.native.own import few_rows
 
 RNG = np.random.default_rng(13)
 

@@ -11,8 +11,8 @@ from xnn_kit import compile_model, skip_where_nan_is_lost
 
 from narrowpass import Bundle
 from narrowpass.classify import ACTIVATIONS
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.operators import tiled
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 CASES = {
@@ -28,7 +28,7 @@ CASES = {
 
 
 def has_kernel():
-    return bool(extension().lib.np_recurrent_takes_bytes(tiled.target()))
+    return bool(extension().lib.np_recurrent_takes_bytes(kernels.code()))
 
 
 def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, least=-128, **added):

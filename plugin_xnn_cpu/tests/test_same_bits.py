@@ -181,12 +181,9 @@ def results(program, inputs):
 def test_the_same_bits_with_and_without_a_cache(tmp_path, name, threads, kernels, monkeypatch):
     if kernels != "chosen":
         # As on processors where XNNPACK's kernels are the faster ones: others read what it packs.
-        from narrowpass_xnn_cpu.lower import product
-        from narrowpass_xnn_cpu.native.operators import fp32_choice
+        from narrowpass_xnn_cpu.native import target
 
-        for function in ("matmuls_are_ours", "convolutions_are_ours"):
-            monkeypatch.setattr(fp32_choice, function, lambda: False)
-        monkeypatch.setattr(product, "matmuls_are_ours", lambda: False)
+        monkeypatch.setitem(target.OVERRIDES, "fp32_lanes", 0)
     for seed in (0, 1):
         rng = np.random.default_rng([seed, len(name)])
         model = MODELS[name](rng)

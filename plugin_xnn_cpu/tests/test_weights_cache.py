@@ -12,7 +12,8 @@ from cache_kit import RNG, compiled, linear, model, network, result, saved, weig
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.errors import BackendError, UsageError
-from narrowpass_xnn_cpu.native.operators import FullyConnected
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.cache import WeightsCache, shared
 from narrowpass_xnn_cpu.weights.weight import Weight, digest
 
@@ -22,7 +23,7 @@ def floats(*shape):
 
 
 def operator(session, array, identity, **options):
-    return FullyConnected(Weight.of(array, identity), None, session=session, **options)
+    return xnn_matmul.create(Matmul(Weight.of(array, identity), None, **options), session)
 
 
 def test_two_sessions_with_one_product():
@@ -76,7 +77,7 @@ def test_a_hit_neither_makes_nor_reads_a_weight():
     cache = WeightsCache()
     array, bias = floats(8, 16), floats(8)
     with cache.begin() as first:
-        one = FullyConnected(Weight.of(array, "a"), Weight.of(bias, "b"), session=first)
+        one = xnn_matmul.create(Matmul(Weight.of(array, "a"), Weight.of(bias, "b")), first)
 
     def unreadable():
         raise AssertionError("the weight was read")
@@ -84,7 +85,7 @@ def test_a_hit_neither_makes_nor_reads_a_weight():
     with cache.begin() as second:
         kernel = Weight((8, 16), np.dtype(np.float32), "a", unreadable)
         other = Weight((8,), np.dtype(np.float32), "b", unreadable)
-        two = FullyConnected(kernel, other, session=second)
+        two = xnn_matmul.create(Matmul(kernel, other), second)
     assert second.counts.hits == 1
     del one, two
 

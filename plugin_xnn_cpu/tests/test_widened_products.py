@@ -16,8 +16,9 @@ from products_kit import run
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
-from narrowpass_xnn_cpu.native.operators.widened import WidenedProduct, widens
+from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul, widens
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
@@ -34,8 +35,8 @@ def make(outputs: int, channels: int, seed: int, limits: tuple[float, float] = (
     bias = rng.standard_normal(outputs).astype(np.float32)
     stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
     with WeightsCache().begin() as session:
-        panels = FullyConnectedInt8(stored, Weight.of(bias), session=session).panels()
-    made = panels and WidenedProduct(*panels, channels, outputs, limits)
+        panels = xnn_matmul.create(Matmul(stored, Weight.of(bias)), session).panels()
+    made = panels and UpcastMatmul(panels, limits)
     return made, integers * scale[:, None].astype(np.float64), bias.astype(np.float64)
 
 

@@ -19,17 +19,15 @@ from narrowpass.quantization import (
     ScaleBound,
 )
 from narrowpass_xnn_cpu.lower.int8.tables import POINTWISE
-from narrowpass_xnn_cpu.native.operators.int8 import (
+from narrowpass_xnn_cpu.native.problems.quantization import (
     HIGH,
+    LEAST_WEIGHT,
     LOW,
+    MOST_CHANNELS,
     MULTIPLY_RATIO,
     PRODUCT_RATIO,
-    SUM_RATIO,
-)
-from narrowpass_xnn_cpu.native.operators.quantized import (
-    LEAST_WEIGHT,
-    MOST_CHANNELS,
     SMALLEST_SCALE,
+    SUM_RATIO,
 )
 
 _MATMUL = OperatorSpec(ScaleBound(WEIGHT_TO_OUTPUT, *PRODUCT_RATIO))

@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.lower.rules import reason
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice
-from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul
+from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 if TYPE_CHECKING:
     from narrowpass import Backend, OpDtypes

@@ -18,12 +18,9 @@ from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.product import BFLOAT16
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.separable import take_depthwise
-from narrowpass_xnn_cpu.native.operators import (
-    Movement,
-    fp32_choice,
-)
+from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
-from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
+from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,12 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.ending import WithEpilogue
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native.operators import Deconvolution, fp32_choice
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
-from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -139,13 +142,31 @@ def sized(
     """
     image = image_of(shape)
     window.check(image)
-    # An empty batch has an output too, of a size that only a full one tells.
-    height, width = operator.reshape((max(1, image[0]), *image[1:]), sizing.pool)
+    # An empty batch has an output too, of a size that only a full one has.
+    full = (max(1, image[0]), *image[1:])
+    if isinstance(operator, PackedConvolution):
+        height, width = operator.output_size(full)
+    else:
+        height, width = operator.reshape(full, sizing.pool)
     if height < 1 or width < 1:
         raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
     line = (image[0], width, outputs)
     result = (image[0], height, width, outputs) if len(shape) == 4 else line
     return result, operator.call if image[0] else ""
+
+
+def reshaped(operator: Any, shape: Shape, sizing: Sizing, epilogue: Epilogue | None = None) -> None:
+    """Reshape an operator that `sized` has asked for the size of its result only.
+
+    Args:
+        operator: of a convolution.
+        shape: of the operand, with channels last.
+        sizing: the thread pool.
+        epilogue: in place of the operator's.
+    """
+    if isinstance(operator, PackedConvolution):
+        image = image_of(shape)
+        operator.reshape((max(1, image[0]), *image[1:]), sizing.pool, epilogue=epilogue)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +198,20 @@ class Conv2d(WithEpilogue):
     winograd: bool = True
     adjustments: tuple[int, ...] = ()
 
+    @functools.cached_property
+    def problem(self) -> Convolution:
+        """What is to be computed, as the kernel table takes it."""
+        return Convolution(
+            self.weight,
+            self.bias,
+            self.movement,
+            self.epilogue,
+            depthwise=self.algorithm == "depthwise",
+            adjustments=self.adjustments if self.algorithm == "transposed" else None,
+            image=self.image,
+            winograd=self.winograd,
+        )
+
     @property
     def _is_bf16(self) -> bool:
         return self.weight.dtype.name == "bfloat16"
@@ -184,17 +219,16 @@ class Conv2d(WithEpilogue):
     @property
     def is_depthwise_kernel(self) -> bool:
         """Whether our depthwise kernel of float32 computes it."""
-        return self.algorithm == "depthwise" and fp32_choice.depthwise_is_ours(
-            self.weight.shape, self.movement, self.epilogue, self.image
-        )
+        return self._kernel is fp32_depthwise.DEPTHWISE
 
     @property
     def is_direct_kernel(self) -> bool:
         """Whether our direct convolution of float32 computes it."""
-        if self.algorithm != "direct" or self._is_bf16 or not fp32_choice.convolutions_are_ours():
-            return False
-        shape = self.weight.shape
-        return not self.winograd or not fp32_choice.winograd_tile(shape, self.movement, self.image)
+        return self._kernel is fp32.CONVOLUTION
+
+    @property
+    def _kernel(self) -> object:
+        return select(self.problem, target.current()).kernel
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
@@ -208,27 +242,11 @@ class Conv2d(WithEpilogue):
 
     def pack(self, op: LoweredOp, session: Session | None) -> Any:
         """See `Computation.pack`."""
-        weight, bias, movement = self.weight, self.bias, self.movement
-        if self._is_bf16:
-            return TiledConvolutionBf16(weight, bias, movement, self.epilogue, session=session)
-        if self.algorithm == "transposed":
-            return Deconvolution(weight, bias, movement, self.adjustments, session=session)
-        return fp32_choice.convolution(
-            weight,
-            bias,
-            movement,
-            self.epilogue,
-            image=self.image,
-            depthwise=self.algorithm == "depthwise",
-            winograd=self.winograd,
-            session=session,
-        )
+        return create_convolution(self.problem, session)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
         result, call = sized(operator, self.window, self.outputs, shapes[0], sizing)
-        epilogue = self.fitting(shapes, result)
-        if epilogue != self.epilogue:
-            operator.end_with(epilogue)
+        reshaped(operator, shapes[0], sizing, self.fitting(shapes, result))
         return Run(result, call, operator, operator.params)

@@ -20,8 +20,10 @@ from narrowpass_xnn_cpu.lower.product import Product, is_gemm, is_ours, takes_qu
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
+from narrowpass_xnn_cpu.native.own.few_rows import FewRows
+from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
+from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Weight
@@ -100,9 +102,10 @@ class ConstantMatMul(WithEpilogue):
         if not rows:
             return Run(result)
         operator = product.operator(rows)
-        params = operator.reshape(rows, sizing.pool)
-        if epilogue != self.epilogue:
-            operator.end_with(epilogue)
+        if isinstance(operator, PackedMatmul | FewRows):
+            params = operator.reshape(rows, sizing.pool, epilogue=epilogue)
+        else:
+            params = operator.reshape(rows, sizing.pool)
         return Run(result, operator.call, operator, params)
 
 

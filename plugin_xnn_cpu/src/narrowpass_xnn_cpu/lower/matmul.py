@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.lowered.op import PackedOp, Perm
-from narrowpass_xnn_cpu.native.operators.matmul import BATCH, Operand, Sizes, matmul
+from narrowpass_xnn_cpu.native.own.batched import BATCH, Operand, Sizes, matmul
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 

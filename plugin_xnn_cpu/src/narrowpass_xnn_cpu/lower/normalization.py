@@ -19,7 +19,8 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
-from narrowpass_xnn_cpu.native.operators import Range, Softmax
+from narrowpass_xnn_cpu.native.problems.bounds import Range
+from narrowpass_xnn_cpu.native.xnnpack.reduction import Softmax
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.weights.session import Session
 

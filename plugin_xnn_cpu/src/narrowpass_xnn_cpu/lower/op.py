@@ -12,8 +12,8 @@ import onnx_ir as ir
 from narrowpass.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Range
+from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED, Range
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 OUR_DOMAIN = "narrowpass.xnn_cpu"
 """Of nodes that only this backend writes."""

@@ -17,8 +17,9 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_filled, check_moved
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native import kernels, operators
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.picking import pick
+from narrowpass_xnn_cpu.native.xnnpack import movement
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.weights.session import Session
 
@@ -81,9 +82,9 @@ class Pad(Computation):
         """See `Computation.shape_values`."""
         return self.pads.names
 
-    def pack(self, op: LoweredOp, session: Session | None) -> operators.Pad:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.Pad:
         """See `Computation.pack`."""
-        return operators.Pad(self.fill, op.output.dtype.itemsize)
+        return movement.Pad(self.fill, op.output.dtype.itemsize)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

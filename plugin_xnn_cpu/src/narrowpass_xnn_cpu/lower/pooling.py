@@ -17,8 +17,9 @@ from narrowpass_xnn_cpu.lower.reduction import Reduce
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native import kernels, operators
-from narrowpass_xnn_cpu.native.operators.base import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.problems.bounds import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.xnnpack import movement
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.weights.session import Session
 
@@ -115,13 +116,13 @@ class Int8Pools:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._last: tuple[tuple[int, ...], operators.MaxPoolS8] | None = None
+        self._last: tuple[tuple[int, ...], movement.MaxPoolS8] | None = None
 
-    def of(self, pads: tuple[int, ...]) -> operators.MaxPoolS8:
+    def of(self, pads: tuple[int, ...]) -> movement.MaxPoolS8:
         """Return the operator for these pads."""
         if self._last is None or self._last[0] != pads:
             window = self._window
-            operator = operators.MaxPoolS8(window.size, pads, window.strides, window.dilations)
+            operator = movement.MaxPoolS8(window.size, pads, window.strides, window.dilations)
             self._last = pads, operator
         return self._last[1]
 
@@ -138,9 +139,9 @@ class PadImage(Computation):
     kernel = "xnn pad"
     pads: tuple[int, int, int, int]
 
-    def pack(self, op: LoweredOp, session: Session | None) -> operators.Pad:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.Pad:
         """See `Computation.pack`."""
-        return operators.Pad(0.0)
+        return movement.Pad(0.0)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import ml_dtypes
 import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators import (
-    FullyConnected,
-    FullyConnectedInt8,
-    bf16_choice,
-    int8_choice,
-)
-from narrowpass_xnn_cpu.native.operators.few_rows import (
-    MOST_ROWS,
-    FewRows,
-    TableRows,
-    reads_tables,
-)
-from narrowpass_xnn_cpu.native.operators.fp32_choice import (
-    AnyFullyConnected,
-    fully_connected,
-    matmuls_are_ours,
-)
-from narrowpass_xnn_cpu.native.operators.int8_choice import (
-    AnyFullyConnectedInt8,
-    fully_connected_int8_rows,
-)
-from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul, reads_panels
-from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
-from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
-from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
-from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
-from narrowpass_xnn_cpu.native.operators.widened import LEAST_ROWS, WidenedProduct, widens
+from narrowpass_xnn_cpu.native.operators import bf16_choice, int8_choice
+from narrowpass_xnn_cpu.native.operators.fp32_choice import fully_connected, matmuls_are_ours
+from narrowpass_xnn_cpu.native.own import bf16, blocks, fp32
+from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, FewRows, reads_tables, table_rows
+from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
+from narrowpass_xnn_cpu.native.own.upcast import LEAST_ROWS, UpcastMatmul, widens
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
+from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul, has_half_matmul, reads_panels
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
@@ -54,14 +36,7 @@ HALF_SIZE = 1 << 19
 _WIDE = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-_Made = (
-    AnyFullyConnected
-    | AnyFullyConnectedInt8
-    | BlockedProduct
-    | FewRows
-    | TiledFullyConnectedBf16
-    | WidenedProduct
-)
+_Made = AnyMatmul | FewRows
 
 
 def is_ours(kernel: Weight, rows: int | None) -> bool:
@@ -134,7 +109,6 @@ class Product:
         outputs: O.
         epilogue: what becomes of sums.
         precision: what it is computed in, for people; empty where that is the type of the matrix.
-
     """
 
     def __init__(
@@ -157,19 +131,21 @@ class Product:
         source = kernel if self._transposed else kernel.transpose(1, 0)
         self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
-        self._widened: WidenedProduct | None = None
+        self._widened: UpcastMatmul | None = None
         self._rows = rows
         few = rows is not None and rows <= MOST_ROWS
-        blocks = _blocks(kernel)
-        if blocks is not None:
-            blocked = BlockedProduct(blocks, bias, self.epilogue.limits, session=session)
+        stored = _blocks(kernel)
+        if stored is not None:
+            blocked = blocks.MATMUL.create(
+                Matmul(stored, bias, Epilogue(limits=self.epilogue.limits)), session
+            )
             self._operators[np.dtype(np.int8)] = blocked
             self._bias = None
-            self.precision = f"int{blocks.bits} (weights)"
+            self.precision = f"int{stored.bits} (weights)"
             return
         as_it_lies = kernel.moved is not None and kernel.dtype == _WIDE and bias is None
         if in_memory and few and as_it_lies and not kernel.quantized and reads_tables():
-            self._operators[_WIDE] = TableRows(source, epilogue.params())
+            self._operators[_WIDE] = table_rows(source, epilogue)
             return
         if self._makes_int8(kernel, activations, session):
             return
@@ -207,11 +183,15 @@ class Product:
         transposed = matrix.integers.moved is None
         matrix = matrix if transposed else matrix.transpose((1, 0))
         for rows_too in (True, False) if activations == "dynamic" else (False,):
+            problem = Matmul(
+                matrix,
+                self._bias,
+                Epilogue(limits=limits),
+                transposed,
+                PerToken() if rows_too else None,
+            )
             try:
-                make: Callable[..., AnyFullyConnectedInt8] = (
-                    fully_connected_int8_rows if rows_too else FullyConnectedInt8
-                )
-                made = make(matrix, self._bias, limits, transposed=transposed, session=session)
+                made = create_matmul(problem, session)
             except BackendError as error:  # unfit constants, or a processor without the kernel
                 if before and rows_too:
                     raise UnfitError(str(error)) from error
@@ -227,8 +207,8 @@ class Product:
     def _make_bfloat16(self, source: Weight, rows: int | None, session: Session | None) -> None:
         """Make the operator of a matrix that is stored as bfloat16."""
         if bf16_choice.product_is_ours(rows):
-            self._operators[BFLOAT16] = TiledFullyConnectedBf16(
-                source, self._bias, self.epilogue, transposed=self._transposed, session=session
+            self._operators[BFLOAT16] = bf16.MATMUL.create(
+                Matmul(source, self._bias, self.epilogue, self._transposed), session
             )
             return
         if bf16_choice.is_fast():
@@ -251,7 +231,7 @@ class Product:
             return False
         transposed = narrow.moved is None
         source = narrow if transposed else narrow.transpose(1, 0)
-        made = FullyConnected(source, None, transposed=transposed, session=session)
+        made = xnn_matmul.create(Matmul(source, None, transposed=transposed), session)
         self._operators[_WIDE] = made
         return True
 
@@ -261,30 +241,30 @@ class Product:
 
     def _make(
         self, source: Weight, dtype: np.dtype[np.generic], session: Session | None
-    ) -> AnyFullyConnected:
+    ) -> AnyMatmul:
         kernel, transposed = source.cast(dtype), self._transposed
-        made: AnyFullyConnected
+        made: AnyMatmul
         if dtype == _WIDE:
             made = fully_connected(
                 kernel, self._bias, self.epilogue, transposed=transposed, session=session
             )
         else:
             limits = self.epilogue.limits
-            made = FullyConnected(
-                kernel, self._bias, limits, transposed=transposed, session=session
+            made = xnn_matmul.create(
+                Matmul(kernel, self._bias, Epilogue(limits=limits), transposed), session
             )
         self._operators[dtype] = made
         return made
 
     @property
-    def gemm(self) -> TiledFullyConnected:
+    def gemm(self) -> PackedMatmul:
         """Our float32 GEMM, where that is the only operator; see `is_gemm`."""
         (only,) = self._operators.values()
-        if not isinstance(only, TiledFullyConnected):
+        if not isinstance(only, PackedMatmul) or only.kernel is not fp32.MATMUL:
             raise BackendError(f"{self.kernel} is not the float32 GEMM")
         return only
 
-    def operator(self, rows: int) -> _Made:
+    def operator(self, rows: int) -> _Made | UpcastMatmul:
         """Give the operator for so many rows."""
         found = self._by_type(rows)
         if rows <= MOST_ROWS:
@@ -293,27 +273,24 @@ class Product:
 
     def _few(self, made: _Made) -> FewRows | None:
         """Give the operator for few rows of the same matrix, if there is one."""
-        if isinstance(made, TableRows):
+        if isinstance(made, FewRows):
             return made
-        if isinstance(made, FullyConnectedInt8) and made.quantizes_rows:
+        if made.kernel is xnn_matmul.PER_TOKEN:
             return None  # it takes another kernel for few rows by itself
-        if isinstance(made, FullyConnected | FullyConnectedInt8 | TiledFullyConnected):
-            return made.for_few_rows(self.epilogue.params())
-        return None
+        return made.for_few_rows(self.epilogue)
 
-    def _many(self, made: _Made) -> WidenedProduct | None:
+    def _many(self, made: _Made | UpcastMatmul) -> UpcastMatmul | None:
         """Give the operator for many rows of a matrix that is packed for few, if there is one."""
-        if self._widened is None and isinstance(made, FullyConnectedInt8) and widens():
-            panels = made.panels()
+        if self._widened is None and isinstance(made, XnnMatmul) and widens():
+            panels = made.panels() if made.kernel is xnn_matmul.INT8 else None
             if panels is not None:
-                sizes = self.channels, self.outputs
-                self._widened = WidenedProduct(*panels, *sizes, self.epilogue.limits)
+                self._widened = UpcastMatmul(panels, self.epilogue.limits)
         return self._widened
 
     @property
     def kernel(self) -> str:
         """What computes it, for people."""
-        made = next(iter(self._operators.values()))
+        made: _Made | UpcastMatmul = next(iter(self._operators.values()))
         if self._rows:
             made = self.operator(self._rows)
         elif self._rows is None:

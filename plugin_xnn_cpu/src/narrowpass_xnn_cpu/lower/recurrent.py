@@ -19,8 +19,7 @@ from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import AttributesError, Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
-from narrowpass_xnn_cpu.native.operators.recurrent import (
+from narrowpass_xnn_cpu.native.own.recurrent import (
     FUNCTIONS,
     GATES,
     Activation,
@@ -28,7 +27,7 @@ from narrowpass_xnn_cpu.native.operators.recurrent import (
     Recurrence,
     identity_of_zeros,
 )
-from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight

@@ -23,7 +23,8 @@ from narrowpass_xnn_cpu.lower.steps import (
 )
 from narrowpass_xnn_cpu.lower.typed import layout_of, needs_one_type, typed_operand
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native import elem_kernels, kernels, operators
+from narrowpass_xnn_cpu.native import elem_kernels, kernels
+from narrowpass_xnn_cpu.native.xnnpack import reduction
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.weights.session import Session
 
@@ -94,10 +95,10 @@ class Reduce(Computation):
         """See `Computation.kernel_name`."""
         return f"reduce {self.function}" if packed is None else f"xnn reduce {self.function}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> operators.Reduce | None:
+    def pack(self, op: LoweredOp, session: Session | None) -> reduction.Reduce | None:
         """See `Computation.pack`."""
         own = self._is_typed(op) or self.function in _OURS
-        return None if own else operators.Reduce(self.function)
+        return None if own else reduction.Reduce(self.function)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import ResizeBilinear
+from narrowpass_xnn_cpu.native.xnnpack.movement import ResizeBilinear
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 _LINEAR = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"}

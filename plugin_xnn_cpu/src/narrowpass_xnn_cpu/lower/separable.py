@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native.operators.separable import Separable
+from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.weights.session import Session
 

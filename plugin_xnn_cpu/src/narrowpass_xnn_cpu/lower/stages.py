@@ -27,7 +27,7 @@ from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.unit import UnitLowering, is_native, outputs_of
 from narrowpass_xnn_cpu.lowered.graph import GraphOp, GraphValue
 from narrowpass_xnn_cpu.lowered.plan import LoweredPlan, Section
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 STAGES = ("canonicalize", "fuse", "partition", "layout")

@@ -11,8 +11,9 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native import kernels, operators
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.meter import NativeMeter
+from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.weights.session import Session
 
@@ -35,9 +36,9 @@ class Unary(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> operators.Unary:
+    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.Unary:
         """See `Computation.pack`."""
-        return operators.Unary(self.function, self.parameters)
+        return elementwise.Unary(self.function, self.parameters)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -64,9 +65,9 @@ class Binary(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> operators.Binary:
+    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.Binary:
         """See `Computation.pack`."""
-        return operators.Binary(self.function)
+        return elementwise.Binary(self.function)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -246,10 +247,10 @@ class Transpose(Computation):
     mnemonic = "transpose"
     perm: tuple[int, ...]
 
-    def pack(self, op: LoweredOp, session: Session | None) -> operators.Transpose | None:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.Transpose | None:
         """See `Computation.pack`."""
         itemsize = op.output.dtype.itemsize
-        return operators.Transpose(itemsize) if itemsize in (1, 4) else None
+        return movement.Transpose(itemsize) if itemsize in (1, 4) else None
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -23,8 +23,8 @@ from narrowpass_xnn_cpu.lower.join import Part, SliceLike
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of
-from narrowpass_xnn_cpu.native.operators import Movement, fp32_choice
-from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
+from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
 from narrowpass_xnn_cpu.plan.step import Shape, Sizing, Slot
 from narrowpass_xnn_cpu.weights.weight import Array, Weight
 

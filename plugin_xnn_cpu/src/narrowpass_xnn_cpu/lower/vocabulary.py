@@ -40,11 +40,10 @@ from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.trees import lowering as trees
 from narrowpass_xnn_cpu.lowered.op import Computation
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
-from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.native.operators.recurrent import Activation, Cell
+from narrowpass_xnn_cpu.native.own.recurrent import Activation, Cell
+from narrowpass_xnn_cpu.native.problems.convolution import Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, SumS8
 from narrowpass_xnn_cpu.weights.weight import Quantized
 
 COMPUTATIONS: tuple[type[Computation], ...] = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass_xnn_cpu.lowered.values import Reader, text_of
-from narrowpass_xnn_cpu.native.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 
 @dataclass(frozen=True)

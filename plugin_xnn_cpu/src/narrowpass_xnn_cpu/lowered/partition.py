@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
-from narrowpass_xnn_cpu.native.operators import UnfitError
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.plan.partition import Partition, Place, ShapeNode
 from narrowpass_xnn_cpu.plan.step import Slot
 from narrowpass_xnn_cpu.plan.workspace import Workspace

@@ -14,7 +14,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import extension, meaning
-from narrowpass_xnn_cpu.native.operators import Operator
+from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.signals import Interruption
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.operators import Operator
+from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 Shape = tuple[int, ...]

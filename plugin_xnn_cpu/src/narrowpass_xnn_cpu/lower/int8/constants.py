@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.operators import Quantization, UnfitError
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, UnfitError
 from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
 
 _LARGEST = 2**31 - 1

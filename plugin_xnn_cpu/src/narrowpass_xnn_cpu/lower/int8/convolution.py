@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,24 +10,22 @@ from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, sized
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, reshaped, sized
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native.operators import (
-    DeconvolutionS8,
-    Movement,
+from narrowpass_xnn_cpu.native.operators import int8_choice
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.problems.quantization import (
     Quantization,
     Requantized,
+    SumS8,
     UnfitError,
-    int8_choice,
 )
-from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
+from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -89,14 +88,25 @@ class Conv2dInt8(Computation):
     out_offset: bool = False
     other_offset: bool = False
 
+    @functools.cached_property
+    def problem(self) -> Convolution:
+        """What is to be computed, as the kernel table takes it."""
+        return Convolution(
+            self.weight,
+            self.bias,
+            self.movement,
+            self.requantized,
+            depthwise=self.algorithm == "depthwise",
+            adjustments=self.adjustments if self.algorithm == "transposed" else None,
+            added=self.added,
+            offsets=Offsets(self.in_offset, self.out_offset, self.other_offset),
+        )
+
     @property
     def can_add(self) -> bool:
         """Whether it can add a second tensor of the result's shape."""
-        return (
-            self.added is None
-            and self.algorithm == "direct"
-            and int8_choice.adds_tensor(self.weight, self.movement, depthwise=False)
-        )
+        plain = self.added is None and self.algorithm == "direct"
+        return plain and int8_choice.adds_tensor(self.weight, self.movement, depthwise=False)
 
     @property
     def takes_offset(self) -> bool:
@@ -118,17 +128,7 @@ class Conv2dInt8(Computation):
 
     def pack(self, op: LoweredOp, session: Session | None) -> Any:
         """See `Computation.pack`."""
-        arguments = self.weight, self.bias, self.movement, self.requantized
-        if self.algorithm == "transposed":
-            return DeconvolutionS8(*arguments, self.adjustments, session=session)
-        depthwise = self.algorithm == "depthwise"
-        operator = int8_choice.convolution_s8(*arguments, depthwise=depthwise, session=session)
-        if self.added is not None and isinstance(operator, TiledConvolutionS8):
-            operator.take_sum(self.added)
-        if isinstance(operator, TiledWindowsS8):
-            operator.in_raised, operator.out_raised = self.in_offset, self.out_offset
-            operator.other_raised = self.other_offset
-        return operator
+        return create_convolution(self.problem, session)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -136,6 +136,7 @@ class Conv2dInt8(Computation):
         result, call = sized(operator, self.window, self.outputs, shapes[0], sizing)
         if len(shapes) > 1 and shapes[1] != result:
             raise BackendError(f"{list(shapes[1])} and {list(result)} were declared to be equal")
+        reshaped(operator, shapes[0], sizing)
         return Run(result, call, operator, operator.params)
 
 

@@ -22,9 +22,9 @@ from narrowpass_xnn_cpu.lower.reduction import reduced_axes, without
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native.operators import BinaryS8, MeanS8, UnfitError
-from narrowpass_xnn_cpu.native.operators.int8 import LOW, Quantization
-from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
+from narrowpass_xnn_cpu.native.problems.quantization import LOW, Quantization, SumS8, UnfitError
+from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
+from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce, check_mean_scales
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.weights.session import Session
 
@@ -53,9 +53,9 @@ class BinaryInt8(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function} int8"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> BinaryS8:
+    def pack(self, op: LoweredOp, session: Session | None) -> Binary:
         """See `Computation.pack`."""
-        return BinaryS8(self.function, self.first, self.second, self.result)
+        return Binary(self.function, (self.first, self.second, self.result))
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -83,9 +83,9 @@ class MeanInt8(Computation):
     given: Quantization
     result: Quantization
 
-    def pack(self, op: LoweredOp, session: Session | None) -> MeanS8:
+    def pack(self, op: LoweredOp, session: Session | None) -> Reduce:
         """See `Computation.pack`."""
-        return MeanS8(self.given, self.result)
+        return Reduce("mean", (self.given, self.result))
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -106,7 +106,7 @@ def _binary(op: Op, builder: Builder) -> None:
     (one, other), made = op.attributes["given"], op.attributes["made"]
     function = _BINARY[op.attributes["operator"]]
     binary = BinaryInt8(function, one, other, made)
-    BinaryS8.check(function, one, other, made)
+    check_scales(function, one, other, made)
     perm = common_layout(builder, [first, second], max(map(builder.rank, (first, second))))
     slots = operand(builder, first, perm), operand(builder, second, perm)
     limits = byte_limits(op.limits, made)
@@ -153,7 +153,7 @@ def _mean(op: Op, builder: Builder) -> None:
     axes = tuple(range(2, rank)) if whole else reduced_axes(op, builder.facts)
     if not axes:
         raise UnfitError("it has no axes to reduce")
-    MeanS8.check(quantization, made)
+    check_mean_scales(quantization, made)
     perm = CHANNELS_LAST.get(rank, builder.layout(given)) if whole else builder.layout(given)
     physical = tuple(sorted(perm.index(axis) for axis in axes))
     slot = builder.at(given, perm)

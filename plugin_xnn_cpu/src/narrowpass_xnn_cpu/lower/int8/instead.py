@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.native.operators import UnfitError
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 
 Lower = Callable[[Op, Builder], None]
 

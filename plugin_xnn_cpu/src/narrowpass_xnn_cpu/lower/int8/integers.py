@@ -14,17 +14,18 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.convolution import lower_conv
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, sized
+from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, reshaped, sized
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import Movement
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionAtRun
-from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedAtRun
-from narrowpass_xnn_cpu.native.operators.zero_points import MOST_TERMS
+from narrowpass_xnn_cpu.native.own import int8_convolution, int8_matmul
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.quantization import MOST_TERMS
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
@@ -123,10 +124,11 @@ class MatMulInteger(Computation):
     raw: bool
     zero_point: int
 
-    def pack(self, op: LoweredOp, session: Session | None) -> TiledFullyConnectedAtRun:
+    def pack(self, op: LoweredOp, session: Session | None) -> PackedMatmul:
         """See `Computation.pack`."""
-        return TiledFullyConnectedAtRun(
-            self.weight, self.bias, raw=self.raw, zero_point=self.zero_point, session=session
+        return int8_matmul.MATMUL.create(
+            Matmul(self.weight, self.bias, Dynamic(raw=self.raw, zero_point=self.zero_point)),
+            session,
         )
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -165,15 +167,16 @@ class ConvolutionInteger(Computation):
     raw: bool
     zero_point: int
 
-    def pack(self, op: LoweredOp, session: Session | None) -> TiledConvolutionAtRun:
+    def pack(self, op: LoweredOp, session: Session | None) -> PackedConvolution:
         """See `Computation.pack`."""
-        return TiledConvolutionAtRun(
-            self.weight,
-            self.bias,
-            self.movement,
-            raw=self.raw,
-            zero_point=self.zero_point,
-            session=session,
+        return int8_convolution.CONVOLUTION.create(
+            Convolution(
+                self.weight,
+                self.bias,
+                self.movement,
+                Dynamic(raw=self.raw, zero_point=self.zero_point),
+            ),
+            session,
         )
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -181,6 +184,7 @@ class ConvolutionInteger(Computation):
         operator = step.packed
         _check_single(shapes[1:])
         result, call = sized(operator, self.window, operator.outputs, shapes[0], sizing)
+        reshaped(operator, shapes[0], sizing)
         return Run(result, call, operator, operator.params)
 
 

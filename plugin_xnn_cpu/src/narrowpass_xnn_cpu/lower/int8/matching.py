@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.int8.values import (
 )
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rules import BY_KIND
-from narrowpass_xnn_cpu.native.operators import Quantization
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 from narrowpass_xnn_cpu.weights.weight import Weight
 
 _PRODUCTS = {"MatMul": "product-s8", "linear": "product-s8", "Gemm": "product-s8"}

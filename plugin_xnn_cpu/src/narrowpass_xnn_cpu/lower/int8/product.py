@@ -18,14 +18,12 @@ from narrowpass_xnn_cpu.lower.linear import as_bias
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native.operators import UnfitError
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.int8_choice import (
-    AnyFullyConnectedS8,
-    AnyFullyConnectedS8F32,
     fully_connected_s8,
     fully_connected_s8_f32,
 )
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
+from narrowpass_xnn_cpu.native.table import AnyMatmul
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -56,9 +54,7 @@ class MatMulInt8(Computation):
         """See `Computation.kernel_name`."""
         return f"{packed.maker}fully connected int8"
 
-    def pack(
-        self, op: LoweredOp, session: Session | None
-    ) -> AnyFullyConnectedS8 | AnyFullyConnectedS8F32:
+    def pack(self, op: LoweredOp, session: Session | None) -> AnyMatmul:
         """See `Computation.pack`."""
         weight, bias = self.weight, self.bias
         transposed = self.transposed

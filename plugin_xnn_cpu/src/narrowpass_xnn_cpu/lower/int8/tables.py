@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.int8.values import (
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Lookup
-from narrowpass_xnn_cpu.native.operators import Quantization
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
 IDENTITY = bytes(range(256))
 

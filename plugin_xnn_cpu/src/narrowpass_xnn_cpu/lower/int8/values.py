@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.native.operators import Quantization
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 

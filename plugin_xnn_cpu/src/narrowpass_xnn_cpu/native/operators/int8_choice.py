@@ -1,106 +1,58 @@
-"""Which kernels compute with int8 here: XNNPACK's, or ours.
-
-Both take the same arguments and sum exactly. On processors with AVX2 and nothing newer, XNNPACK
-widens both operands in the inner loop; ours widens the input once, and a tile of it takes twice as
-many rows. Windows of 3 x 3 that move by 1 need fewer multiplications here. On those with AVX-512
-and VNNI both multiply bytes by fours, and the tile of ours has twice as many rows too.
-
-Billions of operations a second on one core, and how many times as fast as XNNPACK that is
-(``benchmarks/int8_kernels.py``): on a Zen 3 at 3.2 GHz, where products of int16 by pairs and their
-sums reach 163 at most, and on an Ice Lake at 2.8 GHz, where those of bytes reach 600.
-
-============================================  ====  =====  ====  =====
-kernel                                        Zen 3        Ice Lake
-============================================  ====  =====  ====  =====
-3 x 3 of 56 x 56, 64 to 64 channels            259    2.5   565    1.3
-3 x 3 of 14 x 14, 256 to 256 channels          291    2.6   610    1.4
-3 x 3 by 2 of 56 x 56, 128 to 128 channels     151    1.4   558    1.3
-1 x 1 of 56 x 56, 256 to 64 channels           141    1.4   370    1.1
-1 x 1 of 14 x 14, 1024 to 256 channels         153    1.4   560    1.3
-7 x 7 by 2 of 224 x 224, 3 to 64 channels      134    5.4   408    3.9
-3 x 3 of 56 x 56, 144 channels, depthwise       32    2.1    83    3.2
-128 rows, 384 to 1536 channels                 149    1.4   546    1.4
-1 row, 2048 to 1000 channels                    52    1.0    59    1.0
-============================================  ====  =====  ====  =====
-
-Elsewhere the kernels are XNNPACK's: those for ARM multiply int8 as such too.
-"""
+"""Convolutions and matmuls of int8 by the kernel table."""
 
 from __future__ import annotations
 
-import functools
-
-from narrowpass_xnn_cpu.native import isa
-from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.operators import tiled
-from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Range
-from narrowpass_xnn_cpu.native.operators.convolution import Movement
-from narrowpass_xnn_cpu.native.operators.int8 import Quantization, Requantized
-from narrowpass_xnn_cpu.native.operators.int8_rows import FullyConnectedS8, FullyConnectedS8F32
-from narrowpass_xnn_cpu.native.operators.int8_windows import ConvolutionS8
-from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
-from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
-from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
-from narrowpass_xnn_cpu.native.operators.tiled_product import (
-    TiledFullyConnectedInt8,
-    TiledFullyConnectedS8,
-    TiledFullyConnectedS8F32,
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.own import int8
+from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel
+from narrowpass_xnn_cpu.native.problems import (
+    UNBOUNDED,
+    Convolution,
+    Epilogue,
+    Matmul,
+    Movement,
+    PerToken,
+    Quantization,
+    Range,
+    Requantized,
 )
-from narrowpass_xnn_cpu.native.operators.tiled_winograd import (
-    WinogradConvolutionS8,
-    fits_winograd,
+from narrowpass_xnn_cpu.native.problems.quantization import zero_points
+from narrowpass_xnn_cpu.native.table import (
+    AnyConvolution,
+    AnyMatmul,
+    create_convolution,
+    create_matmul,
+    select,
 )
-from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
-AnyConvolutionS8 = ConvolutionS8 | TiledConvolutionS8 | TiledDepthwiseS8 | WinogradConvolutionS8
-AnyFullyConnectedS8 = FullyConnectedS8 | TiledFullyConnectedS8
-AnyFullyConnectedS8F32 = FullyConnectedS8F32 | TiledFullyConnectedS8F32
-AnyFullyConnectedInt8 = FullyConnectedInt8 | TiledFullyConnectedInt8
+
+def ours() -> bool:
+    """Return whether our kernels of int8 are the faster ones on this processor."""
+    return target.current().int8_is_own
 
 
-def convolution_kind(
-    kernel: Quantized, movement: Movement, *, depthwise: bool
-) -> type[AnyConvolutionS8]:
-    """Return the kind of operator that `convolution_s8` creates."""
-    outputs = kernel.integers.shape[-1 if depthwise else 0]
-    multiplied = depthwise and outputs != movement.groups
-    shifted = zero_points(kernel, outputs) is not None
-    if multiplied or not (ours() or shifted):
-        return ConvolutionS8
-    if depthwise:
-        return TiledDepthwiseS8
-    quads = tiled.layout() is tiled.QUADS
-    fast = not quads and not shifted and fits_winograd(kernel, movement)
-    return WinogradConvolutionS8 if fast else TiledConvolutionS8
+def _convolution_kernel(kernel: Quantized, movement: Movement, *, depthwise: bool) -> object:
+    same = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
+    problem = Convolution(kernel, None, movement, same, depthwise=depthwise)
+    return select(problem, target.current()).kernel
 
 
 def takes_offset(kernel: Quantized, movement: Movement, *, depthwise: bool) -> bool:
     """Return whether a convolution can read and write bytes with an offset of +128."""
-    if tiled.layout() is not tiled.QUADS:
-        return False
-    kind = convolution_kind(kernel, movement, depthwise=depthwise)
-    if kind is TiledDepthwiseS8:
-        return zero_points(kernel, kernel.integers.shape[-1]) is None
-    return kind is TiledConvolutionS8
+    found = _convolution_kernel(kernel, movement, depthwise=depthwise)
+    return isinstance(found, ConvolutionKernel) and found.offsets and int8.layout() is int8.QUADS
 
 
 def adds_tensor(kernel: Quantized, movement: Movement, *, depthwise: bool) -> bool:
     """Return whether a convolution can add a second tensor to its result."""
-    kind = convolution_kind(kernel, movement, depthwise=depthwise)
-    return kind is TiledConvolutionS8 and tiled.layout() is tiled.QUADS
+    found = _convolution_kernel(kernel, movement, depthwise=depthwise)
+    return isinstance(found, ConvolutionKernel) and found.adds and int8.layout() is int8.QUADS
 
 
-@functools.cache
-def ours() -> bool:
-    """Tell whether our kernels of int8 are the faster ones on this processor."""
-    return isa.in_use(extension().lib) in {"avx2", "avx512vnni", "avx512bf16"}
-
-
-def _takes(matrix: Quantized, transposed: bool) -> bool:
-    """Tell whether our kernels multiply with a matrix: XNNPACK's take no zero points."""
-    outputs = matrix.integers.shape[1 if transposed else 0]
+def quantizes_rows_before(matrix: Quantized, outputs: int) -> bool:
+    """Return whether our kernel computes `fully_connected_int8_rows`: its rows come quantized."""
     return ours() or zero_points(matrix, outputs) is not None
 
 
@@ -112,14 +64,10 @@ def convolution_s8(
     *,
     depthwise: bool = False,
     session: Session | None = None,
-) -> AnyConvolutionS8:
-    """Make a convolution of int8; see `ConvolutionS8`."""
-    kind = convolution_kind(kernel, movement, depthwise=depthwise)
-    if kind is ConvolutionS8:
-        return ConvolutionS8(
-            kernel, bias, movement, requantized, depthwise=depthwise, session=session
-        )
-    return kind(kernel, bias, movement, requantized, session=session)
+) -> AnyConvolution:
+    """Create the operator of a convolution of int8; see `Convolution`."""
+    problem = Convolution(kernel, bias, movement, requantized, depthwise=depthwise)
+    return create_convolution(problem, session)
 
 
 def fully_connected_s8(
@@ -129,10 +77,10 @@ def fully_connected_s8(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> AnyFullyConnectedS8:
-    """Make a product of int8 that gives int8; see `FullyConnectedS8`."""
-    kind = TiledFullyConnectedS8 if _takes(matrix, transposed) else FullyConnectedS8
-    return kind(matrix, bias, requantized, transposed=transposed, session=session)
+) -> AnyMatmul:
+    """Create the operator of a matmul of int8 whose result is int8; see `Matmul`."""
+    problem = Matmul(matrix, bias, requantized, transposed, requantized.given)
+    return create_matmul(problem, session)
 
 
 def fully_connected_s8_f32(
@@ -143,10 +91,9 @@ def fully_connected_s8_f32(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> AnyFullyConnectedS8F32:
-    """Make a product of int8 that gives float32; see `FullyConnectedS8F32`."""
-    kind = TiledFullyConnectedS8F32 if _takes(matrix, transposed) else FullyConnectedS8F32
-    return kind(matrix, bias, given, limits, transposed=transposed, session=session)
+) -> AnyMatmul:
+    """Create the operator of a matmul of int8 whose result is float32; see `Matmul`."""
+    return create_matmul(Matmul(matrix, bias, Epilogue(limits=limits), transposed, given), session)
 
 
 def fully_connected_int8_rows(
@@ -156,15 +103,7 @@ def fully_connected_int8_rows(
     *,
     transposed: bool = False,
     session: Session | None = None,
-) -> AnyFullyConnectedInt8:
-    """Make a product of rows that are quantized each by its range; see `FullyConnectedInt8`."""
-    if _takes(matrix, transposed):
-        return TiledFullyConnectedInt8(matrix, bias, limits, transposed=transposed, session=session)
-    return FullyConnectedInt8(
-        matrix, bias, limits, transposed=transposed, rows_too=True, session=session
-    )
-
-
-def quantizes_rows_before(matrix: Quantized, outputs: int) -> bool:
-    """Return whether our kernel computes `fully_connected_int8_rows`: its rows come quantized."""
-    return ours() or zero_points(matrix, outputs) is not None
+) -> AnyMatmul:
+    """Create the operator of a matmul of rows that are quantized dynamically; see `PerToken`."""
+    problem = Matmul(matrix, bias, Epilogue(limits=limits), transposed, PerToken())
+    return create_matmul(problem, session)

@@ -1,0 +1,113 @@
+"""Skinny GEMMs: a few rows times a large matrix, where reading the matrix takes all the time.
+
+XNNPACK's kernels for one row read a matrix in one stream of memory, and one core reads eight to
+twelve of them in two thirds of the time.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.own.panels import Layout, PanelMatmul, Panels
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.weights.entry import Block
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+MOST_ROWS = 4
+"""NP_FEW_ROWS_MOST. With more rows, the arithmetic takes longer than reading the matrix."""
+_PARTS = 4
+"""For each thread, at most: one that is late leaves some of them to others."""
+_LEAST_PANELS = 8
+"""Of a part, if there are more parts than threads: streams enough for threads that share memory."""
+
+
+def divided(panels: int, threads: int) -> tuple[int, int]:
+    """Divide the panels of a matrix; return those of a part, and parts.
+
+    All threads have as many parts, and no more of them than leave streams enough in each.
+    """
+    many = max(1, min(_PARTS, panels // (threads * _LEAST_PANELS))) if threads > 1 else 1
+    each = -(-panels // (many * threads))
+    return each, -(-panels // each)
+
+
+def reads_floats(width: int) -> bool:
+    """Return whether the kernel for this processor reads panels of float32 of this width."""
+    return bool(extension().lib.np_few_rows_reads(width))
+
+
+class FewRows(PanelMatmul):
+    """Up to `MOST_ROWS` rows of float32 times a matrix that another operator has packed.
+
+    Args:
+        panels: the matrix.
+        epilogue: unless `reshape` is given another one.
+    """
+
+    call = "NP_FEW_ROWS"
+    fuses_epilogue = True
+
+    def __init__(self, panels: Panels, epilogue: Epilogue) -> None:
+        super().__init__(panels)
+        self._epilogue = epilogue
+
+    def reshape(self, rows: int, pool: ThreadPool, *, epilogue: Epilogue | None = None) -> Any:
+        """Reshape for `rows` rows; return the parameters."""
+        if rows > MOST_ROWS:
+            raise BackendError(f"{rows} rows are not few: {MOST_ROWS} at most")
+        common, layout = self._common(rows), self._panels.layout
+        each, parts = divided(-(-self.outputs // layout.width), pool.threads)
+        fields = {
+            **common,
+            "parts": parts,
+            "part_panels": each,
+            "epilogue": (epilogue or self._epilogue).params(),
+            "layout": getattr(self._lib, layout.name),
+        }
+        self.params = self._ffi.new("struct np_few_rows_params *", fields)
+        return self.params
+
+
+class ReadByFewRows:
+    """An operator whose packed matrix the kernel for few rows may read."""
+
+    _few: FewRows | None = None
+
+    def panels(self) -> Panels | None:
+        """Return the packed matrix, if kernels for panels read it where it lies."""
+        raise NotImplementedError
+
+    def _end(self) -> Epilogue:
+        raise NotImplementedError
+
+    def for_few_rows(self, epilogue: Epilogue | None = None) -> FewRows | None:
+        """Return the operator for up to `MOST_ROWS` rows of the same matrix, if there is one.
+
+        `epilogue` is the problem's where it is None. Rows of float32 are quantized before they come
+        to it, where this operator does that.
+        """
+        panels = self.panels() if self._few is None else None
+        if panels is not None:
+            self._few = FewRows(panels, epilogue or self._end())
+        return self._few
+
+
+def table_rows(table: Weight, epilogue: Epilogue) -> FewRows:
+    """Return the operator for a matrix float32 [O, C] that is stored so, read where it lies."""
+    array = table.view()
+    outputs, channels = checked_shape(array.shape, 2)
+    layout = Layout("NP_TABLE_F32", 1, 4, 0)
+    block = Block(extension().ffi.from_buffer(array), array.nbytes)
+    return FewRows(Panels(block, array, layout, channels, outputs), epilogue)
+
+
+@functools.cache
+def reads_tables() -> bool:
+    """Return whether the kernel for matrices as they are stored is fast on this processor."""
+    lib = extension().lib
+    return bool(lib.np_few_rows_width(lib.NP_TABLE_F32))

@@ -1,0 +1,188 @@
+"""Matrices packed in panels, by XNNPACK or by us, which kernels of ours read where they lie.
+
+The matrix is in memory once, whatever multiplies with it. How XNNPACK packs is probed with small
+matrices, once in a process; where it is not as the kernels have it, XNNPACK multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.operator import Fields, Operator
+from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
+from narrowpass_xnn_cpu.weights.entry import Block
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Array
+
+_ROUNDED = 128
+"""Bytes to which sizes of blocks are rounded."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How packed matrices lie that the kernels read.
+
+    Attributes:
+        name: ``NP_PANELS_...`` or ``NP_TABLE_F32``.
+        width: columns of a panel.
+        element: bytes of a weight.
+        ends: bytes of each column before and behind its weights.
+        inputs: whose weights lie side by side: the K-group.
+    """
+
+    name: str
+    width: int
+    element: int
+    ends: int
+    inputs: int = 1
+
+    def panel_bytes(self, channels: int) -> int:
+        """Return the bytes of a panel."""
+        filled = -(-channels // self.inputs) * self.inputs
+        return self.width * (self.element * filled + self.ends)
+
+    def size(self, channels: int, outputs: int) -> int:
+        """Return the bytes of a matrix."""
+        return -(-outputs // self.width) * self.panel_bytes(channels)
+
+    def holds(self, block: Block, channels: int, outputs: int) -> bool:
+        """Return whether a block has the size of such a matrix."""
+        size = self.size(channels, outputs)
+        return size <= block.size < size + _ROUNDED
+
+
+_KINDS = {
+    "float32": ("NP_PANELS_F32", 4, 4, 1),
+    "float16": ("NP_PANELS_F16", 2, 2, 1),
+    "int8": ("NP_PANELS_INT8", 1, 8, 1),
+    "int8 rows": ("NP_PANELS_INT8_BY_4", 1, 12, 4),
+}
+"""By what is multiplied: the layout, bytes of a weight, bytes of the ends, inputs side by side."""
+_PROBED = 7
+"""Inputs of a matrix that is packed to see how it lies."""
+
+
+def layout_of(
+    kind: str, outputs: int, pack: Callable[[Array, Array, Array, Session], Block | None]
+) -> Layout | None:
+    """Return how matrices lie, if the kernel for this processor reads that.
+
+    XNNPACK chooses the width of panels by the number of outputs.
+
+    Args:
+        kind: a key of the table above.
+        outputs: how many there are.
+        pack: packs a matrix [O, C] of int8, with a bias and scales, in a session.
+    """
+    lib = extension().lib
+    name, element, ends, inputs = _KINDS[kind]
+    width = int(lib.np_few_rows_width(getattr(lib, name)))
+    if not width:
+        return None
+    layout = Layout(name, width, element, ends, inputs)
+    # A column is like no other, nor is an input.
+    matrix = np.arange(outputs)[:, None] // 5 ** np.arange(_PROBED) % 5 + 5 * np.arange(_PROBED)
+    scales = np.exp2(np.arange(outputs) % 3, dtype=np.float32)
+    bias = (np.arange(outputs) % 1024 * 4).astype(np.float32)
+    with WeightsCache().begin() as session:
+        block = pack(matrix.astype(np.int8), bias, scales, session)
+        if block is None or not layout.holds(block, _PROBED, outputs):
+            return None
+        size = layout.size(_PROBED, outputs)
+        raw = np.frombuffer(extension().ffi.buffer(block.address, size), np.uint8)
+        wanted = {
+            "NP_PANELS_F32": [bias, matrix],
+            "NP_PANELS_F16": [bias, matrix],
+            "NP_PANELS_INT8": [bias / scales, matrix, scales],
+            "NP_PANELS_INT8_BY_4": [-matrix.sum(1), matrix, scales, bias],
+        }[name]
+        found = _unpacked(raw, layout, outputs)
+        same = all(map(np.array_equal, found, wanted))
+        del raw
+    return layout if same else None
+
+
+def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
+    """Return what lies in a probed matrix of these outputs, in order."""
+    width = layout.width
+    panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
+    filled = -(-_PROBED // layout.inputs) * layout.inputs
+    kind, start = np.dtype(f"f{layout.element}" if layout.element > 1 else "i1"), 0
+    ends = [np.dtype(name) for name in ("f4",) * (layout.ends // 4) or ("f2",)]
+    if layout.inputs > 1:
+        ends[0] = np.dtype("i4")
+
+    def field(dtype: np.dtype[Any], *shape: int) -> Array:
+        nonlocal start
+        size = width * shape[0] * dtype.itemsize
+        piece = np.ascontiguousarray(panels[:, start : start + size]).view(dtype)
+        start += size
+        return piece.reshape(len(panels), -1, width, shape[-1])
+
+    found = [field(ends[0], 1), field(kind, filled, layout.inputs)]
+    found += [field(dtype, 1) for dtype in ends[1:]]
+    columns = [x.transpose(0, 2, 1, 3).reshape(len(panels) * width, -1)[:outputs] for x in found]
+    return [x[:, :_PROBED] if i == 1 else x[:, 0] for i, x in enumerate(columns)]
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A packed matrix [O, C].
+
+    Attributes:
+        block: where it lies.
+        owner: what keeps it there.
+        layout: how it lies.
+        channels: C.
+        outputs: O.
+    """
+
+    block: Block
+    owner: object
+    layout: Layout
+    channels: int
+    outputs: int
+
+    @classmethod
+    def found(
+        cls,
+        block: Block | None,
+        owner: object,
+        layout: Layout | None,
+        channels: int,
+        outputs: int,
+    ) -> Panels | None:
+        """Return a block that XNNPACK packed as a matrix; None where it does not lie so."""
+        if block is None or layout is None or not layout.holds(block, channels, outputs):
+            return None
+        return cls(block, owner, layout, channels, outputs)
+
+
+class PanelMatmul(Operator):
+    """Rows of float32 times a matrix that another operator has packed."""
+
+    def __init__(self, panels: Panels) -> None:
+        super().__init__()
+        self._panels = panels
+        self.channels, self.outputs = panels.channels, panels.outputs
+
+    def _common(self, rows: int) -> Fields:
+        """Return the fields that kernels have in common, for so many rows."""
+        checked_shape((rows, max(self.channels, self.outputs)))
+        layout = self._panels.layout
+        return {
+            "packed": self._panels.block.address,
+            "rows": rows,
+            "channels": self.channels,
+            "outputs": self.outputs,
+            "width": layout.width,
+            "panel_bytes": layout.panel_bytes(self.channels),
+            "target": kernels.code(),
+        }

@@ -1,0 +1,123 @@
+"""Matmuls with a constant matrix: the types of rows, matrix and result."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.problems.bounds import Shape, checked_shape
+from narrowpass_xnn_cpu.native.problems.convolution import (
+    Convolution,
+    Dynamic,
+    Movement,
+    Windows,
+)
+from narrowpass_xnn_cpu.native.problems.epilogue import NO_EPILOGUE, Epilogue
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
+from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight
+
+
+@dataclass(frozen=True)
+class PerToken:
+    """Rows of float32 that are quantized dynamically, each by its own range, 0 included.
+
+    A row with an element that is NaN, infinite, or of 2¹²⁷ and more results in NaN.
+
+    Attributes:
+        unsigned: whether to integers from 0 to 255, for XNNPACK; None for what is faster on this
+            processor.
+    """
+
+    unsigned: bool | None = None
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """Rows times a constant matrix, plus a bias.
+
+    Attributes:
+        matrix: [O, C], or [C, O] where `transposed`: of float32, float16 or bfloat16, of int8 with
+            scales of the outputs, or of 4 or 8 bits in blocks.
+        bias: [O], or None: float32, int32 where the result is requantized.
+        result: the epilogue of float32; or how accumulators of int8 are requantized.
+        transposed: whether the matrix has its input channels first.
+        operand: how rows of int8 are quantized; None for rows of float32, `PerToken` for rows of
+            float32 that are quantized first.
+        rows: how many there are, where that is known.
+    """
+
+    matrix: Weight | Quantized | Blocks
+    bias: Weight | None = None
+    result: Epilogue | Requantized | Dynamic = NO_EPILOGUE
+    transposed: bool = False
+    operand: Quantization | PerToken | None = None
+    rows: int | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The matrix's shape as it is stored."""
+        matrix = self.matrix
+        return matrix.shape if isinstance(matrix, Weight) else matrix.integers.shape
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Input and output channels, checked."""
+        if isinstance(self.matrix, Blocks):
+            return self.matrix.columns, checked_shape(self.shape, 2)[0]
+        outputs, inputs = checked_shape(self.shape, 2)
+        return (outputs, inputs) if self.transposed else (inputs, outputs)
+
+    @property
+    def dtypes(self) -> str:
+        """The dtypes of rows, matrix and result."""
+        if isinstance(self.matrix, Weight):
+            return f"float32 x {self.matrix.dtype.name}"
+        if isinstance(self.matrix, Blocks):
+            return "float32 x blocks"
+        if isinstance(self.result, Dynamic):
+            return "dynamic int8 x int8"
+        if isinstance(self.result, Requantized):
+            return "int8 x int8 -> int8"
+        if self.operand is None:
+            return "float32 x int8"
+        per_token = isinstance(self.operand, PerToken)
+        return "float32 per token x int8" if per_token else "int8 x int8 -> float32"
+
+    @property
+    def windows(self) -> Windows:
+        """Its geometry as a convolution of 1 x 1, whose image has one column."""
+        return Windows(*self.sizes, (1, 1), Movement())
+
+    @functools.cached_property
+    def convolution(self) -> Convolution:
+        """The same as a convolution of 1 x 1."""
+        matrix = self.matrix
+        inputs, outputs = self.sizes
+        if isinstance(matrix, Quantized):
+            matrix = upright(matrix, self.transposed)
+            integers = matrix.integers.reshape(outputs, 1, 1, inputs)
+            kernel = Quantized(integers, matrix.scale, matrix.zero, matrix.axis)
+            return Convolution(kernel, self.bias, result=self.result)
+        if isinstance(matrix, Blocks):
+            raise BackendError("a matrix in blocks is not a convolution's kernel")
+        matrix = matrix.transpose(1, 0) if self.transposed else matrix
+        return Convolution(matrix.reshape(outputs, 1, 1, inputs), self.bias, result=self.result)
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """The epilogue of float32."""
+        if not isinstance(self.result, Epilogue):
+            raise BackendError(f"a matmul of {self.dtypes} has no epilogue of float32")
+        return self.result
+
+
+def upright(matrix: Quantized, transposed: bool) -> Quantized:
+    """Return a matrix with its outputs first."""
+    checked_shape(matrix.integers.shape, 2)
+    if not transposed:
+        return matrix
+    if matrix.scale.size == 1:
+        # Of no axis: it may stand for either.
+        return Quantized(matrix.integers.transpose(1, 0), matrix.scale, matrix.zero, 0)
+    return matrix.transpose((1, 0))

@@ -1,0 +1,314 @@
+"""Which kernels compute convolutions: XNNPACK's, or ours.
+
+Float32
+-------
+On AVX2, XNNPACK computes all convolutions, kernel windows of 1 x 1 too, with a 5 x 16 micro-kernel.
+In the build that is bundled, it keeps one of its ten accumulators in memory: each step waits for a
+store and a load. That of its matmuls has all of them in registers, and so has ours, of 6 x 16.
+Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
+
+===========================================  =======  ====
+convolution                                  XNNPACK  here
+===========================================  =======  ====
+3 x 3 of 56 x 56, 64 to 64 channels               35    75
+3 x 3 of 14 x 14, 256 to 256 channels             33    67
+3 x 3 by 2 of 56 x 56, 128 to 128 channels        32    66
+1 x 1 by 2 of 56 x 56, 256 to 512 channels        31    67
+7 x 7 by 2 of 224 x 224, 3 to 64 channels         31    65
+1 x 1 of 56 x 56, 256 to 64 channels, matmul      32    89
+1 x 1 of 14 x 14, 1024 to 256 channels, matmul    33    87
+===========================================  =======  ====
+
+On AVX-512 its micro-kernels are 7 x 16 and load 8 registers for 7 that they multiply; ours are
+8 x 48 and 6 x 64 and load 11 or 10 for 24. The same on one core of an Ice Lake server at 2.8 GHz,
+of about 167 (`benchmarks/fp32_kernels.py`; medians by processor time, on a machine with other work
+to do):
+
+===========================================  =======  ====
+convolution                                  XNNPACK  here
+===========================================  =======  ====
+3 x 3 of 56 x 56, 64 to 64 channels              111   120
+3 x 3 of 14 x 14, 256 to 256 channels            105   130
+3 x 3 of 7 x 7, 512 to 512 channels               75   128
+1 x 1 of 56 x 56, 256 to 64 channels              87   121
+7 x 7 by 2 of 224 x 224, 3 to 64 channels         78   115
+3 x 3 by 2 of 224 x 224, 3 to 32 channels         69    59
+===========================================  =======  ====
+
+Kernel windows of 3 x 3 of stride 1 may be computed with fewer multiplications: see `winograd`.
+
+Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`), which take at most the
+time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take 0.7 to
+0.9 of the time, and are used for images of more than 14 columns unless they end with more than a
+clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to
+50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for each
+channel. What runs on Neon is near the limit of the processor.
+
+Bfloat16
+--------
+Our kernel computes convolutions where the processor multiplies pairs of bfloat16 (AVX512-BF16), at
+twice the rate of float32. Elsewhere weights are upcast when they are packed: inputs would be
+rounded for nothing. Depthwise convolutions wait for their inputs and not for their weights.
+
+Int8
+----
+Both take the same problems, and their accumulators are exact. On processors with AVX2 and nothing
+newer, XNNPACK widens both operands in the inner loop; ours widens the input once, and a tile of it
+has twice as many rows. On those with AVX-512 and VNNI both multiply bytes by K-groups of 4, and the
+tile of ours has twice as many rows too. Billions of operations a second on one core, and how many
+times as fast as XNNPACK that is (``benchmarks/int8_kernels.py``): on a Zen 3 at 3.2 GHz, where
+pairs of int16 and their accumulation reach 163 at most, and on an Ice Lake at 2.8 GHz, where those
+of bytes reach 600.
+
+============================================  ====  =====  ====  =====
+kernel                                        Zen 3        Ice Lake
+============================================  ====  =====  ====  =====
+3 x 3 of 56 x 56, 64 to 64 channels            259    2.5   565    1.3
+3 x 3 of 14 x 14, 256 to 256 channels          291    2.6   610    1.4
+3 x 3 by 2 of 56 x 56, 128 to 128 channels     151    1.4   558    1.3
+1 x 1 of 56 x 56, 256 to 64 channels           141    1.4   370    1.1
+1 x 1 of 14 x 14, 1024 to 256 channels         153    1.4   560    1.3
+7 x 7 by 2 of 224 x 224, 3 to 64 channels      134    5.4   408    3.9
+3 x 3 of 56 x 56, 144 channels, depthwise       32    2.1    83    3.2
+============================================  ====  =====  ====  =====
+
+Elsewhere the kernels are XNNPACK's: those for ARM multiply int8 as such too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from narrowpass_xnn_cpu.native.own import (
+    bf16,
+    fp32,
+    fp32_depthwise,
+    fp32_winograd,
+    int8_convolution,
+    int8_depthwise,
+    int8_winograd,
+)
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.quantization import zero_points
+from narrowpass_xnn_cpu.native.table import winograd
+from narrowpass_xnn_cpu.native.table.row import Row
+from narrowpass_xnn_cpu.native.target import Target
+from narrowpass_xnn_cpu.native.xnnpack import convolution as xnnpack
+from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
+from narrowpass_xnn_cpu.weights.weight import Quantized
+
+_SMALL_IMAGE = 14
+"""Columns of one that a depthwise convolution mostly reads at its borders."""
+
+_FLOAT, _BF16 = "float32 x float32", "float32 x bfloat16"
+_INT8, _DYNAMIC = "int8 x int8 -> int8", "dynamic int8 x int8"
+
+
+def _tile(tile: int) -> Callable[[Convolution, Target], str]:
+    def passed_over(problem: Convolution, target: Target) -> str:
+        if not target.fp32_lanes:
+            return "no AVX2"
+        if not problem.winograd:
+            return "Winograd's algorithm is switched off"
+        best = winograd.tile_for(
+            problem.shape, problem.movement, problem.image, target.fp32_packing
+        )
+        return "" if best == tile else f"tiles of {best} are faster" if best else "it does not pay"
+
+    return passed_over
+
+
+def _without_avx2(problem: Convolution, target: Target) -> str:
+    return "" if target.fp32_lanes else "no AVX2"
+
+
+def depthwise_passed_over(
+    kernel: Sequence[int],
+    movement: Movement,
+    epilogue: Epilogue,
+    image: Image | None,
+    target: Target,
+) -> str:
+    """Return why our depthwise kernel does not compute a kernel of this shape; empty if it does.
+
+    On AVX2 XNNPACK's is faster for 3 x 3 with a stride of 2, but for small images.
+    """
+    if kernel[-1] != movement.groups:
+        return "several outputs for each channel"
+    if not target.fp32_lanes:
+        return "no AVX2"
+    if target.fp32_lanes >= 16 or not epilogue.is_clamp:
+        return ""
+    small = image is not None and image[2] is not None and image[2] <= _SMALL_IMAGE
+    strided = tuple(kernel[:2]) == (3, 3) and tuple(movement.strides) == (2, 2)
+    return "3 x 3 with a stride of 2 on AVX2" if strided and not small else ""
+
+
+def _depthwise(problem: Convolution, target: Target) -> str:
+    epilogue, image = problem.epilogue, problem.image
+    return depthwise_passed_over(problem.shape, problem.movement, epilogue, image, target)
+
+
+def _without_bf16_dot(problem: Convolution, target: Target) -> str:
+    return "" if target.has_bf16_dot else "no AVX512-BF16"
+
+
+def _shifted(problem: Convolution) -> bool:
+    """Return whether weights have zero points, which XNNPACK's kernels do not have."""
+    kernel = problem.kernel
+    outputs = problem.shape[-1 if problem.depthwise else 0]
+    return isinstance(kernel, Quantized) and zero_points(kernel, outputs) is not None
+
+
+def _int8(problem: Convolution, target: Target) -> str:
+    if target.int8_is_own or _shifted(problem):
+        return ""
+    return f"it is not known to be faster on {target.level}"
+
+
+def _int8_winograd(problem: Convolution, target: Target) -> str:
+    if target.int8_group == 4:
+        return "VNNI multiplies faster than tiles are transformed"
+    if _shifted(problem):
+        return "weights have zero points"
+    if not winograd.pays_for_int8(problem):
+        return "it does not pay"
+    return _int8(problem, target)
+
+
+def _int8_depthwise(problem: Convolution, target: Target) -> str:
+    if problem.shape[-1] != problem.movement.groups:
+        return "several outputs for each channel"
+    return _int8(problem, target)
+
+
+def _int8_quads(problem: Convolution, target: Target) -> str:
+    if target.int8_group != 4:
+        return "no VNNI"
+    if _shifted(problem):
+        return "weights less their zero points take int16"
+    return _int8_depthwise(problem, target)
+
+
+_PANELS = "panels of 16 to 64 columns"
+_NHWC = "XNNPACK's"
+_TAPS = "blocks of channels by taps"
+_VECTOR = "AVX2, AVX-512"
+
+ConvolutionRow = Row[Convolution, PackedConvolution | XnnConvolution]
+
+ROWS: tuple[ConvolutionRow, ...] = (
+    *(
+        Row[Convolution, PackedConvolution | XnnConvolution](
+            "convolution",
+            _FLOAT,
+            fp32_winograd.BY_TILE[tile],
+            f"transformed tiles, {_PANELS}",
+            f"{_VECTOR}; 3 x 3 of stride 1 where the cost model finds {tile} x {tile} fastest",
+            f"{less} times fewer multiplications; weights take {memory} times the memory",
+            _tile(tile),
+            may_be_unfit=True,
+        )
+        for tile, less, memory in ((4, "4", "4"), (2, "2.25", "1.8"))
+    ),
+    Row(
+        "convolution",
+        _FLOAT,
+        fp32.CONVOLUTION,
+        _PANELS,
+        _VECTOR,
+        "2.0 to 2.2 times as fast as XNNPACK on a Zen 3, 0.9 to 1.7 times on an Ice Lake",
+        _without_avx2,
+    ),
+    Row("convolution", _FLOAT, xnnpack.CONVOLUTION, _NHWC, "elsewhere", "near the limit of Neon"),
+    Row(
+        "depthwise",
+        _FLOAT,
+        fp32_depthwise.DEPTHWISE,
+        _TAPS,
+        f"{_VECTOR}; on AVX2 not 3 x 3 of stride 2 over more than 14 columns that only clamp",
+        "at most XNNPACK's time; 15 to 50 times as fast for other than 3, 4, 9 and 25 taps",
+        _depthwise,
+    ),
+    Row(
+        "depthwise",
+        _FLOAT,
+        xnnpack.CONVOLUTION,
+        _NHWC,
+        "elsewhere",
+        "3 x 3 of stride 2 takes 0.7 to 0.9 of our time on AVX2",
+    ),
+    Row("transposed", _FLOAT, xnnpack.DECONVOLUTION, _NHWC, "everywhere", "no other kernel"),
+    Row(
+        "convolution",
+        _BF16,
+        bf16.CONVOLUTION,
+        "panels of 32 columns, by pairs",
+        "AVX512-BF16",
+        "pairs are multiplied at twice the rate of float32",
+        _without_bf16_dot,
+    ),
+    Row(
+        "convolution",
+        _INT8,
+        int8_winograd.WINOGRAD,
+        "transformed tiles of int16, panels of 16 columns",
+        "AVX2; 3 x 3 of stride 1, 32 channels and more, at most 2^17 weights a tap",
+        "259 to 291 billion operations a second on a Zen 3, of 163 that are multiplied directly",
+        _int8_winograd,
+    ),
+    Row(
+        "convolution",
+        _INT8,
+        int8_convolution.CONVOLUTION,
+        "panels of 16 columns by pairs, with VNNI of 64 by K-groups of 4",
+        "AVX2, AVX-512 with VNNI; anywhere with zero points of weights",
+        "1.4 to 5.4 times as fast as XNNPACK on a Zen 3, 1.1 to 3.9 times on an Ice Lake",
+        _int8,
+    ),
+    Row(
+        "convolution",
+        _INT8,
+        xnnpack.CONVOLUTION_S8,
+        _NHWC,
+        "elsewhere",
+        "for AVX-512 alone ours has the code of AVX2; that for ARM multiplies int8 as such",
+    ),
+    Row(
+        "depthwise",
+        _INT8,
+        int8_depthwise.QUADS,
+        "blocks of 64 channels, four taps side by side",
+        "AVX-512 with VNNI",
+        "3.2 times as fast as XNNPACK on an Ice Lake",
+        _int8_quads,
+    ),
+    Row(
+        "depthwise",
+        _INT8,
+        int8_depthwise.PAIRS,
+        "blocks of 16 channels, pairs of taps of int16",
+        "AVX2; anywhere with zero points of weights",
+        "2.1 times as fast as XNNPACK on a Zen 3",
+        _int8_depthwise,
+    ),
+    Row(
+        "depthwise",
+        _INT8,
+        xnnpack.CONVOLUTION_S8,
+        _NHWC,
+        "elsewhere, and with several outputs for each channel",
+        "no other kernel",
+    ),
+    Row("transposed", _INT8, xnnpack.DECONVOLUTION_S8, _NHWC, "everywhere", "no other kernel"),
+    Row(
+        "convolution",
+        _DYNAMIC,
+        int8_convolution.CONVOLUTION,
+        "panels of 16 columns by pairs, with VNNI of 64 by K-groups of 4",
+        "everywhere",
+        "no other kernel has scales that are computed",
+    ),
+)

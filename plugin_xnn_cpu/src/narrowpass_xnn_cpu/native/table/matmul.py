@@ -1,0 +1,236 @@
+"""Which kernels compute matmuls with constant matrices: XNNPACK's, or ours.
+
+Float32
+-------
+On AVX-512 XNNPACK's micro-kernels are 7 x 16 and load 8 registers for 7 that they multiply; ours
+are 8 x 48 and 6 x 64 and load 11 or 10 for 24. Billions of operations a second on one core of an
+Ice Lake server at 2.8 GHz, of about 167 (`benchmarks/fp32_kernels.py`):
+
+===========================================  =======  ====
+matmul                                       XNNPACK  here
+===========================================  =======  ====
+128 rows, 768 to 768                              88   135
+128 rows, 768 to 3072                             80   138
+128 rows, 3072 to 768                             80   133
+197 rows, 768 to 768                              94   142
+8 rows, 768 to 3072                               20    40
+1 row, 768 to 3072 (18 GB/s)                       9     9
+===========================================  =======  ====
+
+On AVX2 ours is as fast as XNNPACK's, 0.94 to 1.08 times from 128 rows on, and 1.15 to 2.6 times as
+fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It ends with any epilogue:
+the result is not read and written once more, where XNNPACK only clamps.
+
+Bfloat16
+--------
+Elsewhere such weights are upcast when they are packed, and multiplied as float32. What pays depends
+on whether the processor multiplies pairs of bfloat16 (AVX512-BF16), at twice the rate of float32.
+One that does not can still read the weights in half the time, and upcast them in its registers:
+
+=====================================  ===========================  ==========================
+code for                               matmuls                      convolutions
+=====================================  ===========================  ==========================
+AVX512-BF16                            all                          all but depthwise ones
+AVX-512, AVX2                          up to `BF16_ROWS` rows, and  none: inputs would be
+                                       where rows are not known     rounded for nothing
+other processors                       none                         none
+=====================================  ===========================  ==========================
+
+`benchmarks/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed; with
+many, splitting pairs costs a tenth to a fifth, and float32 does without rounding the rows. Where
+their number is not known, such as in a decoder that is given a prompt and then one token at a time,
+one matrix of bfloat16 serves both: another one of float32 would be twice as large as that.
+
+Int8
+----
+Both makers' accumulators are exact. Billions of operations a second on one core, and how many times
+as fast as XNNPACK that is (``benchmarks/int8_kernels.py``), on a Zen 3 and on an Ice Lake; see
+`convolution`:
+
+============================================  ====  =====  ====  =====
+matmul                                        Zen 3        Ice Lake
+============================================  ====  =====  ====  =====
+128 rows, 384 to 1536 channels                 149    1.4   546    1.4
+1 row, 2048 to 1000 channels                    52    1.0    59    1.0
+============================================  ====  =====  ====  =====
+
+When rows are known, up to 4 of float32 are multiplied by a GEMV that reads the packed panels in
+eight to twelve streams (`own/few_rows.py`), and 16 and more with a matrix of int8 by one that
+upcasts it in L2 (`own/upcast.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.own import bf16, blocks, fp32, int8_convolution, int8_matmul
+from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, PackedMatmul
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.quantization import zero_points
+from narrowpass_xnn_cpu.native.table.row import Row
+from narrowpass_xnn_cpu.native.target import Target
+from narrowpass_xnn_cpu.native.xnnpack import matmul as xnnpack
+from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+BF16_ROWS = 12
+"""Up to so many rows, of a tile, splitting pairs costs less than the reading that is spared."""
+
+
+@dataclass(frozen=True)
+class _Upcast:
+    """A kernel of float32 for a narrow matrix, which is upcast when it is packed."""
+
+    kernel: MatmulKernel
+
+    @property
+    def name(self) -> str:
+        """See `MatmulKernel`."""
+        return f"{self.kernel.name} of upcast weights"
+
+    @property
+    def call(self) -> str:
+        """See `MatmulKernel`."""
+        return self.kernel.call
+
+    def create(self, problem: Matmul, session: Session | None = None) -> PackedMatmul:
+        """See `MatmulKernel.create`."""
+        if not isinstance(problem.matrix, Weight):
+            raise BackendError(f"a matmul of {problem.dtypes} is not upcast when it is packed")
+        wide = problem.matrix.cast(np.dtype(np.float32))
+        return self.kernel.create(dataclasses.replace(problem, matrix=wide), session)
+
+
+UPCAST = _Upcast(fp32.MATMUL)
+
+
+def bf16_passed_over(rows: int | None, target: Target) -> str:
+    """Return why our kernel of bfloat16 does not compute so many rows, None for unknown."""
+    if target.has_bf16_dot:
+        return ""
+    if not target.has_bf16:
+        return "no AVX2"
+    return "" if rows is None or rows <= BF16_ROWS else f"more than {BF16_ROWS} rows"
+
+
+def _float(problem: Matmul, target: Target) -> str:
+    return "" if target.fp32_lanes else "no AVX2"
+
+
+def _bf16(problem: Matmul, target: Target) -> str:
+    return bf16_passed_over(problem.rows, target)
+
+
+def _int8(problem: Matmul, target: Target) -> str:
+    matrix, outputs = problem.matrix, problem.sizes[1]
+    shifted = isinstance(matrix, Quantized) and zero_points(matrix, outputs) is not None
+    if target.int8_is_own or shifted:
+        return ""
+    return f"it is not known to be faster on {target.level}"
+
+
+_PANELS = "panels of 16 columns by pairs, with VNNI of 64 by K-groups of 4"
+_XNNPACK = "XNNPACK's panels"
+_WHERE = "AVX2, AVX-512 with VNNI; anywhere with zero points of weights"
+_FASTER = "1.4 times as fast as XNNPACK from 128 rows on, as fast with one"
+_AS_FAST = "for AVX-512 alone ours has the code of AVX2; that for ARM multiplies int8 as such"
+
+MatmulRow = Row[Matmul, PackedMatmul | XnnMatmul]
+
+ROWS: tuple[MatmulRow, ...] = (
+    Row(
+        "matmul",
+        "float32 x float32",
+        fp32.MATMUL,
+        "panels of 16 to 64 columns",
+        "AVX2, AVX-512",
+        "1.5 to 2 times as fast as XNNPACK on an Ice Lake from 8 rows on; any epilogue",
+        _float,
+    ),
+    Row("matmul", "float32 x float32", xnnpack.F32, _XNNPACK, "elsewhere", "near Neon's limit"),
+    Row(
+        "matmul",
+        "float32 x float16",
+        xnnpack.F16,
+        _XNNPACK,
+        "F16C; up to 8 rows of 2^19 weights and more",
+        "half the bytes: 1.2 to 2.9 times as fast as float32",
+    ),
+    Row(
+        "matmul",
+        "float32 x bfloat16",
+        bf16.MATMUL,
+        "panels of 32 columns, by pairs",
+        f"AVX512-BF16; AVX2 and AVX-512 up to {BF16_ROWS} rows, or where rows are not known",
+        "half the bytes; pairs are multiplied at twice the rate of float32",
+        _bf16,
+    ),
+    Row(
+        "matmul",
+        "float32 x bfloat16",
+        xnnpack.BF16,
+        _XNNPACK,
+        "elsewhere, where XNNPACK has one; upcast to float32 otherwise",
+        "half the bytes",
+        lambda problem, target: "upcast to float32 is as fast" if target.has_bf16 else "",
+    ),
+    Row(
+        "matmul",
+        "float32 x bfloat16",
+        UPCAST,
+        "panels of 16 to 64 columns, of float32",
+        f"AVX2, AVX-512 with more than {BF16_ROWS} rows",
+        "splitting pairs costs a tenth to a fifth; rows are not rounded",
+        _float,
+    ),
+    Row(
+        "matmul",
+        "float32 x int8",
+        xnnpack.INT8,
+        _XNNPACK,
+        "everywhere",
+        "a quarter of the bytes, dequantized in registers",
+    ),
+    Row(
+        "matmul",
+        "float32 per token x int8",
+        int8_matmul.PER_TOKEN,
+        _PANELS,
+        _WHERE,
+        f"{_FASTER}; rows are quantized once for all matmuls that read them",
+        _int8,
+    ),
+    Row(
+        "matmul",
+        "float32 per token x int8",
+        xnnpack.PER_TOKEN,
+        _XNNPACK,
+        "elsewhere",
+        _AS_FAST,
+    ),
+    Row("matmul", "int8 x int8 -> int8", int8_convolution.MATMUL, _PANELS, _WHERE, _FASTER, _int8),
+    Row("matmul", "int8 x int8 -> int8", xnnpack.S8, _XNNPACK, "elsewhere", _AS_FAST),
+    Row("matmul", "int8 x int8 -> float32", int8_matmul.MATMUL, _PANELS, _WHERE, _FASTER, _int8),
+    Row("matmul", "int8 x int8 -> float32", xnnpack.S8_F32, _XNNPACK, "elsewhere", _AS_FAST),
+    Row(
+        "matmul",
+        "dynamic int8 x int8",
+        int8_matmul.MATMUL,
+        _PANELS,
+        "everywhere",
+        "no other kernel has scales that are computed",
+    ),
+    Row(
+        "matmul",
+        "float32 x blocks",
+        blocks.MATMUL,
+        "panels of 32 columns, blocks with their scales",
+        "everywhere",
+        "an eighth or a quarter of the bytes",
+    ),
+)

@@ -1,0 +1,190 @@
+"""XNNPACK's convolutions over [N, H, W, C], plain and transposed, of float32 and of int8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.problems.bounds import (
+    check_window,
+    checked_pixels,
+    checked_range,
+    checked_weights,
+)
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, check_spread
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.quantization import (
+    Requantized,
+    checked_integers,
+    checked_scales,
+    fitting,
+)
+from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+
+
+@dataclass(frozen=True)
+class XnnConvolutionKernel:
+    """One of XNNPACK's convolutions.
+
+    Attributes:
+        name: of the kernel, for people.
+        call: of the tape.
+        kind: names what is packed in weights caches.
+        function: of XNNPACK, behind ``xnn_create_`` and ``xnn_reshape_``.
+        transposed: whether it is the transposed convolution.
+    """
+
+    name: str
+    call: str
+    kind: str
+    function: str
+    transposed: bool = False
+
+    def create(self, problem: Convolution, session: Session | None = None) -> XnnConvolution:
+        """Pack the weights, in a session of the weights cache if there is one.
+
+        Raises:
+            UnfitError: constants that XNNPACK does not compute rightly with.
+            BackendError: what is not valid otherwise.
+        """
+        return XnnConvolution(self, problem, session)
+
+
+CONVOLUTION = XnnConvolutionKernel(
+    "convolution", "NP_CONVOLUTION", "convolution", "convolution2d_nhwc_f32"
+)
+DECONVOLUTION = XnnConvolutionKernel(
+    "deconvolution", "NP_DECONVOLUTION", "deconvolution", "deconvolution2d_nhwc_f32", True
+)
+CONVOLUTION_S8 = XnnConvolutionKernel(
+    "convolution int8", "NP_CONVOLUTION_S8", "convolution s8", "convolution2d_nhwc_qs8_qc8w"
+)
+DECONVOLUTION_S8 = XnnConvolutionKernel(
+    "deconvolution int8",
+    "NP_DECONVOLUTION_S8",
+    "deconvolution s8",
+    "deconvolution2d_nhwc_qs8_qc8w",
+    True,
+)
+
+
+class XnnConvolution(XnnOperator):
+    """A convolution of XNNPACK with its packed weights.
+
+    Attributes:
+        kernel: which one.
+        channels: of the input.
+    """
+
+    def __init__(
+        self, kernel: XnnConvolutionKernel, problem: Convolution, session: Session | None
+    ) -> None:
+        super().__init__()
+        self.kernel, self.call, self.kind = kernel, kernel.call, kernel.kind
+        self.name = "convolution"
+        self._problem = problem
+        windows, movement = problem.windows, problem.movement
+        self.channels, self.outputs = windows.channels, windows.outputs
+        groups = movement.groups
+        top, left, bottom, right = movement.pads
+        sizes = (
+            *(top, right, bottom, left, *windows.size, *movement.strides, *movement.dilations),
+            *(groups, self.channels // groups, self.outputs // groups),
+            *(self.channels, self.outputs),
+        )
+        adjustments = problem.adjustments
+        if adjustments is not None:
+            checked_pixels(adjustments, 0, "output padding")
+            if any(a >= s for a, s in zip(adjustments, movement.strides, strict=True)):
+                raise BackendError(
+                    f"output padding {adjustments} is not below the stride {movement.strides}"
+                )
+        flags = self._lib.XNN_FLAG_DEPTHWISE_CONVOLUTION if problem.depthwise else 0
+        if isinstance(problem.kernel, Quantized) and isinstance(problem.result, Requantized):
+            self._pack_int8(problem.kernel, problem.result, sizes, flags, session)
+        elif isinstance(problem.kernel, Weight):
+            self._pack_float(problem.kernel, sizes, flags, session)
+        else:
+            raise BackendError(f"XNNPACK has no convolution of {problem.dtypes}")
+
+    def _pack_float(
+        self, kernel: Weight, sizes: tuple[int, ...], flags: int, session: Session | None
+    ) -> None:
+        problem, movement = self._problem, self._problem.movement
+        checked_weights(kernel, problem.bias, self.outputs, "float32", "float32")
+        low, high = checked_range(clamp_of(problem.epilogue))
+        create = getattr(self._lib, f"xnn_create_{self.kernel.function}")
+
+        def call(k: Any, b: Any, cache: Any, handle: Any) -> int:
+            return int(create(*sizes, k, b, low, high, flags | self._flags, cache, handle))
+
+        parameters = (movement.groups, movement.strides, flags)
+        self._packed(session, parameters, kernel, problem.bias, call)
+
+    def _pack_int8(
+        self,
+        kernel: Quantized,
+        requantized: Requantized,
+        sizes: tuple[int, ...],
+        flags: int,
+        session: Session | None,
+    ) -> None:
+        problem, movement = self._problem, self._problem.movement
+        requantized.check()
+        integers = checked_integers(kernel.integers)
+        scales = checked_scales(kernel, self.outputs, 2 if problem.depthwise else 0)
+        checked_weights(integers, problem.bias, self.outputs, "int8", "int32")
+        given, made, (low, high) = requantized.given, requantized.made, requantized.limits
+        create = getattr(self._lib, f"xnn_create_{self.kernel.function}")
+
+        def call(k: Any, b: Any, cache: Any, handle: Any, s: Any) -> int:
+            ends = made.zero_point, made.scale, low, high, flags | self._flags, cache, handle
+            return int(create(*sizes, given.zero_point, given.scale, s, k, b, *ends))
+
+        # All that the packed bytes follow from: the bias includes zero points, scales are of both.
+        parameters = (movement.groups, movement.strides, flags, given, made.scale.hex())
+        others = [fitting(scales, requantized)]
+        self._packed(session, parameters, integers, problem.bias, call, others)
+
+    def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
+        """Reshape for an input of `shape` [N, H, W, C]; return the output's height and width."""
+        problem, windows = self._problem, self._problem.windows
+        image = windows.checked_image(shape)
+        function = f"xnn_reshape_{self.kernel.function}"
+        sizes = self._ffi.new("size_t[3]")
+        if problem.adjustments is not None:
+            check_spread(image, windows.size, problem.movement, problem.adjustments)
+            rest = *problem.adjustments, sizes, sizes + 1
+            self._reshape(function, shape, *image[:3], *rest, pool.handle)
+            return sizes[0], sizes[1]
+        check_window(image, windows.size, problem.movement.pads, problem.movement.dilations)
+        rest = sizes, sizes + 1, sizes + 2
+        self._reshape(function, shape, *image[:3], *rest, pool.handle)
+        self.workspace = sizes[0]
+        return sizes[1], sizes[2]
+
+
+def clamp_of(epilogue: Epilogue) -> tuple[float, float]:
+    """Return the bounds of an epilogue that is nothing but a clamp, which XNNPACK has.
+
+    Raises:
+        BackendError: it is more than a clamp.
+    """
+    if not epilogue.is_clamp:
+        raise BackendError(f"XNNPACK's operators do not end with {epilogue}")
+    return epilogue.limits
+
+
+def create(problem: Convolution, session: Session | None = None) -> XnnConvolution:
+    """Return XNNPACK's operator of a convolution; see `XnnConvolutionKernel.create`."""
+    plain, transposed = (
+        (CONVOLUTION_S8, DECONVOLUTION_S8)
+        if isinstance(problem.kernel, Quantized)
+        else (CONVOLUTION, DECONVOLUTION)
+    )
+    return (plain if problem.adjustments is None else transposed).create(problem, session)

@@ -1,0 +1,360 @@
+"""XNNPACK's matmuls with constant matrices, of every pair of types that it has."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, ReadByFewRows
+from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, layout_of
+from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.problems.bounds import (
+    checked_range,
+    checked_shape,
+    checked_weights,
+)
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.quantization import (
+    LOW,
+    Quantization,
+    Requantized,
+    check_terms,
+    checked_integers,
+    checked_scales,
+    divided,
+    fitting,
+)
+from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
+from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
+from narrowpass_xnn_cpu.weights.entry import Block
+from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight
+
+
+@dataclass(frozen=True)
+class XnnMatmulKernel:
+    """One of XNNPACK's matmuls with a constant matrix.
+
+    Attributes:
+        name: of the kernel, for people.
+        call: of the tape.
+        kind: names what is packed in weights caches.
+        function: of XNNPACK, behind ``xnn_create_fully_connected_nc_``.
+        bias: the dtype of the bias as it is packed.
+    """
+
+    name: str
+    call: str
+    kind: str
+    function: str
+    bias: str = "float32"
+
+    def create(self, problem: Matmul, session: Session | None = None) -> XnnMatmul:
+        """Pack the matrix, in a session of the weights cache if there is one.
+
+        Raises:
+            UnfitError: constants that XNNPACK does not compute rightly with. Elements are checked
+                when they are packed: what is found packed was fit.
+            BackendError: what is not valid otherwise, or a type that this processor has no kernels
+                for.
+        """
+        return XnnMatmul(self, problem, session)
+
+
+F32 = XnnMatmulKernel("fully connected", "NP_FULLY_CONNECTED", "fully connected", "f32")
+F16 = XnnMatmulKernel(
+    "fully connected", "NP_FULLY_CONNECTED_F16", "fully connected f16", "f16", "float16"
+)
+BF16 = XnnMatmulKernel(
+    "fully connected", "NP_FULLY_CONNECTED_BF16", "fully connected bf16", "bf16_f32"
+)
+INT8 = XnnMatmulKernel(
+    "fully connected", "NP_FULLY_CONNECTED_INT8", "fully connected int8", "f32_qc8w"
+)
+PER_TOKEN = XnnMatmulKernel(
+    "fully connected", "NP_FULLY_CONNECTED_INT8_ROWS", "fully connected int8 rows", ""
+)
+S8 = XnnMatmulKernel(
+    "fully connected int8", "NP_FULLY_CONNECTED_S8", "fully connected s8", "qs8_qc8w", "int32"
+)
+S8_F32 = XnnMatmulKernel(
+    "fully connected int8", "NP_FULLY_CONNECTED_S8_F32", "fully connected s8 f32", ""
+)
+BY_DTYPE = {"float32": F32, "float16": F16, "bfloat16": BF16}
+
+
+class XnnMatmul(ReadByFewRows, XnnOperator):
+    """A matmul of XNNPACK with its packed matrix.
+
+    Attributes:
+        kernel: which one.
+        channels: of a row.
+        outputs: of a row of the result.
+    """
+
+    def __init__(self, kernel: XnnMatmulKernel, problem: Matmul, session: Session | None) -> None:
+        super().__init__()
+        self.kernel, self.call, self.kind = kernel, kernel.call, kernel.kind
+        self._problem = problem
+        self.channels, self.outputs = problem.sizes
+        self._quantizer: _Quantizer | None = None
+        self._row_dtype = ""  # of rows of int8 that a kernel for dynamic ranges multiplies
+        self._function = kernel.function
+        flags = self._lib.XNN_FLAG_TRANSPOSE_WEIGHTS if problem.transposed else 0
+        if isinstance(problem.matrix, Weight):
+            self._pack_float(problem.matrix, flags, session)
+        elif not isinstance(problem.matrix, Quantized):
+            raise BackendError(f"XNNPACK has no matmul of {problem.dtypes}")
+        elif isinstance(problem.result, Requantized):
+            self._pack_requantized(problem.matrix, problem.result, flags, session)
+        else:
+            self._pack_scaled(problem.matrix, flags, session)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int, int]:
+        return self.channels, self.outputs, self.channels, self.outputs
+
+    def _creating(self) -> Any:
+        return getattr(self._lib, f"xnn_create_fully_connected_nc_{self._function}")
+
+    def _pack_float(self, kernel: Weight, flags: int, session: Session | None) -> None:
+        bias, dtype = self._problem.bias, kernel.dtype.name
+        if BY_DTYPE.get(dtype) is not self.kernel:
+            raise BackendError(f"there are no products of matrices of {dtype}")
+        low, high = checked_range(clamp_of(self._problem.epilogue))
+        if bias is not None:
+            bias = bias.cast(np.dtype(self.kernel.bias))
+        checked_weights(kernel, bias, self.outputs, dtype, self.kernel.bias)
+        create, sizes = self._creating(), self._sizes
+
+        def call(k: Any, b: Any, cache: Any, handle: Any) -> int:
+            return int(create(*sizes, k, b, low, high, flags | self._flags, cache, handle))
+
+        self._packed(session, flags, kernel, bias, call)
+
+    def _pack_requantized(
+        self, matrix: Quantized, requantized: Requantized, flags: int, session: Session | None
+    ) -> None:
+        requantized.check()
+        integers, scales = self._constants(matrix, "int32")
+        given, made, (low, high) = requantized.given, requantized.made, requantized.limits
+        create, sizes = self._creating(), self._sizes
+
+        def call(k: Any, b: Any, cache: Any, handle: Any, s: Any) -> int:
+            ends = made.zero_point, made.scale, low, high, flags | self._flags, cache, handle
+            return int(create(*sizes, given.zero_point, given.scale, s, k, b, *ends))
+
+        parameters = (flags, given, made.scale.hex())
+        others = [fitting(scales, requantized)]
+        self._packed(session, parameters, integers, self._problem.bias, call, others)
+
+    def _pack_scaled(self, matrix: Quantized, flags: int, session: Session | None) -> None:
+        """Pack a matrix whose result is float32, of rows of float32 or of int8."""
+        problem, operand = self._problem, self._problem.operand
+        parameters: object = flags
+        if isinstance(operand, PerToken):
+            check_terms(self.channels, "channels")
+        elif operand is not None:
+            operand.check()
+        low, high = checked_range(clamp_of(problem.epilogue))
+        integers, scales = self._constants(matrix, "float32")
+        bias, others = problem.bias, [scales]
+        if operand is None:
+            # The accumulator is scaled as a whole, with the bias in it.
+            bias = None if bias is None else divided(bias, scales)
+        else:
+            unsigned = operand.unsigned if isinstance(operand, PerToken) else None
+            unsigned = takes_unsigned_rows() if unsigned is None else unsigned
+            self._row_dtype = "uint8" if unsigned else "int8"
+            self._function = f"{'qdu8' if unsigned else 'qd8'}_f32_qc8w"
+            parameters = (flags, self._row_dtype)
+            # XNNPACK leaves scales and bias out of its key: they name the block.
+            others, bias = [scales] if bias is None else [scales, bias], None
+            if isinstance(operand, PerToken):
+                self._quantizer = _Quantizer(self._row_dtype)
+        create, sizes = self._creating(), self._sizes
+
+        def call(k: Any, b: Any, cache: Any, made: Any, s: Any, other: Any = None) -> int:
+            if other is None:
+                other = b if operand is None else self._ffi.NULL
+            return int(create(*sizes, s, k, other, low, high, flags | self._flags, cache, made))
+
+        self._packed(session, parameters, integers, bias, call, others)
+
+    def _constants(self, matrix: Quantized, bias: str) -> tuple[Weight, Weight]:
+        integers = checked_integers(matrix.integers)
+        scales = checked_scales(matrix, self.outputs, 1 if self._problem.transposed else 0)
+        checked_weights(integers, self._problem.bias, self.outputs, "int8", bias)
+        return integers, scales
+
+    def panels(self) -> Panels | None:
+        """See `ReadByFewRows.panels`."""
+        kind = {F32: "float32", F16: "float16", INT8: "int8"}.get(self.kernel, "")
+        if self.kernel is PER_TOKEN and self._row_dtype == "uint8":
+            kind = "int8 rows"
+        layout = _layout(kind, self.outputs) if kind and self.block is not None else None
+        return Panels.found(self.block, self._session, layout, self.channels, self.outputs)
+
+    def _end(self) -> Epilogue:
+        return self._problem.epilogue
+
+    def reshape(self, rows: int, pool: ThreadPool) -> Any:
+        """Reshape for `rows` rows; return the parameters, None where there are none."""
+        shape = rows, self.channels
+        checked_shape((rows, max(self.channels, self.outputs)))
+        function = f"xnn_reshape_fully_connected_nc_{self._function}"
+        if not self._row_dtype:
+            self._reshape(function, shape, rows, pool.handle)
+            self.params = self._narrow(rows) if self.kernel in (F16, BF16) else None
+            return self.params
+        scratch = self._ffi.new("size_t *")
+        self._reshape(function, shape, rows, scratch, pool.handle)
+        operand = self._problem.operand
+        if isinstance(operand, Quantization):
+            self.params = self._static_rows(rows, operand, scratch[0])
+        elif self._quantizer is not None:
+            self._quantizer.reshape(*shape, pool)
+            self.params = self._quantized_rows(rows, self._quantizer, scratch[0], pool)
+        return self.params
+
+    def _narrow(self, rows: int) -> Any:
+        """Return the parameters of a matmul whose rows are rounded first."""
+        given, made = rows * self.channels, rows * self.outputs
+        offset = _aligned(2 * given + self._lib.XNN_EXTRA_BYTES)
+        self.workspace = offset + (2 * made if self.kernel is F16 else 0)
+        return self._ffi.new("struct np_narrow_params *", (given, made, offset))
+
+    def _quantized_rows(
+        self, rows: int, quantizer: _Quantizer, scratch: int, pool: ThreadPool
+    ) -> Any:
+        """Return the parameters of a matmul whose rows are quantized first."""
+        ffi, lib = self._ffi, self._lib
+        # Kernels read some bytes beyond the rows, and ranges of rows that are not there.
+        ranges = _aligned(rows * self.channels + lib.XNN_EXTRA_BYTES)
+        count = rows + lib.XNN_EXTRA_QUANTIZATION_PARAMS
+        odd = _aligned(ranges + count * ffi.sizeof("struct xnn_quantization_params"))
+        rest = _aligned(odd + rows)
+        self.workspace = rest + scratch
+        few = self.for_few_rows() if rows <= MOST_ROWS else None
+        inner = ffi.NULL if few is None else few.reshape(rows, pool)
+        sizes = self._row_dtype == "uint8", rows, self.channels, self.outputs
+        fields = quantizer.handle, *sizes, ranges, odd, rest, inner
+        return ffi.new("struct np_int8_params *", fields)
+
+    def _static_rows(self, rows: int, given: Quantization, scratch: int) -> Any:
+        """Return the parameters of a matmul whose rows all have one scale."""
+        ffi, lib = self._ffi, self._lib
+        unsigned = self._row_dtype == "uint8"
+        # Kernels read ranges of rows that are not there.
+        ranges = np.empty(
+            rows + lib.XNN_EXTRA_QUANTIZATION_PARAMS, [("zero", np.int32), ("scale", np.float32)]
+        )
+        ranges["zero"] = given.zero_point - (LOW if unsigned else 0)
+        ranges["scale"] = given.scale
+        self._ranges = ffi.from_buffer("struct xnn_quantization_params[]", ranges)
+        count = rows * self.channels
+        offset = _aligned(count + lib.XNN_EXTRA_BYTES) if unsigned else 0
+        self.workspace = offset + scratch
+        fields = count, self._ranges, unsigned, offset
+        return ffi.new("struct np_s8_f32_params *", fields)
+
+
+class _Quantizer(XnnOperator):
+    """Quantizes rows of float32, each by its own range; not on a tape by itself."""
+
+    call = "NP_ROWS_TO_INT8"
+    kind = "rows to int8"
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self._function = f"convert_nc_f32_{'qdu8' if dtype == 'uint8' else 'qd8'}"
+        self._create(f"xnn_create_{self._function}")
+
+    def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
+        """Reshape for `rows` dense rows of `channels`."""
+        sizes = rows, channels, channels, channels
+        self._reshape(f"xnn_reshape_{self._function}", (rows, channels), *sizes, pool.handle)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+@functools.cache
+def takes_unsigned_rows() -> bool:
+    """Return whether XNNPACK has kernels for rows from 0 to 255 here.
+
+    It has them for instructions that multiply unsigned by signed bytes (VNNI), and they are three
+    times as fast as the others of such a processor.
+    """
+    ffi, lib = extension().ffi, extension().lib
+    made, scale = ffi.new("xnn_operator_t *"), ffi.new("float *", 1.0)
+    sizes, limits = (1, 1, 1, 1), (-math.inf, math.inf)
+    create, weight = lib.xnn_create_fully_connected_nc_qdu8_f32_qc8w, ffi.new("int8_t *", 1)
+    status = create(*sizes, scale, weight, ffi.NULL, *limits, 0, ffi.NULL, made)
+    if status != lib.xnn_status_success:
+        return False
+    lib.xnn_delete_operator(made[0])
+    return True
+
+
+@functools.cache
+def has_half_matmul() -> bool:
+    """Return whether XNNPACK has a GEMM of float16 here: on x86-64 it takes AVX2 and F16C."""
+    ffi, lib = extension().ffi, extension().lib
+    handle = ffi.new("xnn_operator_t *")
+    kernel, null = ffi.new("uint16_t[1]"), ffi.NULL
+    status = lib.xnn_create_fully_connected_nc_f16(
+        1, 1, 1, 1, kernel, null, -math.inf, math.inf, 0, null, handle
+    )
+    if not status:
+        lib.xnn_delete_operator(handle[0])
+    return bool(status != lib.xnn_status_unsupported_hardware)
+
+
+def reads_panels(dtype: str, outputs: int) -> bool:
+    """Return whether a packed matrix of this type can be multiplied with few rows of float32."""
+    return (dtype != "float16" or has_half_matmul()) and _layout(dtype, outputs) is not None
+
+
+@functools.cache
+def _layout(kind: str, outputs: int) -> Layout | None:
+    """Return how XNNPACK packs a matrix of so many outputs, where our kernels read that."""
+
+    def pack(matrix: Array, bias: Array, scales: Array, session: Session) -> Block | None:
+        added = Weight.of(bias)
+        if kind in BY_DTYPE:
+            kernel = Weight.of(matrix.astype(kind))
+            return BY_DTYPE[kind].create(Matmul(kernel, added), session).block
+        quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
+        per_token = kind == "int8 rows"
+        problem = Matmul(quantized, added, operand=PerToken() if per_token else None)
+        return (PER_TOKEN if per_token else INT8).create(problem, session).block
+
+    return layout_of(kind, outputs, pack)
+
+
+_BY_DTYPES = {
+    "float32 x float32": F32,
+    "float32 x float16": F16,
+    "float32 x bfloat16": BF16,
+    "float32 x int8": INT8,
+    "float32 per token x int8": PER_TOKEN,
+    "int8 x int8 -> int8": S8,
+    "int8 x int8 -> float32": S8_F32,
+}
+
+
+def create(problem: Matmul, session: Session | None = None) -> XnnMatmul:
+    """Return XNNPACK's operator of a matmul; see `XnnMatmulKernel.create`."""
+    kernel = _BY_DTYPES.get(problem.dtypes)
+    if kernel is None:
+        raise BackendError(f"XNNPACK has no matmul of {problem.dtypes}")
+    return kernel.create(problem, session)

@@ -1,0 +1,80 @@
+"""XNNPACK's operators: created once, reshaped when sizes change, freed with the object.
+
+Every constructor and `reshape` checks what XNNPACK would assert or accept silently.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from narrowpass_xnn_cpu.native.library import check
+from narrowpass_xnn_cpu.native.operator import Operator
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization
+from narrowpass_xnn_cpu.weights.cache import WeightsCache
+from narrowpass_xnn_cpu.weights.entry import Block
+from narrowpass_xnn_cpu.weights.session import Create, Session
+from narrowpass_xnn_cpu.weights.weight import Weight
+
+
+class XnnOperator(Operator):
+    """An operator of XNNPACK.
+
+    Attributes:
+        kind: names it in errors, and what it packs in weights caches.
+        block: its packed weights, where they are in a session of the weights cache.
+    """
+
+    maker = "xnn "
+    kind: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block: Block | None = None
+        # Workers come back at once: the next kernel may be one of ours.
+        self._flags: int = self._lib.XNN_FLAG_DONT_SPIN_WORKERS
+
+    def _create(self, function: str, *arguments: Any, flags: int = 0) -> None:
+        """Call ``xnn_create_*``, which takes flags and handle last."""
+        handle = self._ffi.new("xnn_operator_t *")
+        status = getattr(self._lib, function)(*arguments, flags | self._flags, handle)
+        check(status, f"XNNPACK does not create this {self.kind}")
+        self._own(handle[0])
+
+    def _packed(
+        self,
+        session: Session | None,
+        parameters: object,
+        kernel: Weight,
+        bias: Weight | None,
+        create: Create,
+        others: Sequence[Weight] = (),
+    ) -> None:
+        """Create the operator with weights: in a session of the weights cache, if there is one.
+
+        Without one, a cache of its own holds them: kernels that read packed weights where they lie,
+        such as those for few rows, run in either case, and results are the same.
+        """
+        if session is None:
+            with WeightsCache().begin() as own:
+                self._packed(own, parameters, kernel, bias, create, others)
+            return
+        self._session = session  # what it packed must live as long as the operator
+        self._own(session.pack(self.kind, parameters, kernel, bias, create, others))
+        self.block = session.last_block()
+
+    def _own(self, handle: Any) -> None:
+        self.handle = handle
+        weakref.finalize(self, self._lib.xnn_delete_operator, handle).atexit = False
+
+    def _reshape(self, function: str, shapes: object, *arguments: Any) -> None:
+        """Call ``xnn_reshape_*`` on the handle; `shapes` are named where it refuses."""
+        status = getattr(self._lib, function)(self.handle, *arguments)
+        check(status, f"XNNPACK does not take {shapes} for this {self.kind}")
+
+    def _params_of(self, item: Quantization | None) -> Any:
+        """Return XNNPACK's quantization parameters; NULL for float32."""
+        if item is None:
+            return self._ffi.NULL
+        return self._ffi.new("struct xnn_quantization_params *", (item.zero_point, item.scale))
