@@ -28,7 +28,7 @@ from cache_kit import INPUT, compiled, network, path_of, result, saved
 from narrowpass import Bundle
 from narrowpass.errors import BundleError, NarrowpassError
 from narrowpass.io import MappedTensor
-from narrowpass_xnn_cpu.native.own import fp32
+from narrowpass_xnn_cpu.native.own import blocks, fp32
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
@@ -227,12 +227,12 @@ def _operators() -> list[Callable[[Any], Any]]:
 
     matrix, image, bias = weight("a", 24, 8), weight("b", 5, 3, 3, 2), weight("c", 5)
     integers = Weight.of(rng.integers(0, 16, (6, 32)).astype(np.uint8), "d")
-    blocks = Blocks(integers, weight("e", 6, 2), None, 16, 32, 4)
+    stored = Blocks(integers, weight("e", 6, 2), None, 16, 32, 4)
     return [
         lambda session: xnn_matmul.create(Matmul(matrix, None), session),
         lambda session: xnn_convolution.create(Convolution(image, bias, Movement()), session),
         lambda session: fp32.CONVOLUTION.create(Convolution(image, bias, Movement()), session),
-        lambda session: blocks.MATMUL.create(Matmul(blocks, None), session),
+        lambda session: blocks.MATMUL.create(Matmul(stored, None), session),
     ]
 
 

@@ -22,7 +22,7 @@ from int8_products_kit import (
     with_one,
 )
 
-from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
@@ -131,11 +131,11 @@ def test_what_does_not_fit_is_kept_too(tmp_path):
 @pytest.mark.parametrize("rows_too", [False, True], ids=["weights", "rows too"])
 def test_a_hit_reads_nothing(rows_too):
     cache = WeightsCache()
-    options = {"rows_too": rows_too}
+    operand = PerToken() if rows_too else None
     matrix, bias = with_one(7, (19, 37)), Weight.of(np.ones(19, np.float32), "b")
     with cache.begin() as first:
         fresh = quantized(matrix, PER_CHANNEL, name="a")
-        one = xnn_matmul.create(Matmul(fresh, bias, **options), first)
+        one = xnn_matmul.create(Matmul(fresh, bias, operand=operand), first)
 
     def unreadable():
         raise AssertionError("the weight was read")
@@ -148,7 +148,7 @@ def test_a_hit_reads_nothing(rows_too):
     )
     with cache.begin() as second:
         hidden = Weight((19,), np.dtype(np.float32), "b", unreadable)
-        two = xnn_matmul.create(Matmul(kept, hidden, **options), second)
+        two = xnn_matmul.create(Matmul(kept, hidden, operand=operand), second)
     assert (first.counts.packs, second.counts.packs, second.counts.hits) == (1, 0, 1)
     x = rows(2)
     np.testing.assert_array_equal(run(one, x, 19), run(two, x, 19))

@@ -71,9 +71,10 @@ def test_rows_of_either_sign(unsigned):
     limit = np.outer(steps / 2, np.abs(wide).sum(1)) + 1e-5
     with WeightsCache().begin() as session:
         stored = quantized(matrix, PER_CHANNEL, name="a")
-        options = {"rows_too": True, "session": session}
-        made = xnn_matmul.create(Matmul(stored, bias, **options))
-        other = xnn_matmul.create(Matmul(stored, bias, **options))
+        made, other = (
+            xnn_matmul.create(Matmul(stored, bias, operand=PerToken(sign)), session)
+            for sign in (unsigned, False)
+        )
     assert session.counts.packs == 1 + unsigned
     del other
     got = run(made, x, 19)

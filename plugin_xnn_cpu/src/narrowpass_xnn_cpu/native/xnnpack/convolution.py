@@ -35,15 +35,15 @@ class XnnConvolutionKernel:
         name: of the kernel, for people.
         call: of the tape.
         kind: names what is packed in weights caches.
-        function: of XNNPACK, behind ``xnn_create_`` and ``xnn_reshape_``.
-        transposed: whether it is the transposed convolution.
+        creating: the function of XNNPACK that packs.
+        reshaping: the one for sizes of an input.
     """
 
     name: str
     call: str
     kind: str
-    function: str
-    transposed: bool = False
+    creating: str
+    reshaping: str
 
     def create(self, problem: Convolution, session: Session | None = None) -> XnnConvolution:
         """Pack the weights, in a session of the weights cache if there is one.
@@ -56,20 +56,32 @@ class XnnConvolutionKernel:
 
 
 CONVOLUTION = XnnConvolutionKernel(
-    "convolution", "NP_CONVOLUTION", "convolution", "convolution2d_nhwc_f32"
+    "convolution",
+    "NP_CONVOLUTION",
+    "convolution",
+    "xnn_create_convolution2d_nhwc_f32",
+    "xnn_reshape_convolution2d_nhwc_f32",
 )
 DECONVOLUTION = XnnConvolutionKernel(
-    "deconvolution", "NP_DECONVOLUTION", "deconvolution", "deconvolution2d_nhwc_f32", True
+    "deconvolution",
+    "NP_DECONVOLUTION",
+    "deconvolution",
+    "xnn_create_deconvolution2d_nhwc_f32",
+    "xnn_reshape_deconvolution2d_nhwc_f32",
 )
 CONVOLUTION_S8 = XnnConvolutionKernel(
-    "convolution int8", "NP_CONVOLUTION_S8", "convolution s8", "convolution2d_nhwc_qs8_qc8w"
+    "convolution int8",
+    "NP_CONVOLUTION_S8",
+    "convolution s8",
+    "xnn_create_convolution2d_nhwc_qs8_qc8w",
+    "xnn_reshape_convolution2d_nhwc_qs8_qc8w",
 )
 DECONVOLUTION_S8 = XnnConvolutionKernel(
     "deconvolution int8",
     "NP_DECONVOLUTION_S8",
     "deconvolution s8",
-    "deconvolution2d_nhwc_qs8_qc8w",
-    True,
+    "xnn_create_deconvolution2d_nhwc_qs8_qc8w",
+    "xnn_reshape_deconvolution2d_nhwc_qs8_qc8w",
 )
 
 
@@ -118,7 +130,7 @@ class XnnConvolution(XnnOperator):
         problem, movement = self._problem, self._problem.movement
         checked_weights(kernel, problem.bias, self.outputs, "float32", "float32")
         low, high = checked_range(clamp_of(problem.epilogue))
-        create = getattr(self._lib, f"xnn_create_{self.kernel.function}")
+        create = getattr(self._lib, self.kernel.creating)
 
         def call(k: Any, b: Any, cache: Any, handle: Any) -> int:
             return int(create(*sizes, k, b, low, high, flags | self._flags, cache, handle))
@@ -140,7 +152,7 @@ class XnnConvolution(XnnOperator):
         scales = checked_scales(kernel, self.outputs, 2 if problem.depthwise else 0)
         checked_weights(integers, problem.bias, self.outputs, "int8", "int32")
         given, made, (low, high) = requantized.given, requantized.made, requantized.limits
-        create = getattr(self._lib, f"xnn_create_{self.kernel.function}")
+        create = getattr(self._lib, self.kernel.creating)
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any) -> int:
             ends = made.zero_point, made.scale, low, high, flags | self._flags, cache, handle
@@ -155,7 +167,7 @@ class XnnConvolution(XnnOperator):
         """Reshape for an input of `shape` [N, H, W, C]; return the output's height and width."""
         problem, windows = self._problem, self._problem.windows
         image = windows.checked_image(shape)
-        function = f"xnn_reshape_{self.kernel.function}"
+        function = self.kernel.reshaping
         sizes = self._ffi.new("size_t[3]")
         if problem.adjustments is not None:
             check_spread(image, windows.size, problem.movement, problem.adjustments)

@@ -46,14 +46,16 @@ class XnnMatmulKernel:
         name: of the kernel, for people.
         call: of the tape.
         kind: names what is packed in weights caches.
-        function: of XNNPACK, behind ``xnn_create_fully_connected_nc_``.
+        creating: the function of XNNPACK that packs; empty where the type of the rows decides.
+        reshaping: the one for a number of rows.
         bias: the dtype of the bias as it is packed.
     """
 
     name: str
     call: str
     kind: str
-    function: str
+    creating: str = ""
+    reshaping: str = ""
     bias: str = "float32"
 
     def create(self, problem: Matmul, session: Session | None = None) -> XnnMatmul:
@@ -68,26 +70,65 @@ class XnnMatmulKernel:
         return XnnMatmul(self, problem, session)
 
 
-F32 = XnnMatmulKernel("fully connected", "NP_FULLY_CONNECTED", "fully connected", "f32")
+F32 = XnnMatmulKernel(
+    "fully connected",
+    "NP_FULLY_CONNECTED",
+    "fully connected",
+    "xnn_create_fully_connected_nc_f32",
+    "xnn_reshape_fully_connected_nc_f32",
+)
 F16 = XnnMatmulKernel(
-    "fully connected", "NP_FULLY_CONNECTED_F16", "fully connected f16", "f16", "float16"
+    "fully connected",
+    "NP_FULLY_CONNECTED_F16",
+    "fully connected f16",
+    "xnn_create_fully_connected_nc_f16",
+    "xnn_reshape_fully_connected_nc_f16",
+    "float16",
 )
 BF16 = XnnMatmulKernel(
-    "fully connected", "NP_FULLY_CONNECTED_BF16", "fully connected bf16", "bf16_f32"
+    "fully connected",
+    "NP_FULLY_CONNECTED_BF16",
+    "fully connected bf16",
+    "xnn_create_fully_connected_nc_bf16_f32",
+    "xnn_reshape_fully_connected_nc_bf16_f32",
 )
 INT8 = XnnMatmulKernel(
-    "fully connected", "NP_FULLY_CONNECTED_INT8", "fully connected int8", "f32_qc8w"
+    "fully connected",
+    "NP_FULLY_CONNECTED_INT8",
+    "fully connected int8",
+    "xnn_create_fully_connected_nc_f32_qc8w",
+    "xnn_reshape_fully_connected_nc_f32_qc8w",
 )
 PER_TOKEN = XnnMatmulKernel(
-    "fully connected", "NP_FULLY_CONNECTED_INT8_ROWS", "fully connected int8 rows", ""
+    "fully connected", "NP_FULLY_CONNECTED_INT8_ROWS", "fully connected int8 rows"
 )
 S8 = XnnMatmulKernel(
-    "fully connected int8", "NP_FULLY_CONNECTED_S8", "fully connected s8", "qs8_qc8w", "int32"
+    "fully connected int8",
+    "NP_FULLY_CONNECTED_S8",
+    "fully connected s8",
+    "xnn_create_fully_connected_nc_qs8_qc8w",
+    "xnn_reshape_fully_connected_nc_qs8_qc8w",
+    "int32",
 )
 S8_F32 = XnnMatmulKernel(
-    "fully connected int8", "NP_FULLY_CONNECTED_S8_F32", "fully connected s8 f32", ""
+    "fully connected int8", "NP_FULLY_CONNECTED_S8_F32", "fully connected s8 f32"
 )
 BY_DTYPE = {"float32": F32, "float16": F16, "bfloat16": BF16}
+_BY_ROWS = {
+    "int8": (
+        "xnn_create_fully_connected_nc_qd8_f32_qc8w",
+        "xnn_reshape_fully_connected_nc_qd8_f32_qc8w",
+    ),
+    "uint8": (
+        "xnn_create_fully_connected_nc_qdu8_f32_qc8w",
+        "xnn_reshape_fully_connected_nc_qdu8_f32_qc8w",
+    ),
+}
+"""For dynamic ranges, by the type of the rows."""
+_QUANTIZERS = {
+    "int8": ("xnn_create_convert_nc_f32_qd8", "xnn_reshape_convert_nc_f32_qd8"),
+    "uint8": ("xnn_create_convert_nc_f32_qdu8", "xnn_reshape_convert_nc_f32_qdu8"),
+}
 
 
 class XnnMatmul(ReadByFewRows, XnnOperator):
@@ -106,7 +147,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         self.channels, self.outputs = problem.sizes
         self._quantizer: _Quantizer | None = None
         self._row_dtype = ""  # of rows of int8 that a kernel for dynamic ranges multiplies
-        self._function = kernel.function
+        self._functions = kernel.creating, kernel.reshaping
         flags = self._lib.XNN_FLAG_TRANSPOSE_WEIGHTS if problem.transposed else 0
         if isinstance(problem.matrix, Weight):
             self._pack_float(problem.matrix, flags, session)
@@ -122,7 +163,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         return self.channels, self.outputs, self.channels, self.outputs
 
     def _creating(self) -> Any:
-        return getattr(self._lib, f"xnn_create_fully_connected_nc_{self._function}")
+        return getattr(self._lib, self._functions[0])
 
     def _pack_float(self, kernel: Weight, flags: int, session: Session | None) -> None:
         bias, dtype = self._problem.bias, kernel.dtype.name
@@ -173,7 +214,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
             unsigned = operand.unsigned if isinstance(operand, PerToken) else None
             unsigned = takes_unsigned_rows() if unsigned is None else unsigned
             self._row_dtype = "uint8" if unsigned else "int8"
-            self._function = f"{'qdu8' if unsigned else 'qd8'}_f32_qc8w"
+            self._functions = _BY_ROWS[self._row_dtype]
             parameters = (flags, self._row_dtype)
             # XNNPACK leaves scales and bias out of its key: they name the block.
             others, bias = [scales] if bias is None else [scales, bias], None
@@ -209,7 +250,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         """Reshape for `rows` rows; return the parameters, None where there are none."""
         shape = rows, self.channels
         checked_shape((rows, max(self.channels, self.outputs)))
-        function = f"xnn_reshape_fully_connected_nc_{self._function}"
+        _, function = self._functions
         if not self._row_dtype:
             self._reshape(function, shape, rows, pool.handle)
             self.params = self._narrow(rows) if self.kernel in (F16, BF16) else None
@@ -274,13 +315,13 @@ class _Quantizer(XnnOperator):
 
     def __init__(self, dtype: str) -> None:
         super().__init__()
-        self._function = f"convert_nc_f32_{'qdu8' if dtype == 'uint8' else 'qd8'}"
-        self._create(f"xnn_create_{self._function}")
+        creating, self._function = _QUANTIZERS[dtype]
+        self._create(creating)
 
     def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
         """Reshape for `rows` dense rows of `channels`."""
         sizes = rows, channels, channels, channels
-        self._reshape(f"xnn_reshape_{self._function}", (rows, channels), *sizes, pool.handle)
+        self._reshape(self._function, (rows, channels), *sizes, pool.handle)
 
 
 def _aligned(size: int) -> int:

@@ -23,9 +23,12 @@ class Pad(XnnOperator):
     def __init__(self, value: float, itemsize: int = 4) -> None:
         super().__init__()
         wide, new = itemsize == 4, self._ffi.new
-        self.call, self._bits = ("NP_PAD", "x32") if wide else ("NP_PAD_S8", "x8")
-        element = new("float *", value) if wide else new("int8_t *", int(value))
-        self._create(f"xnn_create_constant_pad_nd_{self._bits}", element)
+        if wide:
+            self.call, self._function = "NP_PAD", "xnn_reshape_constant_pad_nd_x32"
+            self._create("xnn_create_constant_pad_nd_x32", new("float *", value))
+            return
+        self.call, self._function = "NP_PAD_S8", "xnn_reshape_constant_pad_nd_x8"
+        self._create("xnn_create_constant_pad_nd_x8", new("int8_t *", int(value)))
 
     def reshape(
         self, shape: Sequence[int], before: Sequence[int], after: Sequence[int], pool: ThreadPool
@@ -35,7 +38,7 @@ class Pad(XnnOperator):
         if len(before) != len(dims) or len(after) != len(dims) or min(*before, *after, 0) < 0:
             raise BackendError(f"padding {before}, {after} does not fit {list(dims)}")
         sizes = len(dims), list(dims), list(before), list(after)
-        self._reshape(f"xnn_reshape_constant_pad_nd_{self._bits}", shape, *sizes, pool.handle)
+        self._reshape(self._function, shape, *sizes, pool.handle)
 
 
 class Transpose(XnnOperator):
@@ -45,9 +48,12 @@ class Transpose(XnnOperator):
 
     def __init__(self, itemsize: int = 4) -> None:
         super().__init__()
-        wide = itemsize == 4
-        self.call, self._bits = ("NP_TRANSPOSE", "x32") if wide else ("NP_TRANSPOSE_S8", "x8")
-        self._create(f"xnn_create_transpose_nd_{self._bits}")
+        if itemsize == 4:
+            self.call, self._function = "NP_TRANSPOSE", "xnn_reshape_transpose_nd_x32"
+            self._create("xnn_create_transpose_nd_x32")
+            return
+        self.call, self._function = "NP_TRANSPOSE_S8", "xnn_reshape_transpose_nd_x8"
+        self._create("xnn_create_transpose_nd_x8")
 
     def reshape(self, shape: Sequence[int], perm: Sequence[int], pool: ThreadPool) -> None:
         """Reshape for an input of `shape`; axis i of the output is axis ``perm[i]`` of that."""
@@ -55,7 +61,7 @@ class Transpose(XnnOperator):
         if sorted(perm) != list(range(len(dims))):
             raise BackendError(f"{list(perm)} is not a permutation of the axes of {list(dims)}")
         sizes = len(dims), list(dims), list(perm)
-        self._reshape(f"xnn_reshape_transpose_nd_{self._bits}", shape, *sizes, pool.handle)
+        self._reshape(self._function, shape, *sizes, pool.handle)
 
 
 class ResizeBilinear(XnnOperator):
