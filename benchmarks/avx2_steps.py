@@ -110,10 +110,10 @@ def depthwise(meter: Meter) -> None:
     """Print the table of depthwise convolutions."""
     import numpy as np
 
+    from narrowpass_planning.weights.weight import Weight
     from narrowpass_xnn_cpu.native.operators import Convolution, Movement
     from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
     from narrowpass_xnn_cpu.native.pool import shared
-    from narrowpass_xnn_cpu.weights.weight import Weight
 
     print(f"{'depthwise':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
     rng, pool = np.random.default_rng(0), shared(1)
@@ -139,11 +139,11 @@ def gemm(meter: Meter) -> None:
     """Print the table of fully connected operators."""
     import numpy as np
 
+    from narrowpass_planning.weights.weight import Weight
     from narrowpass_xnn_cpu.native.epilogue import Epilogue
     from narrowpass_xnn_cpu.native.operators import FullyConnected
     from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
     from narrowpass_xnn_cpu.native.pool import shared
-    from narrowpass_xnn_cpu.weights.weight import Weight
 
     print(f"{'fully connected':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
     rng, pool = np.random.default_rng(0), shared(1)

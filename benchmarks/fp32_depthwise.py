@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import Convolution, Movement
 from narrowpass_xnn_cpu.native.operators.separable import Separable
@@ -27,7 +28,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthw
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 # Height and width, channels, window, stride.
 DEPTHWISE = (

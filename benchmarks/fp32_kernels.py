@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from one_step import alone, in_turns, parser
 
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected, Movement
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
@@ -36,7 +37,6 @@ from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
     fits_winograd,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 Shape = tuple[str, tuple[int, ...], int, int, int, int]
 

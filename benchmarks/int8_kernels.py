@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from one_step import alone, in_turns, parser
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import (
     Convolution,
     ConvolutionS8,
@@ -24,7 +25,6 @@ from narrowpass_xnn_cpu.native.operators import (
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 Shape = tuple[str, tuple[int, int], int, int, int, int, bool]
 

@@ -16,10 +16,10 @@ import statistics
 import numpy as np
 from one_step import alone, in_turns, parser
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import FullyConnected, FullyConnectedInt8
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 
 SIZES = (
     ("MiniLM", 384, 384),

@@ -28,13 +28,14 @@ from cache_kit import INPUT, compiled, network, path_of, result, saved
 from narrowpass import Bundle
 from narrowpass.errors import BundleError, NarrowpassError
 from narrowpass.io import MappedTensor
+from narrowpass_planning.weights.file import HEADER, PackedFile, UnusableError, write
+from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UnusableError, write
-from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
+from narrowpass_xnn_cpu.native.packer import PACKER
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 
 NUMBERS = (
     *(-(2**63), -(2**31), -128, -1, 0, 1, 2, 3, 16, 63, 64, 65, 127, 128, 129, 256, 640, 4096),
@@ -122,7 +123,7 @@ class CacheFuzz:
         self.expected = {(e.name, e.seed, e.fingerprint): bytes_at(e) for e in session.entries()}
         self.file = folder / "file.weights"
         with self.file.open("wb") as file:
-            write(file, list(session.entries()), None)
+            write(file, list(session.entries()), None, PACKER)
         self.whole = self.file.read_bytes()
         del kept
 
@@ -139,7 +140,7 @@ class CacheFuzz:
             counts["loaded by a program"] += 1
             return
         try:
-            file = PackedFile(place)
+            file = PackedFile(place, PACKER)
             damaged = file.damaged()
             file.close()
         except UnusableError:

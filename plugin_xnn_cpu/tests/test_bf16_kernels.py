@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, RESIDUALS, Epilogue
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, tiled_bf16
@@ -25,7 +26,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
     TiledFullyConnectedBf16,
 )
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
 

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
@@ -14,8 +15,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import (
     TiledConvolutionBf16,
     TiledFullyConnectedBf16,
 )
-from narrowpass_xnn_cpu.weights.cache import shared
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import shared
 
 pytestmark = pytest.mark.once
 

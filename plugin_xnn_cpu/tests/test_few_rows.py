@@ -11,14 +11,14 @@ from onnx.reference import ReferenceEvaluator
 from products_kit import after, run
 from xnn_kit import compile_model
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.operators import few_rows, linear, panels
 from narrowpass_xnn_cpu.native.operators.linear import FullyConnected, has_half_matmul
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 
 pytestmark = pytest.mark.once
 

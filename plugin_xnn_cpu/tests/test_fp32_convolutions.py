@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement, fp32_choice
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 

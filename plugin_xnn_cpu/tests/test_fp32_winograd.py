@@ -12,6 +12,7 @@ from xnn_kit import check, compile_model, feeds_for, one_node
 import narrowpass
 from narrowpass.backend import CompileOptions
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     UNBOUNDED,
@@ -28,7 +29,6 @@ from narrowpass_xnn_cpu.native.operators.winograd_fp32 import (
     WinogradConvolution,
 )
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 

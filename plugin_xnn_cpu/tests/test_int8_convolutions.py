@@ -19,6 +19,7 @@ from int8_kernels_kit import (
     windows,
 )
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT
@@ -26,7 +27,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvoluti
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise import TiledDepthwiseS8
 from narrowpass_xnn_cpu.native.operators.tiled_winograd import WinogradConvolutionS8
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_kernels_kit import REQUANTIZED, bytes_of, code, requantize, run, run_rows, scales_of
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import (
     LEAST_WEIGHT,
@@ -20,7 +21,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_product import (
     TiledFullyConnectedS8F32,
 )
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

@@ -22,9 +22,9 @@ from int8_products_kit import (
     with_one,
 )
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 
 pytestmark = pytest.mark.once
 

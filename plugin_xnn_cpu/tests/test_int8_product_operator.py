@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from int8_products_kit import PER_CHANNEL, RNG, quantized, rows, run, with_one
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
 from narrowpass_xnn_cpu.native.operators.quantized import takes_unsigned_rows
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 
 pytestmark = pytest.mark.once
 

@@ -43,8 +43,8 @@ from narrowpass_xnn_cpu.native.operators.linear import FullyConnected
 from narrowpass_xnn_cpu.native.operators.panels import layout_of
 lib = extension().lib
 import numpy as np
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
+from narrowpass_planning.weights.weight import Weight
 matrix = np.arange(128, dtype=np.float32).reshape(64, 2)
 with WeightsCache().begin() as session:
     made = FullyConnected(Weight.of(matrix), None, session=session)

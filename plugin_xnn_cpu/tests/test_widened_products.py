@@ -15,11 +15,11 @@ from onnx.reference import ReferenceEvaluator
 from products_kit import run
 from xnn_kit import compile_model
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators.quantized import FullyConnectedInt8
 from narrowpass_xnn_cpu.native.operators.widened import WidenedProduct, widens
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 
 pytestmark = pytest.mark.once
 

@@ -30,19 +30,22 @@ from narrowpass.requests import (
     write_outputs,
 )
 from narrowpass.subgraphs import inline_functions, subgraphs
+from narrowpass_planning.weights import names
+from narrowpass_planning.weights.entry import reasons
+from narrowpass_planning.weights.packing import packing
+from narrowpass_planning.weights.session import Counts
 from narrowpass_xnn_cpu.form import Premises
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.families import expand_checked
 from narrowpass_xnn_cpu.method import Method, compile_body
+from narrowpass_xnn_cpu.native import weights_cache
+from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.plan.prepared import Prepared
 from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
-from narrowpass_xnn_cpu.weights import names
-from narrowpass_xnn_cpu.weights.entry import reasons
-from narrowpass_xnn_cpu.weights.packing import packing
-from narrowpass_xnn_cpu.weights.session import Counts, Session
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -72,7 +75,7 @@ class XnnProgram(Program):
         self._prepared: dict[str, Prepared] = {}
         self._workspace = Workspace() if options.share_workspace else None
         # Weights are packed in one session, for all methods.
-        with packing(bundle, options) as session:
+        with packing(bundle, options, weights_cache.shared(), PACKER) as session:
             self._session = session
             contents = {} if session is None else names.identities(bundle)
             for name, model in bundle.methods.items():

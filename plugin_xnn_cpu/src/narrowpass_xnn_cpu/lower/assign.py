@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.subgraphs import subgraphs
+from narrowpass_planning.weights.weight import Blocks, Quantized, Weight, digest
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.quantization import dequantized, quantized
 from narrowpass_xnn_cpu.lower import families
@@ -23,7 +24,6 @@ from narrowpass_xnn_cpu.lower.computed import derive_computed
 from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_xnn_cpu.lower.repeatable import repeatable
-from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight, digest
 
 
 class Where(enum.Enum):

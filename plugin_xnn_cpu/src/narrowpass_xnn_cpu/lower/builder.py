@@ -12,10 +12,10 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Converted, Observed, Permute, Reshaped
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
 from narrowpass_xnn_cpu.plan.step import Slot, Step
 from narrowpass_xnn_cpu.plan.workspace import Workspace
-from narrowpass_xnn_cpu.weights.session import Session
 
 Perm = tuple[int, ...]
 Array = np.ndarray[Any, Any]

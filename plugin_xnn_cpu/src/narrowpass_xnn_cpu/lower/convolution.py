@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import transposed
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
@@ -25,7 +26,6 @@ from narrowpass_xnn_cpu.native.operators import (
 from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.io import MappedTensor, ViewedTensor
-from narrowpass_xnn_cpu.weights.names import identity_of
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_planning.weights.names import identity_of
+from narrowpass_planning.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
 Dims = tuple[int | str | None, ...]

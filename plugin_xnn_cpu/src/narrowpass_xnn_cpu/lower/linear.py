@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import clamp
 from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
@@ -23,7 +24,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 class Linear(Ended):

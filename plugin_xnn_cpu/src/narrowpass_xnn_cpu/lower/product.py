@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
@@ -36,8 +37,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedInt8
 from narrowpass_xnn_cpu.native.operators.widened import LEAST_ROWS, WidenedProduct, widens
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 HALF_ROWS = 8
 """Up to so many rows, a product with a float16 matrix is computed in float16.

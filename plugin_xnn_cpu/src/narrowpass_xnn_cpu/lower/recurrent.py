@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Array, Facts
 from narrowpass_xnn_cpu.lower.linear import Linear, rows_for
@@ -29,7 +30,6 @@ from narrowpass_xnn_cpu.native.operators.recurrent import (
 )
 from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 _USUAL = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -18,7 +19,6 @@ from narrowpass_xnn_cpu.native.operators import (
     UnfitError,
 )
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 
 def requantized(op: Op) -> Requantized:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight, digest
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
@@ -22,7 +23,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvoluti
 from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedAtRun
 from narrowpass_xnn_cpu.native.operators.zero_points import MOST_TERMS
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
 
 
 class DynamicRange(Step):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.movement import DATA_MOVEMENT
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
@@ -21,7 +22,6 @@ from narrowpass_xnn_cpu.lower.int8.values import (
 )
 from narrowpass_xnn_cpu.lower.op import RULES, Op
 from narrowpass_xnn_cpu.native.operators import Quantization
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 _PRODUCTS = {"MatMul": "product-s8", "linear": "product-s8", "Gemm": "product-s8"}
 _KINDS = {

@@ -13,11 +13,10 @@ from typing import Any
 
 from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import check, extension
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Create, Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Create, Session, WeightsCache
 
 Shape = tuple[int, ...]
 Range = tuple[float, float]

@@ -10,12 +10,12 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import Range, checked_shape
 from narrowpass_xnn_cpu.native.operators.panels import Fields, Layout, PanelProduct
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.native.epilogue import Epilogue

@@ -58,6 +58,7 @@ import functools
 from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.convolution import Convolution, Movement
@@ -67,8 +68,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthw
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.winograd_choice import Image, tile_for
 from narrowpass_xnn_cpu.native.operators.winograd_fp32 import WinogradConvolution
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 AnyConvolution = Convolution | TiledConvolution | TiledDepthwise | WinogradConvolution
 AnyFullyConnected = FullyConnected | TiledFullyConnected

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.operators.quantized import (
     SMALLEST_SCALE,
     UnfitError,
     checked_integers,
     checked_scales,
 )
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight
 
 LOW, HIGH = -128, 127
 

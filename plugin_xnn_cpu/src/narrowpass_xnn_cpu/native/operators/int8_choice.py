@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import functools
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
@@ -51,8 +52,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_winograd import (
     fits_winograd,
 )
 from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 AnyConvolutionS8 = ConvolutionS8 | TiledConvolutionS8 | TiledDepthwiseS8 | WinogradConvolutionS8
 AnyFullyConnectedS8 = FullyConnectedS8 | TiledFullyConnectedS8

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators.base import (
     Operator,
     checked_shape,
@@ -20,8 +21,7 @@ from narrowpass_xnn_cpu.native.operators.int8 import (
 )
 from narrowpass_xnn_cpu.native.operators.quantized import row_kind
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 class FullyConnectedS8(Operator):

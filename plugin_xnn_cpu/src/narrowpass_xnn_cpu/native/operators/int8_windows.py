@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators.base import (
     Operator,
     check_window,
@@ -20,8 +21,7 @@ from narrowpass_xnn_cpu.native.operators.int8 import (
     fitting,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 class _Windowed(Operator):

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
@@ -21,9 +23,7 @@ from narrowpass_xnn_cpu.native.operators.base import (
 from narrowpass_xnn_cpu.native.operators.few_rows import FewRows, clamping
 from narrowpass_xnn_cpu.native.operators.panels import Fields, Layout, layout_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 class FullyConnected(Operator):

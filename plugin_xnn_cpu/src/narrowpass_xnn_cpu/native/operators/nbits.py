@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Blocks, Weight, digest
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
@@ -20,8 +21,7 @@ from narrowpass_xnn_cpu.native.operators.base import (
     checked_shape,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array, Blocks, Weight, digest
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 class BlockedProduct(tiled.Tiled):

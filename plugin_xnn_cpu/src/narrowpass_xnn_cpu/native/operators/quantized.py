@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Array, Quantized, Weight, digest
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import (
     UNBOUNDED,
@@ -24,9 +26,7 @@ from narrowpass_xnn_cpu.native.operators.base import (
 from narrowpass_xnn_cpu.native.operators.few_rows import MOST_ROWS, FewRows, clamping
 from narrowpass_xnn_cpu.native.operators.panels import Fields, Layout, layout_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 LEAST_WEIGHT = -128 if platform.machine().lower() in ("x86_64", "amd64") else -127
 """The least weight that kernels multiply exactly.

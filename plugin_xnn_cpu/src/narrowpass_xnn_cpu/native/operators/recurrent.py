@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native.operators import tiled, zero_points
 from narrowpass_xnn_cpu.native.operators.base import checked_shape
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session, pointer
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 KINDS = ("LSTM", "GRU", "GRU after", "RNN")
 """In the order of ``NP_RECURRENT_*``. The second one resets the product in place of the state."""

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Weight, digest
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators.base import Operator
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized, fitting
 from narrowpass_xnn_cpu.native.operators.quantized import MOST_CHANNELS, UnfitError
 from narrowpass_xnn_cpu.native.tape import aligned
-from narrowpass_xnn_cpu.weights.session import Session, pointer
-from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
+from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 COLUMNS = 16
 """Of a panel: NP_INT8_COLUMNS."""

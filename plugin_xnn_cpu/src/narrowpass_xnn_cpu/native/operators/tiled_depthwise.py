@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import Shape, checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
@@ -14,8 +15,7 @@ from narrowpass_xnn_cpu.native.operators.int8 import Requantized
 from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, reaches, sizes_of
 from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session, pointer
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 _BLOCK_BYTES = 1 << 15
 """What a thread widens of 16 channels at a time; it stays in the first cache for the most part."""

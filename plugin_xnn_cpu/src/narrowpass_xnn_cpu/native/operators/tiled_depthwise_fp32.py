@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape, checked_weights
@@ -18,8 +19,7 @@ from narrowpass_xnn_cpu.native.operators.tiled_windows import (
     sizes_of,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _BLOCK = 16
 """Channels whose weights lie together: NP_FP32_DEPTHWISE_BLOCK."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.library import extension
@@ -16,9 +18,7 @@ from narrowpass_xnn_cpu.native.operators.few_rows import FewRows, reads_floats
 from narrowpass_xnn_cpu.native.operators.panels import Fields, Layout
 from narrowpass_xnn_cpu.native.operators.tiled_windows import Windows, reaches
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _BAND_BYTES = {8: 3 << 16, 16: 1 << 19}
 """Of an image that a thread reads for all columns, by lanes: what stays in the second cache beside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import (
@@ -24,8 +25,7 @@ from narrowpass_xnn_cpu.native.operators.zero_points import (
     zero_points,
 )
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session, pointer
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 
 class TiledFullyConnectedS8(TiledConvolutionS8):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import (
     Shape,
@@ -19,8 +20,7 @@ from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
 from narrowpass_xnn_cpu.native.operators.quantized import checked_integers, checked_scales
 from narrowpass_xnn_cpu.native.operators.zero_points import check_terms
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_shape
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.int8 import Requantized
 from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8, sizes_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _ELEMENTS = 16
 """Of a transformed tile: NP_INT8_TILE."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from narrowpass_planning.weights.entry import Block
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import Range, checked_range
 from narrowpass_xnn_cpu.native.operators.panels import Layout, PanelProduct
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import lanes
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.entry import Block
 
 LEAST_ROWS = 16
 """With fewer, widening takes longer than it saves: 14 are two of XNNPACK's tiles."""

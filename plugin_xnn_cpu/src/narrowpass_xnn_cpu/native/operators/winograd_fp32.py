@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.base import checked_weights
@@ -16,8 +17,7 @@ from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32, lanes
 from narrowpass_xnn_cpu.native.operators.tiled_windows import Windows, sizes_of
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 TILES = 2, 4
 """Outputs of a tile, down and along."""

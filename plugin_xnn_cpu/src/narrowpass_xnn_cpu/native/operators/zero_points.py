@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from narrowpass_planning.weights.weight import Array, Quantized
 from narrowpass_xnn_cpu.native.operators import tiled
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized
 
 _ORDER = (0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15)
 """The columns of a panel of pairs: np_int8_order."""

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+ALIGNMENT = 128
+"""Bytes that addresses of blocks in memory, and their offsets in a file, are multiples of."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -14,8 +17,8 @@ class Entry:
 
     Attributes:
         name: 64 hexadecimal digits that name the packed content; empty for a private block.
-        seed: XNNPACK's parameters of the packing.
-        fingerprint: which of XNNPACK's algorithms packed it.
+        seed: the parameters of the packing algorithm, or the version of a backend's own layout.
+        fingerprint: the number of the packing algorithm.
         address: where it lies.
         size: bytes.
         origin: ``packed``, ``shared`` with another session, ``mapped`` from a file; or why it is
@@ -45,14 +48,6 @@ class Block:
 
     address: Any
     size: int
-
-
-PRIVATE = {
-    3: "its content has no name",
-    4: "XNNPACK made a copy of its weights",
-}
-ORIGINS = {0: "packed", 1: "shared", 2: "mapped", **PRIVATE}
-"""How a session came by a block, by the number that C gives."""
 
 
 def reasons(entries: Iterable[Entry]) -> dict[str, int]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass.io import MappedTensor
 from narrowpass.subgraphs import nested_graphs
-from narrowpass_xnn_cpu.weights.weight import digest
+from narrowpass_planning.weights.weight import digest
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle

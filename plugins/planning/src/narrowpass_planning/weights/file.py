@@ -21,8 +21,8 @@ Blocks do not overlap. The SHA-256 of a block is that of a line of its name, see
 and size, with a space between and a newline behind, and of its bytes: under another name it is
 wrong.
 
-A fingerprint is what XNNPACK makes of a fixed input with an algorithm that packs weights: another
-processor, for which it packs otherwise, has another one. Blocks of the kernels of this package
+A fingerprint is what a packing algorithm yields for a fixed input (see `Packer.fingerprint`):
+another processor, for which it packs otherwise, has another one. Blocks that a backend packs itself
 have the fingerprint 2³² - 1, of value 0, and the version of their layout as the seed.
 """
 
@@ -44,25 +44,20 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from narrowpass.documents import parse_json
-from narrowpass.errors import InputError, ModelError
+from narrowpass.errors import ModelError
 from narrowpass.io import MappedFile
-from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.pool import default_threads
-from narrowpass_xnn_cpu.weights.entry import Entry
-from narrowpass_xnn_cpu.weights.trust import distrust_file
+from narrowpass_planning.weights.entry import ALIGNMENT, Entry
+from narrowpass_planning.weights.packer import Packer, UnusableError
+from narrowpass_planning.weights.store import OWN_ALGORITHM
+from narrowpass_planning.weights.trust import distrust_file
 
 MAGIC = b"NPWCACHE"
 VERSION = 2
 HEADER = 128
-ALIGNMENT = 128
 _FORMAT = struct.Struct("<8sIIQQ32s32x")
 _DIGITS = frozenset("0123456789abcdef")
 _LARGEST_INDEX = 1 << 30
 _PIECE = 1 << 20
-
-
-class UnusableError(InputError):
-    """A file of packed weights that is not for this process, or damaged; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +86,10 @@ class PackedFile:
 
     What others can write to is not even read.
 
+    Args:
+        path: of the file.
+        packer: what packs weights here; a file of another one is not used.
+
     Attributes:
         path: where it was opened.
         entries: its blocks.
@@ -104,7 +103,7 @@ class PackedFile:
         OSError: it cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, packer: Packer) -> None:
         self.path = path
         # Without O_NONBLOCK a FIFO would hang here, before it can be refused.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -119,7 +118,7 @@ class PackedFile:
             self._file = MappedFile(descriptor, str(path))
             index, end = _read_index(self._file)
             self.entries = tuple(_entries(index, end))
-            _check_machine(index)
+            _check_machine(index, packer)
             self.size = self._file.size
             self._bytes = np.frombuffer(self._file.mapping, np.uint8)
         except ModelError as error:
@@ -154,7 +153,7 @@ class PackedFile:
             return digest.hexdigest() != item.sha256
 
         try:
-            with ThreadPoolExecutor(default_threads()) as pool:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
                 wrong = list(pool.map(is_wrong, self.entries))
         except ModelError as error:
             raise UnusableError(str(error)) from error
@@ -228,10 +227,9 @@ def _shown(row: object) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _check_machine(index: dict[str, Any]) -> None:
+def _check_machine(index: dict[str, Any], packer: Packer) -> None:
     """Check that blocks were packed as this process would pack them."""
-    lib = extension().lib
-    if (index.get("architecture"), index.get("build")) != (platform.machine(), build_identifier()):
+    if (index.get("architecture"), index.get("build")) != (platform.machine(), packer.build()):
         raise UnusableError("it was packed by another build of the library, or another machine")
     prints = index.get("fingerprints")
     if not isinstance(prints, list) or not all(
@@ -239,32 +237,29 @@ def _check_machine(index: dict[str, Any]) -> None:
     ):
         raise UnusableError("the index has no fingerprints")
     for number, value in prints:
-        if (number, value) == (lib.NP_OWN_FINGERPRINT, 0):
+        if (number, value) == (OWN_ALGORITHM, 0):
             continue  # what is looked for has the version of its layout in its key
         valid = 0 <= number < 1 << 32 and 0 <= value < 1 << 32
-        if not valid or lib.xnn_check_fingerprint((number, value)):
+        if not valid or not packer.packs_alike(number, value):
             raise UnusableError("its weights were packed for another processor")
     known = {pair[0] for pair in prints}
     if any(row[2] not in known for row in index["entries"]):
         raise UnusableError("an entry was packed by an algorithm of which nothing is said")
 
 
-def build_identifier() -> str:
-    """Give what names the build of XNNPACK, in hexadecimal digits."""
-    ffi, lib = extension().ffi, extension().lib
-    size = lib.xnn_experimental_get_build_identifier_size()
-    return bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
-
-
-def write(file: BinaryIO, entries: Sequence[Entry], kept: PackedFile | None) -> None:
+def write(
+    file: BinaryIO, entries: Sequence[Entry], kept: PackedFile | None, packer: Packer
+) -> None:
     """Write blocks to an empty file.
 
     Args:
         file: open for writing.
         entries: blocks in memory, named.
         kept: a file whose other blocks are kept.
+        packer: what packed them.
 
     Raises:
+        UnusableError: an algorithm that the packer does not know.
         OSError: the file system refuses.
     """
     blocks: dict[tuple[str, int, int], tuple[Any, str]] = {}
@@ -291,8 +286,8 @@ def write(file: BinaryIO, entries: Sequence[Entry], kept: PackedFile | None) -> 
         offset = -(-(offset + view.nbytes) // ALIGNMENT) * ALIGNMENT
     index = {
         "architecture": platform.machine(),
-        "build": build_identifier(),
-        "fingerprints": list(_fingerprints(key[2] for key in blocks)),
+        "build": packer.build(),
+        "fingerprints": list(_fingerprints((key[2] for key in blocks), packer)),
         "entries": rows,
     }
     text = json.dumps(index, separators=(",", ":")).encode()
@@ -315,14 +310,6 @@ def _key_digest(key: tuple[str, int, int], size: int) -> hashlib._Hash:
     return hashlib.sha256(f"{name} {seed} {fingerprint} {size}\n".encode())
 
 
-def _fingerprints(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    ffi, lib = extension().ffi, extension().lib
+def _fingerprints(numbers: Iterable[int], packer: Packer) -> Iterator[tuple[int, int]]:
     for number in sorted(set(numbers)):
-        if number == lib.NP_OWN_FINGERPRINT:
-            yield number, 0
-            continue
-        found = lib.xnn_get_fingerprint(number)
-        # No header says what a fingerprint looks like: it must come back as it went.
-        if found == ffi.NULL or found.id != number or lib.xnn_check_fingerprint(found[0]):
-            raise UnusableError(f"XNNPACK does not know its own algorithm {number}")
-        yield number, found.value
+        yield number, 0 if number == OWN_ALGORITHM else packer.fingerprint(number)

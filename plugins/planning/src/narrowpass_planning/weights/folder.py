@@ -14,18 +14,18 @@ from filelock import FileLock, Timeout
 
 from narrowpass.documents import parse_json
 from narrowpass.errors import NarrowpassError, OutputError, UsageError
-from narrowpass_xnn_cpu.weights.entry import Entry
-from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UntrustedError, UnusableError, write
-from narrowpass_xnn_cpu.weights.trust import distrust_file, distrust_folder
-from narrowpass_xnn_cpu.weights.writing import delete_leftovers, leftovers, replacing
+from narrowpass_planning.weights.entry import Entry
+from narrowpass_planning.weights.file import HEADER, PackedFile, UntrustedError, write
+from narrowpass_planning.weights.packer import Packer, UnusableError
+from narrowpass_planning.weights.trust import distrust_file, distrust_folder
+from narrowpass_planning.weights.writing import delete_leftovers, leftovers, replacing
 
-SUFFIX = ".weights"
 PATIENCE = 60.0
 """Seconds to wait for another process that packs the same weights."""
 
 _LARGEST_NOTE = 1 << 12
 
-_log = logging.getLogger("narrowpass.xnn-cpu")
+_log = logging.getLogger("narrowpass.planning")
 
 
 def chosen_folder(given: str | os.PathLike[str] | None = None) -> Path:
@@ -65,10 +65,12 @@ class CacheFile:
     Args:
         folder: where files are; made when one is written.
         key: of the weights; see `names.key_of`.
+        packer: what packs them.
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.path = folder / f"{key}{SUFFIX}"
+    def __init__(self, folder: Path, key: str, packer: Packer) -> None:
+        self.path = folder / f"{key}{packer.suffix}"
+        self._packer = packer
         self._distrusted = False
 
     def open(self) -> PackedFile | None:
@@ -83,7 +85,7 @@ class CacheFile:
             if self._distrusts_folder():
                 return None
             delete_leftovers(self.path.parent)
-            file = PackedFile(self.path)
+            file = PackedFile(self.path, self._packer)
             if not _was_checked(file):
                 check(file)
             file.close()
@@ -144,7 +146,7 @@ class CacheFile:
         """Write the file anew, in one step; where that fails, say so once."""
         try:
             with replacing(self.path) as file:
-                write(file, list(entries), kept)
+                write(file, list(entries), kept, self._packer)
         except (NarrowpassError, OSError) as error:
             _warn(self.path.parent, error)
 
@@ -218,22 +220,23 @@ class Listed:
     is_leftover: bool = False
 
 
-def listed(folder: Path, *, verify: bool = False) -> list[Listed]:
+def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed]:
     """Give the files of a folder, those used last first, and what killed writers left there.
 
     Args:
         folder: where they are.
+        packer: what packs weights; files of others are left out.
         verify: whether to read them all; `problem` then tells of damage too.
     """
     found = [] if not folder.is_dir() else _leftovers(folder)
     distrusted = distrust_folder(folder)
-    for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
+    for path in sorted(folder.glob(f"*{packer.suffix}")) if folder.is_dir() else ():
         problem, blocks = "", 0
         try:
             size, used = path.stat().st_size, path.stat().st_mtime
             with contextlib.suppress(OSError):
                 used = max(used, _note(path).stat().st_mtime)
-            file = PackedFile(path)
+            file = PackedFile(path, packer)
             blocks = len(file.entries)
             if verify:
                 check(file)
@@ -259,7 +262,7 @@ def _leftovers(folder: Path) -> list[Listed]:
     return found
 
 
-def prune(folder: Path, max_size: int) -> list[Listed]:
+def prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
     """Delete files until those left have `max_size` bytes: useless ones, then the longest unused.
 
     Processes that have one mapped keep it. What a process that was killed left behind goes too.
@@ -274,7 +277,7 @@ def prune(folder: Path, max_size: int) -> list[Listed]:
     if max_size < 0:
         raise UsageError(f"a size must not be negative: {max_size}")
     try:
-        return _prune(folder, max_size)
+        return _prune(folder, max_size, packer)
     except OSError as error:
         raise OutputError(
             f"{error.filename or folder}: cannot be deleted: {error.strerror}; "
@@ -282,9 +285,9 @@ def prune(folder: Path, max_size: int) -> list[Listed]:
         ) from error
 
 
-def _prune(folder: Path, max_size: int) -> list[Listed]:
+def _prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
     deleted, total = [], 0
-    for item in listed(folder):
+    for item in listed(folder, packer):
         if item.is_leftover:
             continue
         if not item.problem and total + item.size <= max_size:
