@@ -165,9 +165,10 @@ def norm(meter: Meter) -> None:
     """Print the table of layer normalization."""
     import numpy as np
 
+    from narrowpass_planning.plan.executor import Entry
     from narrowpass_xnn_cpu.native import kernels
     from narrowpass_xnn_cpu.native.pool import shared
-    from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+    from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
     print(f"{'layer normalization':26}{'ours':>9}{'copy':>9}{'faster':>9}{'GB/s':>9}")
     rng, pool = np.random.default_rng(0), shared(1)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import Convolution, Movement
@@ -27,7 +28,7 @@ from narrowpass_xnn_cpu.native.operators.separable import Separable
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 # Height and width, channels, window, stride.
 DEPTHWISE = (

@@ -7,10 +7,11 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import epilogue as endings
 from narrowpass_xnn_cpu.native.operators import UNBOUNDED, Movement
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 GUARD = 64
 EPSILON = 2.0**-24

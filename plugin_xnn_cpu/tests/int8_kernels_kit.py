@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Quantization, Requantized, tiled
 from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 CODES = {
     "plain pairs": ("plain", tiled.PAIRS),

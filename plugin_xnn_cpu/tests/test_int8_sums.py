@@ -13,6 +13,7 @@ from qdq_kit import off_by
 
 import narrowpass
 from narrowpass.bundle import Bundle
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.lower.convolution import Convolve
@@ -28,7 +29,7 @@ from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
 from narrowpass_xnn_cpu.native.operators.quantized import UnfitError
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 pytestmark = pytest.mark.once
 

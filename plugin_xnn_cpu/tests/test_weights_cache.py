@@ -187,8 +187,9 @@ def test_the_provider_as_xnnpack_calls_it():
 
 
 def test_an_operator_does_not_run_before_its_session_is_committed():
+    from narrowpass_planning.plan.executor import Entry
     from narrowpass_xnn_cpu.native.pool import shared as pools
-    from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+    from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
     session = WeightsCache().begin()
     made = operator(session, np.eye(16, dtype=np.float32), "a")

@@ -8,13 +8,13 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.classify import ACCUMULATE
+from narrowpass_planning.plan.partition import Partition
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where
 from narrowpass_xnn_cpu.lower.facts import NARROW
 from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN
 from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.plan.partition import Partition
 
 
 def plans_of_units(

@@ -11,6 +11,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.shapes import ShapeNode, Shapes
+from narrowpass_planning.plan.step import Times
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
 from narrowpass_xnn_cpu.host.bodies import Compiled
@@ -34,11 +40,6 @@ from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.steps import Observed
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.weights_cache import Session
-from narrowpass_xnn_cpu.plan.bound import Bound
-from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode, Shapes
-from narrowpass_xnn_cpu.plan.prepared import Prepared
-from narrowpass_xnn_cpu.plan.step import Times
-from narrowpass_xnn_cpu.plan.workspace import Workspace
 
 Array = np.ndarray[Any, Any]
 

@@ -10,17 +10,18 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.feeds import FeedChecker
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.step import Times
 from narrowpass_xnn_cpu.form import Form, Premises
 from narrowpass_xnn_cpu.lower.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_xnn_cpu.lower.families import expand_checked
 from narrowpass_xnn_cpu.lower.selecting import select
+from narrowpass_xnn_cpu.native.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.meter import scratch_for
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.plan.bound import Bound
-from narrowpass_xnn_cpu.plan.partition import Partition
-from narrowpass_xnn_cpu.plan.prepared import Prepared
-from narrowpass_xnn_cpu.plan.step import Times
-from narrowpass_xnn_cpu.plan.workspace import Workspace
 
 if TYPE_CHECKING:
     from narrowpass.meters import Meter
@@ -61,7 +62,7 @@ class Method:
         *,
         observe: bool = False,
     ) -> None:
-        premises = premises or Premises(Workspace(), compile_body)
+        premises = premises or Premises(Workspace(EXECUTOR.extra_bytes), compile_body)
         graph = model.graph
         self.name = name
         self.checker = FeedChecker.of(graph, name)

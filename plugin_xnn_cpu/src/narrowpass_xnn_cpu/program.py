@@ -30,6 +30,9 @@ from narrowpass.requests import (
     write_outputs,
 )
 from narrowpass.subgraphs import inline_functions, subgraphs
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.step import Times
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.entry import reasons
 from narrowpass_planning.weights.packing import packing
@@ -40,12 +43,10 @@ from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.families import expand_checked
 from narrowpass_xnn_cpu.method import Method, compile_body
 from narrowpass_xnn_cpu.native import weights_cache
+from narrowpass_xnn_cpu.native.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.weights_cache import Session
-from narrowpass_xnn_cpu.plan.prepared import Prepared
-from narrowpass_xnn_cpu.plan.step import Times
-from narrowpass_xnn_cpu.plan.workspace import Workspace
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -73,7 +74,7 @@ class XnnProgram(Program):
         self._models: dict[str, ir.Model] = {}
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._prepared: dict[str, Prepared] = {}
-        self._workspace = Workspace() if options.share_workspace else None
+        self._workspace = Workspace(EXECUTOR.extra_bytes) if options.share_workspace else None
         # Weights are packed in one session, for all methods.
         with packing(bundle, options, weights_cache.shared(), PACKER) as session:
             self._session = session
@@ -94,7 +95,7 @@ class XnnProgram(Program):
     ) -> Premises:
         if session is not None:
             session.label = method
-        workspace = self._workspace or Workspace()
+        workspace = self._workspace or Workspace(EXECUTOR.extra_bytes)
         return Premises(workspace, compile_body, session, identities, self._winograd)
 
     def _compile(

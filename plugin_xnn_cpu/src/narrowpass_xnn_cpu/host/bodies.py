@@ -11,13 +11,14 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.inference import infer
+from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.looping import Roles
+from narrowpass_planning.plan.prepared import Prepared
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.assign import captured
 from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_xnn_cpu.native.looping import Repeated
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.plan.bound import Bound
-from narrowpass_xnn_cpu.plan.looping import Repeated, Roles
-from narrowpass_xnn_cpu.plan.prepared import Prepared
 
 
 class Compiled(Protocol):

@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.looping import Scanned
+from narrowpass_planning.plan.shapes import Shapes
 from narrowpass_xnn_cpu.host.bodies import Body, Compile, Formal
 from narrowpass_xnn_cpu.host.iterations import Iterations
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.plan.looping import Scanned
-from narrowpass_xnn_cpu.plan.partition import Shapes
 
 Array = np.ndarray[Any, Any]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_planning.plan.looping import Roles, Scanned
 from narrowpass_xnn_cpu.host.bodies import Body
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.plan.looping import Roles, Scanned
 
 Array = np.ndarray[Any, Any]
 

@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass.reference import NodeEvaluator, blas_threads
+from narrowpass_planning.plan.shapes import ShapeNode, Shapes
+from narrowpass_planning.plan.step import Times
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.plan.partition import ShapeNode, Shapes
-from narrowpass_xnn_cpu.plan.step import Times
 
 Array = np.ndarray[Any, Any]
 

@@ -9,13 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.partition import Item, Partition, Place
+from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.plan.step import Slot, Step
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Converted, Observed, Permute, Reshaped
+from narrowpass_xnn_cpu.native.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.weights_cache import Session
-from narrowpass_xnn_cpu.plan.partition import Item, Partition, Place, ShapeNode
-from narrowpass_xnn_cpu.plan.step import Slot, Step
-from narrowpass_xnn_cpu.plan.workspace import Workspace
 
 Perm = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -280,7 +282,7 @@ class Builder:
         self._op = None
         given = {value.name or "": self.stored(value) for value in outputs}
         return Partition(
-            number, self._items, self._inputs, given, self._fixed, self._places, workspace
+            number, self._items, self._inputs, given, self._fixed, self._places, workspace, EXECUTOR
         )
 
 

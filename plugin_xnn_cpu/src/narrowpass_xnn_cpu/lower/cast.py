@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers
@@ -15,7 +16,6 @@ from narrowpass_xnn_cpu.lower.typed import (
     round_to,
     typed_operand,
 )
-from narrowpass_xnn_cpu.plan.step import Slot
 
 _CASTS = {*ANY, *NARROW}
 

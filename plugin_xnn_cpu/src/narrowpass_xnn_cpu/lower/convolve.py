@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.lower.builder import Perm
 from narrowpass_xnn_cpu.lower.ending import Ended
 from narrowpass_xnn_cpu.lower.op import Op
@@ -19,7 +20,6 @@ from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledConvolutionBf16
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionS8
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import Fp32
 from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 """The order in which images lie, by rank."""

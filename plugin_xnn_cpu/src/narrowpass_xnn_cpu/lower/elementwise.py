@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.comparison import pair, single
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -29,7 +30,6 @@ from narrowpass_xnn_cpu.lower.typed import (
     typed_operand,
 )
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _UNARY = {
     "Ceil": "ceiling",

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step
 
 _UNARY = {"gelu": "gelu", "tanh-gelu": "approxgelu", "hard-swish": "hardswish"}
 """XNNPACK's names of functions."""

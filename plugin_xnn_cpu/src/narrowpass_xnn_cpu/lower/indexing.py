@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -13,7 +14,6 @@ from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.steps import Converted, broadcast
 from narrowpass_xnn_cpu.lower.typed import ANY, needs_one_type
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 class Gathered(Step):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.steps import Permute, Reshaped
-from narrowpass_xnn_cpu.plan.step import Slot
 
 
 def common_layout(builder: Builder, values: Sequence[ir.Value], rank: int) -> Perm:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import clamp
@@ -23,7 +24,6 @@ from narrowpass_xnn_cpu.native.operators.few_rows import FewRows
 from narrowpass_xnn_cpu.native.operators.tiled_bf16 import TiledFullyConnectedBf16
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledFullyConnected
 from narrowpass_xnn_cpu.native.operators.tiled_product import rows_to_int8
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 class Linear(Ended):

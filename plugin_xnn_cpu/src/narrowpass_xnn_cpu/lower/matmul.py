@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.ending import Ended, emit, residual_of
 from narrowpass_xnn_cpu.lower.op import Op
@@ -14,7 +15,6 @@ from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators.matmul import BATCH, Operand, Sizes, matmul
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 
 class ComputedMatMul(Ended):

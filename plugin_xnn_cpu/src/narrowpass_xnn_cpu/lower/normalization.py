@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -16,7 +17,6 @@ from narrowpass_xnn_cpu.lower.reduction import Reduced
 from narrowpass_xnn_cpu.lower.steps import Elementwise, Pairwise
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.operators import Range, Softmax
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 def _check_batch_norm(op: Op, facts: Facts) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.join import Part, Sliced
@@ -17,7 +18,6 @@ from narrowpass_xnn_cpu.lower.shape import check_filled, check_moved
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Pad
 from narrowpass_xnn_cpu.native.picking import pick
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 Pads = tuple[list[int], list[int]]
 """Elements before and after, for each axis; negative ones are cut off."""

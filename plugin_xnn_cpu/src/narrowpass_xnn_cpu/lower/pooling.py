@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -16,7 +17,6 @@ from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import MaxPoolS8, Pad
 from narrowpass_xnn_cpu.native.operators.base import check_window, checked_pixels, checked_shape
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 class Pooled(Step):

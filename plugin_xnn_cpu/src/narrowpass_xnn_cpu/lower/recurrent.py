@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Array, Facts
@@ -29,7 +30,6 @@ from narrowpass_xnn_cpu.native.operators.recurrent import (
     identity_of_zeros,
 )
 from narrowpass_xnn_cpu.native.operators.zero_points import zero_points
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _USUAL = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),

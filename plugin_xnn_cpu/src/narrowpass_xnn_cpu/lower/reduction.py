@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.facts import Facts
@@ -17,7 +18,6 @@ from narrowpass_xnn_cpu.lower.steps import Converted, Elementwise, Pairwise, Res
 from narrowpass_xnn_cpu.lower.typed import layout_of, needs_one_type, typed_operand
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.operators import Reduce
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _KINDS = {
     "ReduceMean": "mean",

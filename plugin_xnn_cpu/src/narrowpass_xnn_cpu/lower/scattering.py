@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.layer_norm import Piece
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.typed import ANY
 from narrowpass_xnn_cpu.native import indexing
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 _ORDERED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *_INDICES)

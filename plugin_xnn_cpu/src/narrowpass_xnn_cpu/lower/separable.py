@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from narrowpass_planning.plan.step import Slot, Step
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.convolve import Convolve
 from narrowpass_xnn_cpu.lower.ending import Ended
@@ -17,7 +18,6 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native.operators.separable import Separable
 from narrowpass_xnn_cpu.native.operators.tiled_depthwise_fp32 import TiledDepthwise
 from narrowpass_xnn_cpu.native.operators.tiled_fp32 import TiledConvolution, TiledFullyConnected
-from narrowpass_xnn_cpu.plan.step import Slot, Step
 
 LEAST_BYTES = 1 << 19
 """Of an inner image, so that it pays not to write it: half of what a core's second cache has."""

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
@@ -15,7 +16,6 @@ from narrowpass_xnn_cpu.lower.reduction import without
 from narrowpass_xnn_cpu.lower.steps import Reshaped, broadcast
 from narrowpass_xnn_cpu.lower.typed import ANY
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 MOVED = ANY
 """Types of elements that are only moved."""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.meter import NativeMeter
 from narrowpass_xnn_cpu.native.operators import Binary, Transpose, Unary
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 class Elementwise(Step):

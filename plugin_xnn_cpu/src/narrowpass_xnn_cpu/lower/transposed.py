@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Shape, Sizing
 from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
@@ -26,7 +27,6 @@ from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lower.steps import Permute, Reshaped
 from narrowpass_xnn_cpu.native.operators import Movement, fp32_choice
 from narrowpass_xnn_cpu.native.operators.winograd_choice import Image
-from narrowpass_xnn_cpu.plan.step import Shape, Sizing
 
 
 def is_matmul(window: Window, groups: int) -> bool:

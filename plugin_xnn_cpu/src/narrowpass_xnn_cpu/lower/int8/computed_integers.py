@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8 import integers
@@ -17,7 +18,6 @@ from narrowpass_xnn_cpu.lower.int8.integers import DynamicDequantize
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs
 from narrowpass_xnn_cpu.lower.typed import CastStep, emit_typed
-from narrowpass_xnn_cpu.plan.step import Slot
 
 EXACT_TERMS = (1 << 24) // (255 * 255)
 """Products of two bytes without their zero points whose sums float32 has exactly: 258."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Dims, Facts
 from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
@@ -15,7 +16,6 @@ from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operators import Quantization
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 class Quantize(Step):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve
 from narrowpass_xnn_cpu.lower.elementwise import same_shape
@@ -19,7 +20,6 @@ from narrowpass_xnn_cpu.lower.steps import Reshaped, Table, broadcast
 from narrowpass_xnn_cpu.native.operators import BinaryS8, MeanS8, UnfitError
 from narrowpass_xnn_cpu.native.operators.int8 import LOW
 from narrowpass_xnn_cpu.native.operators.int8_tensors import SumS8
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_planning.weights.weight import Quantized, Weight, digest
 from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
@@ -22,7 +23,6 @@ from narrowpass_xnn_cpu.native.operators import Movement
 from narrowpass_xnn_cpu.native.operators.tiled_convolution import TiledConvolutionAtRun
 from narrowpass_xnn_cpu.native.operators.tiled_product import TiledFullyConnectedAtRun
 from narrowpass_xnn_cpu.native.operators.zero_points import MOST_TERMS
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
 class DynamicRange(Step):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps
@@ -21,7 +22,6 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
     fully_connected_s8,
     fully_connected_s8_f32,
 )
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 Product = AnyFullyConnectedS8 | AnyFullyConnectedS8F32
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from narrowpass_planning.plan.partition import Item
+from narrowpass_planning.plan.step import Slot, Step
 from narrowpass_xnn_cpu.lower.convolve import Convolve
 from narrowpass_xnn_cpu.native.operators.tiled_windows import TiledWindowsS8
-from narrowpass_xnn_cpu.plan.partition import Item
-from narrowpass_xnn_cpu.plan.step import Slot, Step
 
 
 def raise_images(items: Sequence[Item], outputs: Collection[Slot]) -> None:

@@ -8,65 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from narrowpass_planning.memory.allocator import allocate
+from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.looping import Roles, Scanned
+from narrowpass_planning.plan.outgoing import Outgoing
+from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import EXTRA_BYTES, allocate, readable
-from narrowpass_xnn_cpu.plan.bound import Bound, Outgoing
-from narrowpass_xnn_cpu.plan.step import Array, Slot
+from narrowpass_xnn_cpu.native.tape import EXTRA_BYTES, Tape, readable
 
 _FIRST = 16
 """Iterations that there is memory for at first, where their number is not known."""
 
 _LARGE = 1 << 24
 """Bytes of scan outputs that are not taken before they are needed, where a condition may end it."""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What the inputs and outputs of a body are to a loop; names are empty where there is none.
-
-    Attributes:
-        number: the input that has the iteration's number.
-        going: the input that says that the loop goes on.
-        states: inputs of state.
-        slices: inputs that are a slice of a scan input.
-        condition: the output that says whether the loop goes on.
-        results: outputs that are the next state.
-        scanned: outputs that are stacked.
-        outputs: all outputs, in order.
-    """
-
-    number: str
-    going: str
-    states: tuple[str, ...]
-    slices: tuple[str, ...]
-    condition: str
-    results: tuple[str, ...]
-    scanned: tuple[str, ...]
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """All outputs."""
-        condition = (self.condition,) if self.condition else ()
-        return (*condition, *self.results, *self.scanned)
-
-
-@dataclass(frozen=True)
-class Scanned:
-    """A scan input: its slices lie along the first axis.
-
-    Attributes:
-        array: dense, with the slices along axis 0.
-        backwards: whether the last one comes first.
-    """
-
-    array: Array
-    backwards: bool
 
 
 class Repeated:
@@ -89,6 +48,7 @@ class Repeated:
     ) -> None:
         self._bound, self._roles, self._others = bound, roles, dict(others)
         self._version = bound.version
+        self._tape = cast(Tape, bound.tape)  # `NativeExecutor` builds no other
         known = bound.outgoing()
         self._outs = [_out(name, known, others, feeds) for name in roles.outputs]
         first = len(self._outs) - len(roles.scanned)
@@ -236,7 +196,7 @@ class Repeated:
                 self._point(place, _address(stack), out.size)
             loop = self._loop
             loop.start, loop.end = done, min(room, limit)
-            self._bound.tape.run_loop(pool, loop)
+            self._tape.run_loop(pool, loop)
             done = int(loop.done)
             if done >= limit or (not self._steady and not self._condition[0]):
                 break

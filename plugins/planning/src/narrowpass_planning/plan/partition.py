@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.plan.bound import Bound
-from narrowpass_xnn_cpu.plan.recycling import Recycled
-from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
-from narrowpass_xnn_cpu.plan.workspace import Workspace
+from narrowpass_planning.memory.recycling import Recycled
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.executor import Executor, Pool
+from narrowpass_planning.plan.shapes import ShapeNode, Shapes
+from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
 
 
 @dataclass(frozen=True)
@@ -41,75 +42,7 @@ class Place:
         return tuple(dims)
 
 
-class ShapeNode:
-    """A node whose outputs follow from shapes: evaluated when these change, not in each run.
-
-    Args:
-        name: the node's.
-        inputs: names of the values that it reads; empty for one that is left out.
-        outputs: names of the values that it makes.
-        by_shape: whether it is the inputs' shapes that it reads, not their elements.
-        evaluate: gives the outputs from the inputs, or from their shapes.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        by_shape: bool,
-        evaluate: Callable[[Sequence[Any]], Sequence[Array]],
-    ) -> None:
-        self.name = name
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
-        self.by_shape = by_shape
-        self._evaluate = evaluate
-        self._known: list[Any] | None = None
-
-    def update(self, shapes: Shapes) -> None:
-        """Evaluate the node, unless nothing that it reads has changed."""
-        if self.by_shape:
-            given: list[Any] = [shapes.shape(name) for name in self.inputs]
-            if given == self._known:
-                return
-        else:
-            given = [shapes.value(name) if name else None for name in self.inputs]
-            if self._known is not None and all(map(_same, given, self._known)):
-                return
-        self._known = None
-        for name, value in zip(self.outputs, self._evaluate(given), strict=True):
-            shapes.values[name] = value
-            shapes.shapes[name] = value.shape
-        self._known = given
-
-
-def _same(one: Array | None, other: Array | None) -> bool:
-    if one is None or other is None or one is other:
-        return one is other
-    return one.shape == other.shape and one.tobytes() == other.tobytes()
-
-
 Item = Step | ShapeNode
-
-
-class Shapes:
-    """Shapes of values, and values that follow from shapes, of one method; by name."""
-
-    def __init__(self, constants: Mapping[str, Array]) -> None:
-        self.shapes: dict[str, Shape] = {}
-        self.values: dict[str, Array] = {}
-        self._constants = constants
-
-    def shape(self, name: str) -> Shape:
-        """Give the shape of a value that was computed, or of an initializer."""
-        found = self.shapes.get(name)
-        return self._constants[name].shape if found is None else found
-
-    def value(self, name: str) -> Array:
-        """Give a value that follows from shapes, or an initializer."""
-        found = self.values.get(name)
-        return self._constants[name] if found is None else found
 
 
 class Partition:
@@ -122,7 +55,8 @@ class Partition:
         outputs: slots that are given, by the value's name.
         fixed: slots of values that follow from shapes, by the value's name.
         places: where values of the partition lie, for shape arithmetic.
-        workspace: the memory that it computes in; who runs it has entered that.
+        workspace: the memory that it computes in; the caller of `run` has entered that.
+        executor: what runs its steps.
     """
 
     def __init__(
@@ -134,6 +68,7 @@ class Partition:
         fixed: Mapping[str, Slot],
         places: Sequence[Place],
         workspace: Workspace,
+        executor: Executor,
     ) -> None:
         self.number = number
         self.items = tuple(items)
@@ -158,7 +93,8 @@ class Partition:
         self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: Bound | None = None
         self._workspace = workspace
-        self._memories = workspace, Recycled()
+        self._executor = executor
+        self._recycled = Recycled(executor.address_of)
 
     def _find_readers(self) -> dict[Slot | str | None, list[int]]:
         """Give the places of the items that read a slot's shape, or a value by its name.
@@ -210,7 +146,7 @@ class Partition:
         self,
         arrays: dict[str, Any],
         shapes: Shapes,
-        pool: ThreadPool,
+        pool: Pool,
         out: Mapping[str, Array],
         times: Times | None = None,
     ) -> None:
@@ -227,7 +163,7 @@ class Partition:
         bound = self.bind(arrays, shapes, pool)
         arrays.update(bound.run(arrays, pool, out, times))
 
-    def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: ThreadPool) -> Bound:
+    def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: Pool) -> Bound:
         """Give what runs for the shapes of these inputs; see `run`."""
         signature = pool.threads, tuple([arrays[name].shape for name in self.inputs])
         # What follows from shapes is another array where it has changed.
@@ -252,7 +188,7 @@ class Partition:
         bound: Bound,
         arrays: Mapping[str, Array],
         shapes: Shapes,
-        pool: ThreadPool,
+        pool: Pool,
     ) -> bool:
         """Size only what follows from the inputs that changed; tell whether `bound` took that.
 
@@ -320,7 +256,7 @@ class Partition:
             self._runs[item] = before = key, run
         return before[1]
 
-    def _size(self, arrays: Mapping[str, Array], shapes: Shapes, pool: ThreadPool) -> Bound:
+    def _size(self, arrays: Mapping[str, Array], shapes: Shapes, pool: Pool) -> Bound:
         known: dict[Slot, Shape] = {}
         constants: dict[Slot, Array] = {}
         sizing = Sizing(pool, shapes.value)
@@ -359,5 +295,13 @@ class Partition:
         for slot in self.outputs.values():
             learn(slot)
         return Bound(
-            self.inputs, self.outputs, known, runs, constants, *self._memories, pool.threads
+            self.inputs,
+            self.outputs,
+            known,
+            runs,
+            constants,
+            self._workspace,
+            self._recycled,
+            pool.threads,
+            self._executor,
         )

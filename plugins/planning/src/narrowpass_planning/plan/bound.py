@@ -2,66 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, check_memory, readable
-from narrowpass_xnn_cpu.plan.memory import Lifetime, place
-from narrowpass_xnn_cpu.plan.recycling import SMALL, Recycled
-from narrowpass_xnn_cpu.plan.step import Array, Run, Shape, Slot, Step, Times, elements
-from narrowpass_xnn_cpu.plan.workspace import Workspace
-
-_SMALL = 1 << 16
-"""Bytes that are read and written sooner than workers are told of them."""
-
-_BY_BYTES = frozenset(
-    {
-        "NP_BINARY",
-        "NP_MAX_POOL_S8",
-        "NP_PAD",
-        "NP_PAD_S8",
-        "NP_REDUCE",
-        "NP_REDUCE_S8",
-        "NP_RESIZE_BILINEAR",
-        "NP_SOFTMAX",
-        "NP_TRANSPOSE",
-        "NP_TRANSPOSE_S8",
-        "NP_UNARY",
-    }
-)
-"""Calls of XNNPACK whose time is that of their operands; products and convolutions take longer."""
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """Where an output comes from, for who computes it elsewhere than in an array of its own.
-
-    Attributes:
-        shape: of the array.
-        dtype: of the array.
-        size: its bytes.
-        binds: of the buffers that lie in the array, where it is computed there; None where it is
-            copied.
-        root: the slot in whose memory it is; None for a value that the partition has not.
-        offset: the byte in that from which it lies there.
-        fed: the input that it is a part of; empty where it is part of none.
-        array: the bytes that it is copied from, where these are neither fed nor another output.
-        fixed: whether these never change.
-    """
-
-    shape: Shape
-    dtype: np.dtype[Any]
-    size: int
-    binds: list[tuple[int, int]] | None = None
-    root: Slot | None = None
-    offset: int = 0
-    fed: str = ""
-    array: Array | None = None
-    fixed: bool = False
+from narrowpass_planning.memory.allocator import check_memory
+from narrowpass_planning.memory.recycling import SMALL, Recycled
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.executor import Entry, Executor, Pool, Tape
+from narrowpass_planning.plan.outgoing import Outgoing
+from narrowpass_planning.plan.placement import place_inner, size_of, storage_of
+from narrowpass_planning.plan.step import Array, Run, Shape, Slot, Step, Times, elements
 
 
 @dataclass(slots=True)
@@ -97,6 +49,7 @@ class Bound:
         workspace: the memory that inner values and scratch lie in.
         recycled: the memory that outputs lie in.
         threads: how many it runs on.
+        executor: what runs the steps.
 
     Attributes:
         shapes: of all slots.
@@ -114,7 +67,9 @@ class Bound:
         workspace: Workspace,
         recycled: Recycled,
         threads: int,
+        executor: Executor,
     ) -> None:
+        self._executor = executor
         self._recycled = recycled
         self.shapes = dict(shapes)
         self.threads = threads
@@ -126,9 +81,8 @@ class Bound:
         for step, run in runs.items():
             if run.constant is not None:
                 self._constants[step.output] = run.constant
-        self._storage = _storage(shapes, runs)
+        self._storage = storage_of(shapes, runs)
         active = [step for step in runs if runs[step].call]
-        given = list(outputs.values())
         direct = self._direct_outputs(outputs, active)
         self._moving = moving = set(inputs.values()) | set(direct)
         numbers: dict[Slot, int] = {}
@@ -146,14 +100,20 @@ class Bound:
                     params=run.params,
                     moving=not moving.isdisjoint(roots),
                     name=step.name,
-                    alone=_is_small(step, run, shapes),
+                    alone=self._runs_alone(step, run, shapes),
                 )
             )
         # Distinct views of one root are buffers of their own: (number, root, offset).
         self._views = [(number, *self._storage[slot]) for slot, number in numbers.items()]
-        self._tape = Tape(entries, len(numbers))
+        self._tape = executor.tape(entries, len(numbers))
         self._steps = active
-        self._offsets, self._scratch = self._place_inner(active, moving, given)
+        self._offsets, self._scratch = place_inner(
+            {step: runs[step] for step in active},
+            self._storage,
+            shapes,
+            outputs.values(),
+            moving | self._constants.keys(),
+        )
         self._bind_constants()
         self.memory = self._needed_memory()
         self._workspace = workspace
@@ -207,19 +167,19 @@ class Bound:
         for output in self._outputs:
             slot = output.slot
             root = self._storage[slot][0]
-            if output.direct and _bytes(slot, shapes) != _bytes(root, shapes):
+            if output.direct and size_of(slot, shapes) != size_of(root, shapes):
                 return False
             if slot in changed:
                 check_memory(shapes[slot], slot.dtype)
         for output in self._outputs:
-            output.shape, output.size = shapes[output.slot], _bytes(output.slot, shapes)
+            output.shape, output.size = shapes[output.slot], size_of(output.slot, shapes)
         self.shapes = shapes
         self._grown += 1
         self._runs.update(runs)
         for index, step in enumerate(self._steps):
             if step in runs:
                 run = runs[step]
-                small = _is_small(step, run, shapes)
+                small = self._runs_alone(step, run, shapes)
                 self._tape.replace(index, run.operator, run.params, alone=small)
         self.memory = self._needed_memory()
         return True
@@ -246,50 +206,12 @@ class Bound:
                 found[root] = name
         return found
 
-    def _place_inner(
-        self, active: Sequence[Step], moving: set[Slot], outputs: Sequence[Slot]
-    ) -> tuple[dict[Slot, int], int]:
-        """Give inner slots their places in the workspace, and the bytes of all of them."""
-        first: dict[Slot, int] = {}
-        last: dict[Slot, int] = {}
-        for index, step in enumerate(active):
-            for slot in step.inputs:
-                last[self._storage[slot][0]] = index
-            root = self._storage[step.output][0]
-            first.setdefault(root, index)
-            last.setdefault(root, index)
-        for slot in outputs:
-            last[self._storage[slot][0]] = len(active)
-        lifetimes = []
-        for root, index in first.items():
-            if root in moving or root in self._constants:
-                continue
-            step = active[index]
-            takes: Hashable | None = None
-            # What is read by broadcasting is read again after its place was written.
-            others = {
-                self._storage[slot][0]
-                for number, slot in enumerate(step.inputs)
-                if number not in step.in_place or self.shapes[slot] != self.shapes[step.output]
-            }
-            for number in step.in_place:
-                given = self._storage[step.inputs[number]][0]
-                inner = given in first and given not in moving and last[given] == index
-                inner = inner and given not in others
-                alike = self.shapes[step.inputs[number]] == self.shapes[step.output]
-                if inner and alike and self._bytes(given) == self._bytes(root):
-                    takes = given
-                    break
-            lifetimes.append(Lifetime(root, self._bytes(root), index, last[root], takes))
-        offsets, total = place(lifetimes)
-        return {slot: offsets[slot] for slot in first if slot in offsets}, total
-
     def _bind_constants(self) -> None:
         self._kept: dict[Slot, Array] = {}
         for number, root, offset in self._views:
             if root in self._constants and root not in self._offsets:
                 if root not in self._kept:
-                    self._kept[root] = readable(self._constants[root])
+                    self._kept[root] = self._executor.readable(self._constants[root])
                 if self._kept[root].nbytes:
                     self._tape.bind(number, self._kept[root], offset)
 
@@ -302,13 +224,17 @@ class Bound:
         self._tape.bind_workspace(memory, self._scratch)
         self._generation = self._workspace.generation
 
+    def _runs_alone(self, step: Step, run: Run, shapes: Mapping[Slot, Shape]) -> bool:
+        size = sum(size_of(slot, shapes) for slot in (*step.inputs, step.output))
+        return self._executor.runs_alone(run.call, size)
+
     def _bytes(self, slot: Slot) -> int:
-        return _bytes(slot, self.shapes)
+        return size_of(slot, self.shapes)
 
     def run(
         self,
         arrays: Mapping[str, Array],
-        pool: ThreadPool,
+        pool: Pool,
         out: Mapping[str, Array],
         times: Times | None,
     ) -> dict[str, Array]:
@@ -354,7 +280,7 @@ class Bound:
         self,
         feeds: Sequence[tuple[Sequence[tuple[int, int]], Array]],
         copied: Sequence[tuple[str, Array]],
-        pool: ThreadPool,
+        pool: Pool,
     ) -> dict[str, Array]:
         """Run the tape for shapes that it ran for before.
 
@@ -440,26 +366,3 @@ class Bound:
             owner = next(o for o in self._outputs if o.direct and self._storage[o.slot][0] is root)
             raw = results[owner.name].reshape(-1).view(np.uint8)
         return raw[offset : offset + size].view(slot.dtype).reshape(shape)
-
-
-def _bytes(slot: Slot, shapes: Mapping[Slot, Shape]) -> int:
-    return elements(shapes[slot]) * slot.dtype.itemsize
-
-
-def _storage(
-    shapes: Mapping[Slot, Shape], runs: Mapping[Step, Run]
-) -> dict[Slot, tuple[Slot, int]]:
-    """Give, for each slot, the slot in whose memory it lies, and the byte where it starts."""
-    found: dict[Slot, tuple[Slot, int]] = {slot: (slot, 0) for slot in shapes}
-    for step, run in runs.items():
-        if run.view is not None:
-            root, offset = found[step.inputs[0]]
-            found[step.output] = root, offset + run.view
-    return found
-
-
-def _is_small(step: Step, run: Run, shapes: Mapping[Slot, Shape]) -> bool:
-    """Tell whether a step of XNNPACK is not worth waking the workers for."""
-    if run.call not in _BY_BYTES:
-        return False
-    return sum(_bytes(slot, shapes) for slot in (*step.inputs, step.output)) < _SMALL

@@ -1,11 +1,17 @@
-"""Where slots lie in a partition's memory: two that live at once never overlap."""
+"""Where slots lie in a partition's arena: two that live at once never overlap.
+
+Linear scan over lifetimes, as in register allocation (Poletto and Sarkar, "Linear scan register
+allocation", 1999), with best fit: a block takes the smallest gap that is large enough. It is greedy
+in the order of execution, in contrast to greedy-by-size (Pisarchyk and Lee, "Efficient memory
+management for deep neural net inference", 2020), which needs all sizes before it places a block.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from narrowpass_xnn_cpu.native.tape import ALIGNMENT
+from narrowpass_planning.memory.allocator import ALIGNMENT
 
 _SPARE = 64
 """Bytes after each block: kernels may read a little beyond what is theirs."""
@@ -31,10 +37,7 @@ class Lifetime:
 
 
 def place(lifetimes: Sequence[Lifetime]) -> tuple[dict[Hashable, int], int]:
-    """Give each block an offset, and the bytes that all of them need.
-
-    Linear scan with best fit: blocks come in the order in which they are first written, and
-    each takes the smallest gap that is large enough.
+    """Return the offset of each block, and the bytes that all of them need.
 
     Args:
         lifetimes: in the order of `first`.

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.plan.bound import Bound
-from narrowpass_xnn_cpu.plan.partition import Partition
-from narrowpass_xnn_cpu.plan.workspace import Workspace
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.executor import Pool
+from narrowpass_planning.plan.partition import Partition
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ class Prepared:
         outputs: Sequence[str],
         feeds: Mapping[str, Array],
         workspace: Workspace,
-        pool: ThreadPool,
+        pool: Pool,
     ) -> None:
         binds = dict(bound.fed)
         self._partition, self._bound, self._version = partition, bound, bound.version

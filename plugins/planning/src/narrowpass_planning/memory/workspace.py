@@ -6,13 +6,12 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from narrowpass.arguments import Uncopied
-from narrowpass_xnn_cpu.native.tape import aligned
-
-if TYPE_CHECKING:
-    from narrowpass_xnn_cpu.plan.bound import Bound
+from narrowpass_planning.memory.allocator import Array, allocate_bytes, current_allocator
 
 
 class Workspace(Uncopied):
@@ -21,6 +20,11 @@ class Workspace(Uncopied):
     Nothing in it outlives the run of a partition. Who runs one has `entered` it: partitions of one
     method share it since they run one after the other, methods that share it take turns.
 
+    Its memory comes from the `current_allocator` of whoever creates it.
+
+    Args:
+        extra_bytes: bytes after those that are needed, which kernels may read.
+
     Attributes:
         memory: the bytes.
         generation: changes with `memory`.
@@ -28,22 +32,24 @@ class Workspace(Uncopied):
 
     _instead = "programs that are compiled again share it"
 
-    def __init__(self) -> None:
-        self.memory = aligned(0)
+    def __init__(self, extra_bytes: int = 0) -> None:
+        self._allocator = current_allocator()
+        self._extra = extra_bytes
+        self.memory: Array = np.empty(extra_bytes, np.uint8)
         self.generation = 0
-        self._needs: weakref.WeakKeyDictionary[Bound, int] = weakref.WeakKeyDictionary()
+        self._needs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._process = os.getpid()
 
     def entered(self) -> contextlib.AbstractContextManager[Any]:
-        """Give a context that keeps others out; the same thread may enter again."""
+        """Return a context that keeps others out; the same thread may enter again."""
         if self._process != os.getpid():
             # Another thread of the parent may have held the lock when this process was forked.
             self._lock, self._process = threading.RLock(), os.getpid()
         return self._lock
 
-    def require(self, user: Bound, size: int) -> None:
-        """Say what a new user needs; users that are gone need nothing any more.
+    def require(self, user: object, size: int) -> None:
+        """Reserve what a new user needs; users that are gone need nothing any more.
 
         Raises:
             BackendError: more bytes than the machine has.
@@ -51,12 +57,14 @@ class Workspace(Uncopied):
         self._needs[user] = size
         most = max(self._needs.values())
         if most > self.size or 2 * most < self.size:
-            self.memory = aligned(0)  # before the other: both need not fit
+            self.memory = np.empty(self._extra, np.uint8)  # before the other: both need not fit
             self.generation += 1
-            # Some more: what grows by a row in each run must not move each time.
-            self.memory = aligned(most + most // 8)
+            if most:
+                # Some more: what grows by a row in each run must not move each time.
+                size = most + most // 8 + self._extra
+                self.memory = allocate_bytes(self._allocator, size)
 
     @property
     def size(self) -> int:
         """Bytes, without those that kernels may read beyond."""
-        return int(self.memory.nbytes - aligned(0).nbytes)
+        return int(self.memory.nbytes - self._extra)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.tape import ALIGNMENT, address_of, allocate
+from narrowpass_planning.memory.allocator import ALIGNMENT, allocate
 
 SMALL = 1 << 15
 """Bytes below which the allocator gives back memory that is in the page tables."""
@@ -32,15 +32,19 @@ class _Block:
 
 
 class Recycled:
-    """Gives arrays, in memory of earlier ones that are gone.
+    """Returns arrays, in memory of earlier ones that are gone.
 
     Fresh memory costs more than most kernels that write to it: the system clears each page when it
     is touched, and takes it back when the array goes. Every array, and every view of one, holds the
     block of bytes that it lies in, so a block without other references is free. Blocks that no run
     has taken for a while are let go. Not for two threads at once.
+
+    Args:
+        address_of: `Executor.address_of`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, address_of: Callable[[Array, int], Any]) -> None:
+        self._address_of = address_of
         self._blocks: list[_Block] = []
         self._free: dict[int, list[_Block]] = {}
         self._run = 0
@@ -82,7 +86,7 @@ class Recycled:
             memory = allocate((whole + ALIGNMENT,), np.dtype(np.uint8))
             # What is given starts at a line. It must be no view of a view, whose base is not that.
             start = -memory.ctypes.data % ALIGNMENT
-            best = _Block(memory, whole, self._run, start, address_of(memory) + start)
+            best = _Block(memory, whole, self._run, start, self._address_of(memory, start))
             self._blocks.append(best)
         best.run = self._run
         return np.ndarray(shape, dtype, best.memory, best.start), best.address

@@ -14,9 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.native.operators import Operator
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
@@ -45,12 +42,12 @@ class Sizing:
     """What a step may ask while it is told its sizes.
 
     Attributes:
-        pool: the threads that will run the step.
+        pool: the threads that will run the step: the executor's, with their number in `threads`.
         value: gives a value that follows from shapes alone, by name.
         made: what steps were told so far that others may be too; see `Step.alike`.
     """
 
-    pool: ThreadPool
+    pool: Any
     value: Callable[[str], Array]
     made: dict[Hashable, Run] = field(default_factory=dict)
 
@@ -61,17 +58,18 @@ class Run:
 
     Attributes:
         shape: of the output.
-        call: which call of the tape; empty where nothing needs to run.
-        operator: of XNNPACK, reshaped; None for a kernel of ours.
-        params: for a kernel of ours.
-        workspace: bytes of scratch memory that a kernel of ours needs.
+        call: which call of the executor; empty where nothing needs to run.
+        operator: an object of the executor's that was sized, with the bytes of scratch memory that
+            it needs in `workspace`; None where `params` is all there is.
+        params: what the executor passes to a kernel.
+        workspace: bytes of scratch memory that a kernel without an operator needs.
         view: where the output is a part of the first input: the byte at which it starts.
         constant: the output itself, where it does not depend on the inputs' elements.
     """
 
     shape: Shape
     call: str = ""
-    operator: Operator | None = None
+    operator: Any = None
     params: Any = None
     workspace: int = 0
     view: int | None = None
@@ -80,7 +78,7 @@ class Run:
     @property
     def scratch(self) -> int:
         """Bytes of scratch memory that it needs."""
-        return self.workspace if self.operator is None else self.operator.workspace
+        return self.workspace if self.operator is None else int(self.operator.workspace)
 
 
 class Step(abc.ABC):
