@@ -51,9 +51,9 @@ class XnnCpuBackend(Backend):
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
         """Accept what has a kernel of ours, by the types and shapes that the node's values have."""
-        from narrowpass_xnn_cpu.host import kernels
-        from narrowpass_xnn_cpu.host.control_flow import can_run
-        from narrowpass_xnn_cpu.lower.facts import Facts
+        from narrowpass_planning.graph.facts import Facts
+        from narrowpass_planning.host import kernels
+        from narrowpass_planning.host.control_flow import can_run
         from narrowpass_xnn_cpu.lower.families import reason
         from narrowpass_xnn_cpu.lower.op import Op
 

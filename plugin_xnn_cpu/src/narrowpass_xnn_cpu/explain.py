@@ -8,17 +8,18 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.classify import ACCUMULATE
+from narrowpass_planning.graph.facts import NARROW
+from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN
+from narrowpass_planning.host.control_flow import ControlFlow
+from narrowpass_planning.host.nodes import HostNode, HostUnit
+from narrowpass_planning.partitioner.assigned import Assigned, Unit, Where
 from narrowpass_planning.plan.partition import Partition
-from narrowpass_xnn_cpu.host.control_flow import ControlFlow
-from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
-from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where
-from narrowpass_xnn_cpu.lower.facts import NARROW
-from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native import cpu
 
 
 def plans_of_units(
-    method: str, units: Sequence[Unit], compiled: Sequence[Partition | HostUnit]
+    method: str, units: Sequence[Unit[Op]], compiled: Sequence[Partition | HostUnit]
 ) -> tuple[NodePlan, ...]:
     """Tell where the nodes of units run; of one that is computed twice, with bytes too, once."""
     plans: list[NodePlan] = []
@@ -47,7 +48,7 @@ def plans_of_units(
     return tuple(plans)
 
 
-def plans_of_weights(method: str, assigned: Sequence[Assigned]) -> list[NodePlan]:
+def plans_of_weights(method: str, assigned: Sequence[Assigned[Op]]) -> list[NodePlan]:
     """Tell of the nodes that are done when weights are packed."""
     entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
     return [
@@ -71,7 +72,7 @@ def _nothing(node: ir.Node) -> str:
     return "renamed axes" if node.op_type in _AXES else "no step of its own"
 
 
-def _computed_in(node: ir.Node, entry: Assigned, kernel: str) -> str:
+def _computed_in(node: ir.Node, entry: Assigned[Op], kernel: str) -> str:
     """Give the type that a node is computed in: bytes where floats are only how it is written."""
     dtype = node.outputs[0].dtype if node.outputs else None
     if dtype == ir.DataType.FLOAT and entry.where is Where.NATIVE:
@@ -92,7 +93,7 @@ def _op_type(node: ir.Node) -> str:
 
 def _plans_of(
     method: str,
-    entry: Assigned,
+    entry: Assigned[Op],
     nodes: Sequence[ir.Node],
     number: int | None,
     kernels: Mapping[str, Sequence[str]],

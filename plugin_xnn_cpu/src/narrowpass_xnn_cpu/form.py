@@ -11,34 +11,32 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.branches.deciding import WrongBranchError
+from narrowpass_planning.graph.constants import derive_constants
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import GUARD
+from narrowpass_planning.host.bodies import Compiled
+from narrowpass_planning.host.control_flow import ControlFlow, can_run
+from narrowpass_planning.host.nodes import HostNode, HostUnit
 from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.partitioner.assign import assign
+from narrowpass_planning.partitioner.assigned import Unit, Where
+from narrowpass_planning.partitioner.schedule import schedule
 from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import Prepared
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Times
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
-from narrowpass_xnn_cpu.host.bodies import Compiled
-from narrowpass_xnn_cpu.host.control_flow import ControlFlow, can_run
-from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower import families
-from narrowpass_xnn_cpu.lower.assign import (
-    Unit,
-    Where,
-    assign,
-    derive_constants,
-    reads,
-    schedule,
-)
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.deciding import WrongBranchError
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.raised import raise_images
-from narrowpass_xnn_cpu.lower.op import GUARD, Op
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.steps import Observed
-from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.looping import Repeated
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Array = np.ndarray[Any, Any]
@@ -95,7 +93,7 @@ class Form:
         facts = Facts(graph, kept, overridden, identities, observed)
         version = _version(model)
         derive_constants(graph, facts, version)
-        assigned = assign(operations(graph, facts, model, version), facts)
+        assigned = assign(operations(graph, facts, model, version), facts, families.reason)
         units = schedule(assigned)
         self._units = _compile(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}
@@ -138,7 +136,7 @@ class Form:
         self,
         feeds: Mapping[str, Any],
         wanted: Sequence[str],
-        pool: ThreadPool,
+        pool: Pool,
         out: Mapping[str, Array],
         times: Times | None = None,
     ) -> dict[str, Any]:
@@ -162,7 +160,7 @@ class Form:
         feeds: Mapping[str, Any],
         wanted: Sequence[str],
         workspace: Workspace,
-        pool: ThreadPool,
+        pool: Pool,
     ) -> Prepared | None:
         """Give what runs for other feeds of the types and shapes of these, which have just run.
 
@@ -181,7 +179,7 @@ class Form:
         return Prepared(partition, bound, copied, wanted, feeds, workspace, pool)
 
     def bind(
-        self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: ThreadPool
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: Pool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
         """Give what runs for the shapes of feeds, where that is one partition and nothing else.
 
@@ -244,7 +242,7 @@ def _version(model: ir.Model) -> Callable[[ir.Node], int]:
 
 
 def _compile(
-    name: str, units: Sequence[Unit], facts: Facts, model: ir.Model, premises: Premises
+    name: str, units: Sequence[Unit[Op]], facts: Facts, model: ir.Model, premises: Premises
 ) -> list[Partition | HostUnit]:
     owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
     read_by: dict[str, set[int]] = {}
@@ -252,7 +250,7 @@ def _compile(
         for entry in unit.ops:
             if entry.op.kind in ("Shape", "Size") and entry.where is Where.SHAPES:
                 continue
-            for value in reads(entry.op):
+            for value in entry.op.reads():
                 read_by.setdefault(value.name or "", set()).add(owner[id(entry.op)])
     compiled: list[Partition | HostUnit] = []
     number = 0
@@ -302,7 +300,7 @@ def _host_node(
         within = dataclasses.replace(premises, identities=known)
         return premises.compile(method, inner, within)
 
-    return ControlFlow(op, facts, model, compile_)
+    return ControlFlow(op, facts, model, compile_, Repeated)
 
 
 def _shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:

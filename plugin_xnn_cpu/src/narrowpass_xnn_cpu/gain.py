@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass import Color, OpClassifier
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower.families import reason
 from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE

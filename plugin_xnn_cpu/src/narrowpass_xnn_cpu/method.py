@@ -10,18 +10,18 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.feeds import FeedChecker
+from narrowpass_planning.branches.deciding import Decisions, WrongBranchError, decide, decides
+from narrowpass_planning.branches.selecting import select
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import Prepared
 from narrowpass_planning.plan.step import Times
 from narrowpass_xnn_cpu.form import Form, Premises
-from narrowpass_xnn_cpu.lower.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_xnn_cpu.lower.families import expand_checked
-from narrowpass_xnn_cpu.lower.selecting import select
 from narrowpass_xnn_cpu.native.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.meter import scratch_for
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 if TYPE_CHECKING:
     from narrowpass.meters import Meter
@@ -137,7 +137,7 @@ class Method:
         self,
         feeds: Mapping[str, Any],
         wanted: Sequence[str],
-        pool: ThreadPool,
+        pool: Pool,
         out: Mapping[str, Array],
         times: Times | None = None,
     ) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Method:
         self,
         feeds: Mapping[str, Any],
         wanted: Sequence[str],
-        pool: ThreadPool,
+        pool: Pool,
         out: Mapping[str, Array],
         times: Times | None = None,
     ) -> dict[str, Any]:
@@ -180,12 +180,12 @@ class Method:
         """Whether one partition runs and nothing else."""
         return self._forms.last.alone
 
-    def prepare(self, feeds: Mapping[str, Any], pool: ThreadPool) -> Prepared | None:
+    def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> Prepared | None:
         """Give what runs for other feeds of the types and shapes of these; see `Form.prepare`."""
         return self._forms.last.prepare(feeds, self.outputs, self.workspace, pool)
 
     def bind(
-        self, feeds: Mapping[str, Any], pool: ThreadPool
+        self, feeds: Mapping[str, Any], pool: Pool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
         """Give what runs for feeds, where that is one partition; see `Form.bind`."""
         form = self._forms.choose(feeds)
@@ -195,9 +195,7 @@ class Method:
             except WrongBranchError as wrong:
                 form = self._forms.other(wrong, feeds)
 
-    def observe(
-        self, feeds: Mapping[str, Any], meters: Mapping[str, Meter], pool: ThreadPool
-    ) -> None:
+    def observe(self, feeds: Mapping[str, Any], meters: Mapping[str, Meter], pool: Pool) -> None:
         """Run the method on feeds that were checked, and let meters take in its values."""
         with self.workspace.entered():
             if self.decided:

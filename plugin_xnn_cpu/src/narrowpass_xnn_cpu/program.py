@@ -30,6 +30,8 @@ from narrowpass.requests import (
     write_outputs,
 )
 from narrowpass.subgraphs import inline_functions, subgraphs
+from narrowpass_planning.host.control_flow import ControlFlow
+from narrowpass_planning.host.nodes import HostNode
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.prepared import Prepared
 from narrowpass_planning.plan.step import Times
@@ -38,8 +40,6 @@ from narrowpass_planning.weights.entry import reasons
 from narrowpass_planning.weights.packing import packing
 from narrowpass_planning.weights.session import Counts
 from narrowpass_xnn_cpu.form import Premises
-from narrowpass_xnn_cpu.host.control_flow import ControlFlow
-from narrowpass_xnn_cpu.host.nodes import HostNode
 from narrowpass_xnn_cpu.lower.families import expand_checked
 from narrowpass_xnn_cpu.method import Method, compile_body
 from narrowpass_xnn_cpu.native import weights_cache

@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.cached_attention import with_caches
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Pairwise, broadcast
 from narrowpass_xnn_cpu.lower.views import View

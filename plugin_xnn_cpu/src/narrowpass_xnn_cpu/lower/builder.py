@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.partition import Item, Partition, Place
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot, Step
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Converted, Observed, Permute, Reshaped
 from narrowpass_xnn_cpu.native.executor import EXECUTOR

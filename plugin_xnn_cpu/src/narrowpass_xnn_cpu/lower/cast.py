@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.typed import (
     ANY,

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs
 from narrowpass_xnn_cpu.lower.shape import MOVED, check_moved

@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Array, Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Array, Facts
 from narrowpass_xnn_cpu.lower.linear import Linear, rows_for
 from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats

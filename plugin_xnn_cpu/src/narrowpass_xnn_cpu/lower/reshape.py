@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers
 from narrowpass_xnn_cpu.lower.shape import check_moved
 from narrowpass_xnn_cpu.lower.sizes import Size

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Dims, Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Dims, Facts
 from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
 from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
 from narrowpass_xnn_cpu.lower.matching import producer

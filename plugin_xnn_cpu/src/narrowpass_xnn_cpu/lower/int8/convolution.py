@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Convolve, Window
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op, lowers

@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.host.quantization import dequantized
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_planning.weights.weight import Quantized, Weight, digest
-from narrowpass_xnn_cpu.host.quantization import dequantized
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import RULES, Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.native import kernels

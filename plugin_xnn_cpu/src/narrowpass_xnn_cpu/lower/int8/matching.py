@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.movement import DATA_MOVEMENT
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import families
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
 from narrowpass_xnn_cpu.lower.int8.conversion import multiplied
 from narrowpass_xnn_cpu.lower.int8.tables import region, requantizing

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps
 from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats

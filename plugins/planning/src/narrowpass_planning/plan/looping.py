@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from narrowpass_planning.plan.bound import Bound
 from narrowpass_planning.plan.step import Array
 
 
@@ -48,3 +51,41 @@ class Scanned:
 
     array: Array
     backwards: bool
+
+
+class Repeated(Protocol):
+    """A bound partition that an executor runs many times in one call: the body of a loop."""
+
+    fits: bool
+    """Whether each state has the shape and type of the one before."""
+
+    def holds(self, bound: Bound, others: Mapping[str, Array | str]) -> bool:
+        """Return whether the partition is bound as it was, and has the same values beside."""
+
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        scans: Sequence[Scanned],
+        limit: int,
+        pool: Any,
+        *,
+        known: bool,
+    ) -> tuple[list[Array], list[Array]]:
+        """Run at least one iteration.
+
+        Args:
+            feeds: the first state by the names of the inputs, one slice of each scan input, and
+                what is read from outside.
+            scans: scan inputs, of `limit` slices.
+            limit: the most iterations.
+            pool: the executor's threads.
+            known: whether there surely are as many, unless the condition ends it.
+
+        Returns:
+            The last state, and the stacked outputs.
+        """
+
+
+Repeat = Callable[[Bound, Roles, Mapping[str, Array], Mapping[str, Array | str]], Repeated]
+"""Returns what repeats a bound partition, from the roles of its inputs and outputs, values of the
+shapes that it is bound to, and outputs that it does not compute: a constant, or an input's name."""

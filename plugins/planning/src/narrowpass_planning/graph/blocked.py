@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import NARROW, Array, Facts
 from narrowpass_planning.weights.weight import Blocks, Weight, digest
-from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
 
 BITS = {"uint4": 4, "uint8": 8}
 """Of the integers that the kernel takes, by their type."""

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_planning.graph.op import Op
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]

@@ -1,67 +1,21 @@
-"""Which operation runs where, and in what order: native partitions as large as they can be."""
+"""Constants that nodes derive from constants: views, casts, quantized and dequantized weights."""
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import hashlib
-import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass.subgraphs import subgraphs
+from narrowpass_planning.graph.blocked import BITS, derive_blocks
+from narrowpass_planning.graph.computed import derive_computed
+from narrowpass_planning.graph.facts import NARROW, Array, Facts
+from narrowpass_planning.host.quantization import dequantized, quantized
 from narrowpass_planning.weights.weight import Blocks, Quantized, Weight, digest
-from narrowpass_xnn_cpu.host import kernels
-from narrowpass_xnn_cpu.host.quantization import dequantized, quantized
-from narrowpass_xnn_cpu.lower import families
-from narrowpass_xnn_cpu.lower.blocked import BITS, derive_blocks
-from narrowpass_xnn_cpu.lower.computed import derive_computed
-from narrowpass_xnn_cpu.lower.facts import NARROW, Array, Facts
-from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN, Op
-from narrowpass_xnn_cpu.lower.repeatable import repeatable
-
-
-class Where(enum.Enum):
-    """Where an operation runs."""
-
-    NATIVE = "native"
-    WEIGHTS = "weights"
-    """Done once, when the weights that it changes are packed."""
-    SHAPES = "shapes"
-    """Evaluated when shapes change: its result follows from them."""
-    HOST = "host"
-
-
-@dataclass
-class Assigned:
-    """An operation and where it runs.
-
-    Attributes:
-        op: the operation.
-        where: where it runs.
-        reason: why it is not native; empty where it is.
-    """
-
-    op: Op
-    where: Where
-    reason: str = ""
-
-
-@dataclass
-class Unit:
-    """Operations that run together, in order; all native ones of a unit are one partition."""
-
-    native: bool
-    ops: list[Assigned]
-
-
-_TINY = 16
-"""Elements that numpy computes with as fast as it starts."""
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
 _QUANTIZED = {
@@ -73,64 +27,6 @@ _QUANTIZED = {
     ir.DataType.UINT16,
     ir.DataType.INT32,
 }
-
-
-def assign(ops: Sequence[Op], facts: Facts) -> list[Assigned]:
-    """Decide for each operation where it runs; `facts.fixed` grows on the way."""
-    assigned = []
-    for op in ops:
-        if facts.is_constant(op.output):
-            assigned.append(Assigned(op, Where.WEIGHTS))
-            continue
-        if _follows_from_shapes(op, facts):
-            facts.fixed.update(value.name or "" for value in op.outputs if value.name)
-            assigned.append(Assigned(op, Where.SHAPES))
-            continue
-        reason = families.reason(op, facts)
-        where = Where.NATIVE if reason is None else Where.HOST
-        assigned.append(Assigned(op, where, reason or ""))
-    _leave_to_numpy(assigned, facts)
-    return assigned
-
-
-def _leave_to_numpy(assigned: Sequence[Assigned], facts: Facts) -> None:
-    """Let numpy compute what is tiny, and what host operations alone wait for.
-
-    Such as whether an input says 16 kHz: a partition costs more than three nodes in numpy.
-    """
-    users = _users(assigned)[1]
-    awaited = _awaited(assigned, users)
-    native = {v for e in assigned if e.where is Where.NATIVE for v in e.op.outputs}
-    for index, entry in enumerate(assigned):
-        op = entry.op
-        if entry.where is not Where.NATIVE or not awaited[index] or len(op.nodes) != 1:
-            continue
-        given = [value for value in op.inputs if value is not None]
-        computed = [value for value in given if not facts.is_fixed(value)]
-        tiny = all(_is_tiny(value, facts) for value in (*given, *op.outputs))
-        if not tiny or not native.isdisjoint(computed) or op.kind != op.nodes[0].op_type:
-            continue
-        if kernels.make(op, facts) is not None:
-            entry.where = Where.HOST
-            native.difference_update(op.outputs)
-
-
-def _is_tiny(value: ir.Value, facts: Facts) -> bool:
-    sizes = facts.dims(value)
-    if sizes is None or value.name in facts.observed:
-        return False
-    dims = [dim for dim in sizes if isinstance(dim, int)]
-    return len(dims) == len(sizes) and math.prod(dims) <= _TINY
-
-
-def _follows_from_shapes(op: Op, facts: Facts) -> bool:
-    if op.nodes[0].domain == OUR_DOMAIN and op.kind == GUARD:
-        return facts.is_fixed(op.input(0))
-    if not repeatable(op, facts):
-        return False
-    if op.kind in ("Shape", "Size"):
-        return True
-    return all(value is None or facts.is_fixed(value) for value in op.inputs)
 
 
 def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> None:
@@ -297,114 +193,3 @@ def _inline(tensor: ir.TensorProtocol) -> Weight:
     array = tensor.numpy()
     name = digest("inline", tensor.dtype, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
     return Weight.of(array, name)
-
-
-def reads(op: Op) -> list[ir.Value]:
-    """Give the values that an operation reads, those read in its subgraphs included."""
-    found = [value for value in (*op.inputs, op.residual) if value is not None]
-    for node in op.nodes:
-        for graph in subgraphs(node):
-            found += captured(graph)
-    return list(dict.fromkeys(found))
-
-
-def captured(graph: ir.Graph) -> list[ir.Value]:
-    """Give the values from outside that a subgraph, and those in it, read; each once."""
-    own: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
-    found: list[ir.Value] = []
-    for node in graph:
-        found += [value for value in node.inputs if value is not None and value not in own]
-        for inner in subgraphs(node):
-            found += [value for value in captured(inner) if value not in own]
-        own.update(node.outputs)
-    found += [value for value in graph.outputs if value not in own]
-    return list(dict.fromkeys(found))
-
-
-def schedule(assigned: Sequence[Assigned]) -> list[Unit]:
-    """Order operations into few units.
-
-    Host operations that can run, do; then native ones, as far as host operations wait for them;
-    and so on, until all that is left is native, and is one partition. A unit depends on earlier
-    ones only, so that there is no cycle between partitions.
-    """
-    waits, users = _users(assigned)
-    awaited = _awaited(assigned, users)
-    hosts = sum(entry.where is Where.HOST for entry in assigned)
-    ready: dict[_Turn, list[int]] = {turn: [] for turn in _Turn}
-    turns = [_turn(entry, awaited[index]) for index, entry in enumerate(assigned)]
-    for index, count in enumerate(waits):
-        if not count and assigned[index].where is not Where.WEIGHTS:
-            ready[turns[index]].append(index)
-    units: list[Unit] = []
-    native = False
-    while any(ready.values()):
-        unit = Unit(native, [])
-        kinds = [_Turn.SHAPES, _Turn.AWAITED if native else _Turn.HOST]
-        if native and not hosts:
-            kinds.append(_Turn.LATE)
-        while index := _next(ready, kinds):
-            entry = assigned[index - 1]
-            unit.ops.append(entry)
-            hosts -= entry.where is Where.HOST
-            for user in users[index - 1]:
-                waits[user] -= 1
-                if not waits[user]:
-                    heapq.heappush(ready[turns[user]], user)
-        if unit.ops:
-            units.append(unit)
-        native = not native
-    return units
-
-
-def _users(assigned: Sequence[Assigned]) -> tuple[list[int], list[list[int]]]:
-    """Give for each operation how many it waits for, and which ones wait for it."""
-    makers = {
-        value: index
-        for index, entry in enumerate(assigned)
-        for value in entry.op.outputs
-        if entry.where is not Where.WEIGHTS
-    }
-    waits: list[int] = []
-    users: list[list[int]] = [[] for _ in assigned]
-    for index, entry in enumerate(assigned):
-        needed = {makers[value] for value in reads(entry.op) if value in makers}
-        waits.append(len(needed))
-        for maker in needed:
-            users[maker].append(index)
-    return waits, users
-
-
-class _Turn(enum.Enum):
-    """When an operation runs that has all that it reads."""
-
-    SHAPES = "shapes"
-    HOST = "host"
-    AWAITED = "awaited"
-    """Native, and a host operation needs what comes of it."""
-    LATE = "late"
-    """Native, and no host operation does."""
-
-
-def _turn(entry: Assigned, awaited: bool) -> _Turn:
-    if entry.where is Where.NATIVE:
-        return _Turn.AWAITED if awaited else _Turn.LATE
-    return _Turn.HOST if entry.where is Where.HOST else _Turn.SHAPES
-
-
-def _awaited(assigned: Sequence[Assigned], users: Sequence[Sequence[int]]) -> list[bool]:
-    """Tell of each operation whether a host operation follows from it; users come after makers."""
-    found = [False] * len(assigned)
-    for index in range(len(assigned) - 1, -1, -1):
-        found[index] = any(
-            found[user] or assigned[user].where is Where.HOST for user in users[index]
-        )
-    return found
-
-
-def _next(ready: dict[_Turn, list[int]], kinds: Iterable[_Turn]) -> int:
-    """Take the first ready operation of these kinds; give its index plus 1, or 0 for none."""
-    for kind in kinds:
-        if ready[kind]:
-            return heapq.heappop(ready[kind]) + 1
-    return 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from narrowpass.subgraphs import subgraphs
-from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import Op
 
 _UNREPEATABLE = {
     "RandomNormal",

@@ -11,14 +11,13 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.inference import infer
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import captured
 from narrowpass_planning.plan.bound import Bound
-from narrowpass_planning.plan.looping import Roles
+from narrowpass_planning.plan.executor import Pool
+from narrowpass_planning.plan.looping import Repeat, Repeated, Roles
 from narrowpass_planning.plan.prepared import Prepared
 from narrowpass_planning.weights.weight import Weight
-from narrowpass_xnn_cpu.lower.assign import captured
-from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.native.looping import Repeated
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 
 class Compiled(Protocol):
@@ -34,17 +33,15 @@ class Compiled(Protocol):
     def fresh(self) -> Collection[str]:
         """Names of the values that the last run has made anew."""
 
-    def run_within(
-        self, feeds: Any, wanted: Sequence[str], pool: ThreadPool, out: Any
-    ) -> dict[str, Any]:
+    def run_within(self, feeds: Any, wanted: Sequence[str], pool: Pool, out: Any) -> dict[str, Any]:
         """Run it in a workspace that is entered."""
 
     def bind(
-        self, feeds: Mapping[str, Any], pool: ThreadPool
+        self, feeds: Mapping[str, Any], pool: Pool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
         """Give what runs for feeds, where that is one partition, and what it does not make."""
 
-    def prepare(self, feeds: Mapping[str, Any], pool: ThreadPool) -> Prepared | None:
+    def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> Prepared | None:
         """Give what runs for other feeds like these, which have just run."""
 
 
@@ -79,6 +76,7 @@ class Body:
         facts: of the graph around it.
         model: gives operator sets.
         compile_: compiles a model.
+        repeat: what runs many iterations in one call; None to run them one by one.
 
     Attributes:
         formals: names of its own inputs.
@@ -95,7 +93,9 @@ class Body:
         facts: Facts,
         model: ir.Model,
         compile_: Compile,
+        repeat: Repeat | None,
     ) -> None:
+        self._repeat = repeat
         self.formals = tuple(value.name or "" for value in graph.inputs)
         clone = graph.clone(allow_outer_scope_values=True)
         outside: dict[ir.Value, ir.Value] = {}
@@ -136,7 +136,7 @@ class Body:
         names = self.outputs
         return [n in fresh and names.index(n) == i for i, n in enumerate(names)]
 
-    def run(self, feeds: Mapping[str, Any], pool: ThreadPool) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], pool: Pool) -> list[Any]:
         """Run the subgraph on its own inputs and on the values around it, by name."""
         results = None if self._prepared is None else self._prepared.run(feeds)
         self._short = results is not None
@@ -145,7 +145,7 @@ class Body:
             self._prepare(feeds, pool)
         return [results[name] for name in self.outputs]
 
-    def _prepare(self, feeds: Mapping[str, Any], pool: ThreadPool) -> None:
+    def _prepare(self, feeds: Mapping[str, Any], pool: Pool) -> None:
         """Let the next run be short where the feeds are like those of the run before."""
         arrays = all(type(value) is np.ndarray for value in feeds.values())
         given = [(value.dtype, value.shape) for value in feeds.values()] if arrays else None
@@ -153,16 +153,16 @@ class Body:
         self._given = given
         self._prepared = self._method.prepare(feeds, pool) if alike else None
 
-    def repeated(self, feeds: Mapping[str, Any], roles: Roles, pool: ThreadPool) -> Repeated | None:
+    def repeated(self, feeds: Mapping[str, Any], roles: Roles, pool: Pool) -> Repeated | None:
         """Give what runs many iterations in one call; None where they must be run one by one."""
-        if not all(isinstance(value, np.ndarray) for value in feeds.values()):
+        if self._repeat is None or not all(isinstance(v, np.ndarray) for v in feeds.values()):
             return None
         found = self._method.bind(feeds, pool)
         if found is None:
             return None
         bound, others = found
         if self._repeated is None or not self._repeated.holds(bound, others):
-            self._repeated = Repeated(bound, roles, feeds, others)
+            self._repeated = self._repeat(bound, roles, feeds, others)
         return self._repeated if self._repeated.fits else None
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.assign import reads
-from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import Op
+
+OpT = TypeVar("OpT", bound=Op)
 
 
-def without_superseded(ops: Sequence[Op], facts: Facts) -> list[Op]:
+def without_superseded(ops: Sequence[OpT], facts: Facts) -> list[OpT]:
     """Leave out operations all of whose readers are left out, or read something else now.
 
     What nobody read in the model stays. Nodes that are left out go to the operation that does the
     work of who read them, so that each node of the model is told of.
     """
     read: set[ir.Value] = set()
-    live: list[Op] = []
-    gone: list[Op] = []
+    live: list[OpT] = []
+    gone: list[OpT] = []
     for op in reversed(ops):
         wanted = any(
             value in read or value.name in facts.needed or not _has_readers(value)
@@ -27,7 +29,7 @@ def without_superseded(ops: Sequence[Op], facts: Facts) -> list[Op]:
         )
         if wanted:
             live.append(op)
-            read.update(reads(op))
+            read.update(op.reads())
         else:
             gone.append(op)
     live.reverse()

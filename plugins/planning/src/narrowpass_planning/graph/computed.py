@@ -11,11 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import Array, Facts
+from narrowpass_planning.graph.op import Op
+from narrowpass_planning.graph.repeatable import repeatable
+from narrowpass_planning.host import kernels
 from narrowpass_planning.weights.weight import Weight, digest
-from narrowpass_xnn_cpu.host import kernels
-from narrowpass_xnn_cpu.lower.facts import Array, Facts
-from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.repeatable import repeatable
 
 _SMALL = 1 << 12
 """Elements that are computed at once, when a graph is compiled."""

@@ -16,11 +16,11 @@ import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
 from narrowpass.inference import infer
-from narrowpass_xnn_cpu.host import kernels
-from narrowpass_xnn_cpu.lower.facts import Array, Facts
-from narrowpass_xnn_cpu.lower.inlining import branches, names_of, take_out, unique
-from narrowpass_xnn_cpu.lower.op import GUARD, OUR_DOMAIN, Op
-from narrowpass_xnn_cpu.lower.repeatable import repeatable
+from narrowpass_planning.branches.inlining import branches, names_of, take_out, unique
+from narrowpass_planning.graph.facts import Array, Facts
+from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, Op
+from narrowpass_planning.graph.repeatable import repeatable
+from narrowpass_planning.host import kernels
 
 _UNKNOWN = -(1 << 62)
 """Stands for a dimension that is not known among known ones."""

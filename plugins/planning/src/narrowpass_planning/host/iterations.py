@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_planning.host.bodies import Body
+from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.looping import Roles, Scanned
-from narrowpass_xnn_cpu.host.bodies import Body
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +55,7 @@ class Iterations:
         scans: Sequence[Scanned],
         limit: int | None,
         values: Mapping[str, Any],
-        pool: ThreadPool,
+        pool: Pool,
     ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
         """Run at least one iteration.
 
@@ -89,7 +89,7 @@ class Iterations:
         feeds: dict[str, Any],
         scans: Sequence[Scanned],
         limit: int | None,
-        pool: ThreadPool,
+        pool: Pool,
     ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
         roles, body = self._roles, self._body
         rows: list[list[Any]] = [[] for _ in roles.scanned]

@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass.reference import NodeEvaluator, blas_threads
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import Op
+from narrowpass_planning.host import kernels
+from narrowpass_planning.host.control_flow import ControlFlow
+from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Times
-from narrowpass_xnn_cpu.host import kernels
-from narrowpass_xnn_cpu.host.control_flow import ControlFlow
-from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +64,7 @@ class HostNode:
             self.kernel = f"numpy {op.kind}"
             self.inputs = tuple(dict.fromkeys(name for name in self.operands if name))
 
-    def run(self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool) -> None:
+    def run(self, values: dict[str, Any], shapes: Shapes, pool: Pool) -> None:
         """Run the node; what it makes goes to `values`, and its shapes to `shapes`.
 
         Numpy is to ignore what is not finite.
@@ -175,7 +175,7 @@ class HostUnit:
         self,
         values: dict[str, Any],
         shapes: Shapes,
-        pool: ThreadPool,
+        pool: Pool,
         out: Mapping[str, Any],
         times: Times | None,
     ) -> None:
@@ -190,9 +190,7 @@ class HostUnit:
         with np.errstate(all="ignore"):
             self._run(values, shapes, pool, times)
 
-    def _run(
-        self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool, times: Times | None
-    ) -> None:
+    def _run(self, values: dict[str, Any], shapes: Shapes, pool: Pool, times: Times | None) -> None:
         for item in self._rest:
             if isinstance(item, ShapeNode):
                 item.update(shapes)

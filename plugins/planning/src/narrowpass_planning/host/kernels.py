@@ -13,7 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.reference import Recurrent
-from narrowpass_xnn_cpu.host import (
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import Op
+from narrowpass_planning.host import (
     encoders,
     images,
     losses,
@@ -25,8 +27,6 @@ from narrowpass_xnn_cpu.host import (
     signals,
     support_vectors,
 )
-from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""

@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
 from narrowpass.errors import BackendError
-from narrowpass_planning.plan.looping import Scanned
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import Op
+from narrowpass_planning.host.bodies import Body, Compile, Formal
+from narrowpass_planning.host.iterations import Iterations
+from narrowpass_planning.plan.executor import Pool
+from narrowpass_planning.plan.looping import Repeat, Scanned
 from narrowpass_planning.plan.shapes import Shapes
-from narrowpass_xnn_cpu.host.bodies import Body, Compile, Formal
-from narrowpass_xnn_cpu.host.iterations import Iterations
-from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 Array = np.ndarray[Any, Any]
 
@@ -34,6 +34,7 @@ class ControlFlow:
         facts: of its graph.
         model: gives operator sets.
         compile_: compiles a model.
+        repeat: what runs many iterations in one call; None to run them one by one.
 
     Attributes:
         name: the node's.
@@ -45,12 +46,26 @@ class ControlFlow:
 
     kernel = "control flow"
 
-    def __init__(self, op: Op, facts: Facts, model: ir.Model, compile_: Compile) -> None:
+    def __init__(
+        self,
+        op: Op,
+        facts: Facts,
+        model: ir.Model,
+        compile_: Compile,
+        repeat: Repeat | None = None,
+    ) -> None:
         node = op.nodes[0]
         self._op = op
         self.fresh: set[str] = set()
         self._bodies = [
-            Body(node.attributes[name].as_graph(), _formals(op, facts), facts, model, compile_)
+            Body(
+                node.attributes[name].as_graph(),
+                _formals(op, facts),
+                facts,
+                model,
+                compile_,
+                repeat,
+            )
             for name in _BODIES[op.kind]
         ]
         self.name = node.name or next((v.name for v in op.outputs if v.name), "")
@@ -79,7 +94,7 @@ class ControlFlow:
         """Where the nodes of its subgraphs run."""
         return tuple(plan for body in self._bodies for plan in body.plans)
 
-    def run(self, values: dict[str, Any], shapes: Shapes, pool: ThreadPool) -> None:
+    def run(self, values: dict[str, Any], shapes: Shapes, pool: Pool) -> None:
         """Run it; what comes of it goes to `values`, and its shapes to `shapes`.
 
         Raises:
@@ -101,15 +116,11 @@ class ControlFlow:
                 if isinstance(value, np.ndarray):
                     shapes.shapes[name] = value.shape
 
-    def _branch(
-        self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
-    ) -> Results:
+    def _branch(self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool) -> Results:
         body = self._bodies[0 if operands[0].item() else 1]
         return body.run({name: values[name] for name in body.reads}, pool), body.fresh
 
-    def _loop(
-        self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
-    ) -> Results:
+    def _loop(self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool) -> Results:
         limit = None if operands[0] is None else int(operands[0].item())
         going = len(operands) < 2 or operands[1] is None or bool(operands[1].item())
         if not going or (limit is not None and limit <= 0):
@@ -119,9 +130,7 @@ class ControlFlow:
         states, stacks, fresh = self._iterations.run(operands[2:], (), limit, values, pool)
         return [*states, *stacks], [*fresh, *(True for _ in stacks)]
 
-    def _scan(
-        self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
-    ) -> Results:
+    def _scan(self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool) -> Results:
         count = self._iterations.states
         initial, given = operands[:count], operands[count:]
         ways = zip(given, *self._ways("input", len(given)), strict=True)
@@ -137,7 +146,7 @@ class ControlFlow:
         return axes, list(map(bool, self._op.get(f"scan_{what}_directions", None) or [0] * count))
 
     def _scan_batches(
-        self, operands: Sequence[Any], values: Mapping[str, Any], pool: ThreadPool
+        self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool
     ) -> Results:
         """Run a Scan of operator set 8: axis 0 is of batches, axis 1 of slices."""
         lengths, *rest = operands
@@ -169,7 +178,7 @@ class ControlFlow:
         initial: Sequence[Any],
         scans: Sequence[Scanned],
         values: Mapping[str, Any],
-        pool: ThreadPool,
+        pool: Pool,
     ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
         lengths = {len(scan.array) for scan in scans}
         if len(lengths) != 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_planning.graph.op import Op
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]

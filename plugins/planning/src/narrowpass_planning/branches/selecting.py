@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from narrowpass.inference import infer
 from narrowpass.subgraphs import subgraphs
-from narrowpass_xnn_cpu.lower.inlining import branches, names_of, take_out
+from narrowpass_planning.branches.inlining import branches, names_of, take_out
 
 _CHEAP = {
     *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Constant", "Equal", "Floor", "Greater"),

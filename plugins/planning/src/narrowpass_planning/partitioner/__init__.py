@@ -1,0 +1,1 @@
+"""Which operation runs where, and in what order."""
