@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,13 @@ from narrowpass.backend import NodePlan
 from narrowpass.feeds import FeedChecker
 from narrowpass_planning.branches.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_planning.branches.selecting import select
-from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.bound import Bound
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import Prepared
 from narrowpass_planning.plan.step import Times
-from narrowpass_xnn_cpu.form import Form, Premises
-from narrowpass_xnn_cpu.lower.families import expand_checked
-from narrowpass_xnn_cpu.native.executor import EXECUTOR
-from narrowpass_xnn_cpu.native.meter import scratch_for
+from narrowpass_planning.program.form import Form
+from narrowpass_planning.program.premises import Premises
 
 if TYPE_CHECKING:
     from narrowpass.meters import Meter
@@ -57,12 +55,11 @@ class Method:
         name: str,
         model: ir.Model,
         kept: Sequence[str],
-        overridden: frozenset[str] = frozenset(),
-        premises: Premises | None = None,
+        overridden: frozenset[str],
+        premises: Premises,
         *,
         observe: bool = False,
     ) -> None:
-        premises = premises or Premises(Workspace(EXECUTOR.extra_bytes), compile_body)
         graph = model.graph
         self.name = name
         self.checker = FeedChecker.of(graph, name)
@@ -75,7 +72,12 @@ class Method:
         self.known = frozenset(name for name in known if name)
         kept = [value for value in kept if value in known]
         self.observable = frozenset((*self.outputs, *kept)) if observe else frozenset()
-        observed = [v.name for v in known.values() if v.name in self.observable and _computed(v)]
+        lowering = self._lowering = premises.lowering
+        observed = [
+            value.name
+            for value in known.values()
+            if value.name in self.observable and lowering.observes(value)
+        ]
         kept = [value for value in kept if value not in observed]
         self.types = {value: known[value].type for value in (*self.outputs, *kept)}
         self.workspace = premises.workspace
@@ -203,7 +205,7 @@ class Method:
             places = self._forms.last.meters
             native = {name: meter for name, meter in meters.items() if name in places}
             others = [name for name in meters if name not in native]
-            scratch = scratch_for(native.values(), pool)
+            scratch = self._lowering.scratch(native.values(), pool)
             for name, meter in native.items():
                 places[name].begin(meter, scratch)
             try:
@@ -271,9 +273,7 @@ class _Forms:
 
     def _compile_for(self, decisions: Decisions, feeds: Mapping[str, Any]) -> Form:
         # Weights are packed for this form alone: the session of the others is closed.
-        premises = Premises(
-            self._premises.workspace, self._premises.compile, None, {}, self._premises.winograd
-        )
+        premises = dataclasses.replace(self._premises, session=None, identities={})
         if len(self._forms) >= _MOST_FORMS:
             general = self._form(self._model, premises)
             self._forms = [({}, general)]
@@ -287,7 +287,7 @@ class _Forms:
         model = self._model.clone()
         decisions = decide(model, guesses, self._overridden)
         select(model)
-        expand_checked(model)
+        premises.lowering.infer(model)
         form = self._form(model, premises)
         self._forms.append((decisions, form))
         return form
@@ -300,11 +300,6 @@ def _signature(feeds: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple([x.shape if isinstance(x, np.ndarray) else None for x in feeds.values()])
 
 
-def _computed(value: ir.Value) -> bool:
-    """Tell whether a value lies somewhere as float32 elements while the method runs."""
-    return value.producer() is not None and value.dtype == ir.DataType.FLOAT
-
-
 def compile_body(name: str, model: ir.Model, premises: Premises) -> Method:
     """Compile the body of a control flow operator."""
-    return Method(name, model, (), premises=premises)
+    return Method(name, model, (), frozenset(), premises)

@@ -1,29 +1,31 @@
-"""What `explain` tells of a compiled method: where each node runs, and why not natively."""
+"""What `explain` reports of a compiled method: where each node runs, and why not natively."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from narrowpass.backend import NodePlan
-from narrowpass.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import NARROW
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode, HostUnit
 from narrowpass_planning.partitioner.assigned import Assigned, Unit, Where
 from narrowpass_planning.plan.partition import Partition
-from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.native import cpu
+from narrowpass_planning.program.lowering import Lowering
 
 
 def plans_of_units(
-    method: str, units: Sequence[Unit[Op]], compiled: Sequence[Partition | HostUnit]
+    method: str,
+    units: Sequence[Unit[Any]],
+    compiled: Sequence[Partition | HostUnit],
+    lowering: Lowering[Any],
 ) -> tuple[NodePlan, ...]:
-    """Tell where the nodes of units run; of one that is computed twice, with bytes too, once."""
+    """Return where the nodes of units run; one that is computed twice, with bytes too, once."""
     plans: list[NodePlan] = []
-    told: set[ir.Node] = set()
+    listed: set[ir.Node] = set()
     for unit, made in zip(units, compiled, strict=True):
         kernels: dict[str, list[str]] = {}
         precisions: dict[str, str] = {}
@@ -42,47 +44,30 @@ def plans_of_units(
         number = made.number if isinstance(made, Partition) else None
         for entry in unit.ops:
             nodes = (*entry.op.superseded, *entry.op.nodes)
-            fresh = [node for node in nodes if node not in told]
-            told.update(fresh)
-            plans += _plans_of(method, entry, fresh, number, kernels, precisions)
+            fresh = [node for node in nodes if node not in listed]
+            listed.update(fresh)
+            plans += _plans_of(method, entry, fresh, number, kernels, precisions, lowering)
     return tuple(plans)
 
 
-def plans_of_weights(method: str, assigned: Sequence[Assigned[Op]]) -> list[NodePlan]:
-    """Tell of the nodes that are done when weights are packed."""
+def plans_of_weights(
+    method: str, assigned: Sequence[Assigned[Any]], lowering: Lowering[Any]
+) -> list[NodePlan]:
+    """Return the nodes that are done when weights are packed."""
     entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
     return [
-        plan for entry in entries for plan in _plans_of(method, entry, entry.op.nodes, None, {}, {})
+        plan
+        for entry in entries
+        for plan in _plans_of(method, entry, entry.op.nodes, None, {}, {}, lowering)
     ]
-
-
-def _sums(node: ir.Node, precision: str) -> str:
-    """Tell that sums are not kept in what the model asks for."""
-    asked = node.metadata_props.get(ACCUMULATE, "")
-    halves = precision.startswith("float16") and not cpu.sums_halves_in_float32()
-    kept = "float16" if halves else "float32"
-    return f", sums in {kept} and not {asked}" if asked not in ("", kept) else ""
 
 
 _AXES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def _nothing(node: ir.Node) -> str:
-    """Tell of a node that has no step: its result is another value, or a part of a step."""
+    """Describe a node that has no step: its result is another value, or a part of a step."""
     return "renamed axes" if node.op_type in _AXES else "no step of its own"
-
-
-def _computed_in(node: ir.Node, entry: Assigned[Op], kernel: str) -> str:
-    """Give the type that a node is computed in: bytes where floats are only how it is written."""
-    dtype = node.outputs[0].dtype if node.outputs else None
-    if dtype == ir.DataType.FLOAT and entry.where is Where.NATIVE:
-        operators = {each.op_type for each in (*entry.op.superseded, *entry.op.nodes)}
-        joined = len(operators) > 1 and "DequantizeLinear" in operators
-        # Rows that are gathered from bytes are floats when they come.
-        bytes_to_bytes = "int8" in kernel.split() and "Gather" not in operators
-        if "(weights)" not in kernel and (bytes_to_bytes or joined):
-            return ir.DataType.INT8.name.lower()
-    return "" if dtype is None else dtype.name.lower()
 
 
 def _op_type(node: ir.Node) -> str:
@@ -93,11 +78,12 @@ def _op_type(node: ir.Node) -> str:
 
 def _plans_of(
     method: str,
-    entry: Assigned[Op],
+    entry: Assigned[Any],
     nodes: Sequence[ir.Node],
     number: int | None,
     kernels: Mapping[str, Sequence[str]],
     precisions: Mapping[str, str],
+    lowering: Lowering[Any],
 ) -> list[NodePlan]:
     plans = []
     for node in nodes:
@@ -108,7 +94,7 @@ def _plans_of(
             kernel = steps or _nothing(node)
             if steps and (dtype in NARROW or name in precisions):
                 precision = precisions.get(name, "float32")
-                kernel += f" in {precision}{_sums(node, precision)}"
+                kernel += f" in {precision}{lowering.precision_note(node, precision)}"
         elif entry.where is Where.SHAPES:
             kernel = "decided by shapes" if entry.op.kind == GUARD else "shape arithmetic"
         elif entry.where is Where.WEIGHTS:
@@ -121,7 +107,7 @@ def _plans_of(
                 method=method,
                 node=name,
                 op_type=_op_type(node),
-                dtype=_computed_in(node, entry, kernel),
+                dtype=lowering.computed_in(node, entry, kernel),
                 partition=number if entry.where is Where.NATIVE else None,
                 kernel=kernel,
                 reason=entry.reason if fallback else "",

@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_planning.branches.deciding import WrongBranchError
 from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.graph.op import GUARD
-from narrowpass_planning.host.bodies import Compiled
-from narrowpass_planning.host.control_flow import ControlFlow, can_run
-from narrowpass_planning.host.nodes import HostNode, HostUnit
+from narrowpass_planning.host.control_flow import ControlFlow
+from narrowpass_planning.host.nodes import HostUnit
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.partitioner.assign import assign
-from narrowpass_planning.partitioner.assigned import Unit, Where
 from narrowpass_planning.partitioner.schedule import schedule
 from narrowpass_planning.plan.bound import Bound
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import Prepared
-from narrowpass_planning.plan.shapes import ShapeNode, Shapes
+from narrowpass_planning.plan.shapes import Shapes
 from narrowpass_planning.plan.step import Times
-from narrowpass_planning.weights.weight import Weight
-from narrowpass_xnn_cpu.explain import plans_of_units, plans_of_weights
-from narrowpass_xnn_cpu.lower import families
-from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.int8.raised import raise_images
-from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.operations import operations
-from narrowpass_xnn_cpu.lower.steps import Observed
-from narrowpass_xnn_cpu.native.looping import Repeated
-from narrowpass_xnn_cpu.native.weights_cache import Session
+from narrowpass_planning.program.explain import plans_of_units, plans_of_weights
+from narrowpass_planning.program.premises import Premises
+from narrowpass_planning.program.units import compile_units
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Premises:
-    """Where a method is compiled to: what it has from its program.
-
-    Attributes:
-        workspace: the memory that it computes in.
-        session: of the weights cache; None to pack for this method alone.
-        identities: names of the contents of tensors, by their ``id``, or what is known of them
-            outside of a subgraph; see `Weight.identity`.
-        winograd: see `CompileOptions.winograd`.
-        compile: compiles the body of a control flow operator.
-    """
-
-    workspace: Workspace
-    compile: Callable[[str, ir.Model, Premises], Compiled]
-    session: Session | None = None
-    identities: Mapping[int, str | Weight] = field(default_factory=dict)
-    winograd: bool = True
 
 
 class Form:
@@ -88,23 +54,25 @@ class Form:
         overridden: frozenset[str],
         premises: Premises,
     ) -> None:
-        graph = model.graph
+        graph, lowering = model.graph, premises.lowering
         identities = None if premises.session is None else premises.identities
         facts = Facts(graph, kept, overridden, identities, observed)
         version = _version(model)
         derive_constants(graph, facts, version)
-        assigned = assign(operations(graph, facts, model, version), facts, families.reason)
+        assigned = assign(lowering.operations(graph, facts, model, version), facts, lowering.reason)
         units = schedule(assigned)
-        self._units = _compile(name, units, facts, model, premises)
+        self._units = compile_units(name, units, facts, model, premises)
         needed = {name for unit in self._units for name in unit.reads}
         self.meters = {
-            step.value: step.meter
+            value: meter
             for partition in self.partitions
-            for step in partition.steps
-            if isinstance(step, Observed)
+            for value, meter in lowering.meters(partition).items()
         }
         self._constants = _Constants(facts, needed | facts.needed)
-        self.plans = (*plans_of_units(name, units, self._units), *plans_of_weights(name, assigned))
+        self.plans = (
+            *plans_of_units(name, units, self._units, lowering),
+            *plans_of_weights(name, assigned, lowering),
+        )
         self._fresh = frozenset(
             output for unit in self._units if isinstance(unit, Partition) for output in unit.outputs
         )
@@ -239,101 +207,3 @@ def _version(model: ir.Model) -> Callable[[ir.Node], int]:
         return node.version or model.opset_imports.get(node.domain, 1)
 
     return version
-
-
-def _compile(
-    name: str, units: Sequence[Unit[Op]], facts: Facts, model: ir.Model, premises: Premises
-) -> list[Partition | HostUnit]:
-    owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
-    read_by: dict[str, set[int]] = {}
-    for unit in units:
-        for entry in unit.ops:
-            if entry.op.kind in ("Shape", "Size") and entry.where is Where.SHAPES:
-                continue
-            for value in entry.op.reads():
-                read_by.setdefault(value.name or "", set()).add(owner[id(entry.op)])
-    compiled: list[Partition | HostUnit] = []
-    number = 0
-    for index, unit in enumerate(units):
-        native = any(entry.where is Where.NATIVE for entry in unit.ops)
-        wanted = facts.given if native else facts.needed
-        given = [
-            value
-            for entry in unit.ops
-            for value in entry.op.outputs
-            if value.name
-            and value.name not in facts.fixed
-            and (value.name in wanted or read_by.get(value.name, set()) - {index})
-        ]
-        if native:
-            builder = Builder(facts, premises.session, winograd=premises.winograd)
-            for entry in unit.ops:
-                if entry.where is Where.SHAPES:
-                    builder.add_shape_node(_shape_node(entry.op, facts, model))
-                    continue
-                families.lower(entry.op, builder)
-                builder.observe(entry.op.outputs)
-            partition = builder.finish(number, given, premises.workspace)
-            raise_images(partition.items, set(partition.outputs.values()))
-            compiled.append(partition)
-            number += 1
-            continue
-        items = [
-            _shape_node(entry.op, facts, model)
-            if entry.where is Where.SHAPES
-            else _host_node(entry.op, facts, model, name, premises)
-            for entry in unit.ops
-        ]
-        compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
-    return compiled
-
-
-def _host_node(
-    op: Op, facts: Facts, model: ir.Model, method: str, premises: Premises
-) -> HostNode | ControlFlow:
-    if not can_run(op):
-        return HostNode(op, facts, model)
-
-    def compile_(inner: ir.Model, identities: Mapping[int, Weight]) -> Compiled:
-        families.expand_checked(inner)
-        known = {**premises.identities, **identities}
-        within = dataclasses.replace(premises, identities=known)
-        return premises.compile(method, inner, within)
-
-    return ControlFlow(op, facts, model, compile_, Repeated)
-
-
-def _shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
-    if op.kind == GUARD:
-        return _guard(op)
-    if op.kind in ("Shape", "Size"):
-        name = op.nodes[0].name or op.output.name or ""
-        names = (op.required(0).name or "",), (op.output.name or "",)
-        part = slice(op.get("start", 0), op.get("end", None))
-        if op.kind == "Shape":
-            return ShapeNode(name, *names, True, lambda given: [np.array(given[0], np.int64)[part]])
-        return ShapeNode(
-            name, *names, True, lambda given: [np.array(math.prod(given[0]), np.int64)]
-        )
-    node = HostNode(op, facts, model)
-    return ShapeNode(node.name, node.operands, node.outputs, False, node.evaluate)
-
-
-def _guard(op: Op) -> ShapeNode:
-    """Give what ends a run where an If was decided otherwise."""
-    label, compiled = op.attributes["label"], bool(op.attributes["taken"])
-
-    def check(given: Sequence[Any]) -> list[Array]:
-        (condition,) = given
-        taken = bool(condition.item())
-        if taken != compiled:
-            raise WrongBranchError(label, taken)
-        return [condition]
-
-    return ShapeNode(
-        op.nodes[0].name or label,
-        (op.required(0).name or "",),
-        (op.output.name or "",),
-        False,
-        check,
-    )

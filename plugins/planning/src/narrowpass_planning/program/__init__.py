@@ -1,0 +1,1 @@
+"""Programs: methods compiled for the lowering of a backend, run, profiled, observed, explained."""
