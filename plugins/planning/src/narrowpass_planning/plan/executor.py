@@ -12,13 +12,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Pool(Protocol):
-    """The threads of an executor.
+    """The threads of an executor."""
 
-    Attributes:
-        threads: how many compute, the calling one included.
-    """
-
-    threads: int
+    @property
+    def threads(self) -> int:
+        """How many compute, the calling one included."""
 
 
 @dataclass(frozen=True)
