@@ -90,7 +90,7 @@ class Step(abc.ABC):
         kernel: what computes it, for people.
         nodes: names of the ONNX nodes that it stands for; empty for a change of layout.
         in_place: index of the inputs whose memory the output may take, if it is of that size.
-        values: names of the values from shapes that `size` asks for.
+        values: names of the values from shapes that `Step.size` reads.
         precision: what narrow values are computed in, where that is not float32.
     """
 

@@ -21,9 +21,8 @@ from narrowpass import (
 )
 from narrowpass.movement import DATA_MOVEMENT
 from narrowpass.quantization import QuantizationSpec, RowQuantization
-from narrowpass_planning.plan.python_executor import OneThread
-from narrowpass_planning.program.program import PlannedProgram
-from narrowpass_planning.program.support import supports
+from narrowpass_planning.plan import OneThread
+from narrowpass_planning.program import PlannedProgram, supports
 from numpy_backend.lowering import NumpyClassifier, NumpyLowering
 from numpy_backend.packed import CACHE, NumpyPacker
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.graph.op import Op
-from narrowpass_planning.plan.partition import Partition
-from narrowpass_planning.plan.python_executor import PythonExecutor
-from narrowpass_planning.plan.shapes import ShapeNode
-from narrowpass_planning.plan.step import Step
-from narrowpass_planning.program.builder import SlotBuilder
-from narrowpass_planning.program.lowering import Lowering, Source
-from narrowpass_planning.program.support import NativeClassifier
+from narrowpass_planning.graph import Facts, Op
+from narrowpass_planning.plan import Partition, PythonExecutor, ShapeNode, Step
+from narrowpass_planning.program import Lowering, NativeClassifier, SlotBuilder, Source
 from numpy_backend.packed import pack
 from numpy_backend.steps import (
     POINTWISE,

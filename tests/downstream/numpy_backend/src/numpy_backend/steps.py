@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from narrowpass_planning.plan.python_executor import python_run
-from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step
+from narrowpass_planning.plan import Run, Sizing, Slot, Step, python_run
 from numpy_backend.packed import Array, Matrix
+
+Shape = tuple[int, ...]
 
 
 class Pointwise(Step):
