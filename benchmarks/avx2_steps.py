@@ -111,11 +111,11 @@ def depthwise(meter: Meter) -> None:
     """Print the table of depthwise convolutions."""
     import numpy as np
 
+    from narrowpass_planning.weights.weight import Weight
     from narrowpass_xnn_cpu.native.own import fp32_depthwise
     from narrowpass_xnn_cpu.native.pool import shared
     from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
     from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
-    from narrowpass_xnn_cpu.weights.weight import Weight
 
     print(f"{'depthwise':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
     rng, pool = np.random.default_rng(0), shared(1)
@@ -143,12 +143,12 @@ def gemm(meter: Meter) -> None:
     """Print the table of fully connected operators."""
     import numpy as np
 
+    from narrowpass_planning.weights.weight import Weight
     from narrowpass_xnn_cpu.native.own import fp32
     from narrowpass_xnn_cpu.native.pool import shared
     from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
     from narrowpass_xnn_cpu.native.problems.matmul import Matmul
     from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-    from narrowpass_xnn_cpu.weights.weight import Weight
 
     print(f"{'fully connected':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
     rng, pool = np.random.default_rng(0), shared(1)
@@ -170,9 +170,10 @@ def norm(meter: Meter) -> None:
     """Print the table of layer normalization."""
     import numpy as np
 
+    from narrowpass_planning.plan.executor import Entry
     from narrowpass_xnn_cpu.native import kernels
     from narrowpass_xnn_cpu.native.pool import shared
-    from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+    from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
     print(f"{'layer normalization':26}{'ours':>9}{'copy':>9}{'faster':>9}{'GB/s':>9}")
     rng, pool = np.random.default_rng(0), shared(1)

@@ -24,6 +24,7 @@ from fp32_kernels import SHAPES, Shape
 from one_step import Array, Run, alone, in_turns, parser
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import cpu, kernels
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.own import bf16
@@ -32,7 +33,6 @@ from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 CODES = {"avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
 """Codes of ours, and the flag of a processor that runs them."""

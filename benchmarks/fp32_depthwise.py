@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_planning.plan.executor import Entry
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.own.separable import Separable
@@ -27,9 +29,8 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 # Height and width, channels, window, stride.
 DEPTHWISE = (

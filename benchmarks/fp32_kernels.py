@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from one_step import alone, in_turns, parser
 
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
@@ -35,7 +36,6 @@ from narrowpass_xnn_cpu.native.problems.winograd import fits_winograd
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 Shape = tuple[str, tuple[int, ...], int, int, int, int]
 

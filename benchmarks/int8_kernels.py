@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from one_step import alone, in_turns, parser
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 Shape = tuple[str, tuple[int, int], int, int, int, int, bool]
 

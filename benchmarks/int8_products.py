@@ -16,12 +16,12 @@ import statistics
 import numpy as np
 from one_step import alone, in_turns, parser
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 SIZES = (
     ("MiniLM", 384, 384),

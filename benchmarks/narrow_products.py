@@ -15,10 +15,10 @@ import statistics
 import numpy as np
 from one_step import alone, in_turns, parser
 
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 SIZES = ((256, 256), (768, 768), (768, 3072), (2048, 2048), (4096, 4096))
 ROWS = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256)

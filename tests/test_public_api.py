@@ -24,20 +24,24 @@ SOURCES = sorted(
     for file in folder.rglob("*.py")
 )
 
+SHARED = ("narrowpass", "narrowpass_planning")
+"""Packages that others build on."""
+
 
 def private_uses(source: str) -> Iterator[str]:
-    """Give the private names of narrowpass that a module imports or reaches through it."""
-    aliases = {"narrowpass"}
+    """Give the private names of shared packages that a module imports or reaches through them."""
+    aliases = {*SHARED}
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
-                if name.name.partition(".")[0] == "narrowpass":
-                    aliases.add(name.asname or "narrowpass")
+                package = name.name.partition(".")[0]
+                if package in SHARED:
+                    aliases.add(name.asname or package)
                     yield from (name.name for part in name.name.split(".") if part[0] == "_")
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
-            if node.level == 0 and module.partition(".")[0] == "narrowpass":
+            if node.level == 0 and module.partition(".")[0] in SHARED:
                 parts = [*module.split("."), *(name.name for name in node.names)]
                 yield from (f"{module}: {part}" for part in parts if part[0] == "_")
     for node in ast.walk(tree):
@@ -57,6 +61,7 @@ def test_plugins_use_only_public_names(file: Path) -> None:
     [
         "from narrowpass.testing._feeds import random_feeds",
         "from narrowpass import _private",
+        "from narrowpass_planning.weights import _private",
         "import narrowpass.verify._structure",
         "import narrowpass as n\nn._MODULE_OF",
         "def f():\n    from narrowpass._x import y",

@@ -16,8 +16,12 @@ HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "widened_kernels.h")
 HEADERS += ("index_kernels.h", "int16_kernels.h", "matmul_kernels.h", "pick_kernels.h")
 HEADERS += ("workers.h", "weights.h", "tape.h", "loop.h")
 
-PYTHON = 'extern "Python" int np_let_signals_in(void *context);'
-"""What C calls in Python: `native/signals.py` has it."""
+PYTHON = """
+extern "Python" int np_let_signals_in(void *context);
+extern "Python" void *np_allocate_in_python(void *context, size_t size, size_t alignment);
+extern "Python" void np_release_in_python(void *context, void *address);
+"""
+"""What C calls in Python: `native/signals.py` and `native/weights_cache.py` have it."""
 
 _CONSTANT = re.compile(r"#define \w+ (?:0x)?[0-9a-fA-F]+u?$")
 

@@ -13,6 +13,7 @@
 /* A block in the cache: found by its key, held by `users` sessions. */
 typedef struct block {
   struct np_entry entry;
+  struct np_allocator allocator; /* of its memory, unless that is mapped */
   size_t users;
   struct block *next;
 } block;
@@ -32,6 +33,7 @@ typedef struct {
 struct np_session {
   struct xnn_weights_cache_provider provider;
   np_cache *cache;
+  struct np_allocator allocator;
   atomic_int committed;
   use *uses;
   size_t count, capacity;
@@ -63,9 +65,32 @@ static int same(const struct np_entry *entry, const uint8_t *name, uint32_t seed
          memcmp(entry->name, name, sizeof entry->name) == 0;
 }
 
-static void free_block(block *block) {
-  if (!block->entry.mapped) free(block->entry.address);
-  free(block);
+static void *allocate_on_heap(void *context, size_t size, size_t alignment) {
+  (void)context;
+  return aligned_alloc(alignment, size);
+}
+
+static void release_on_heap(void *context, void *address) {
+  (void)context;
+  free(address);
+}
+
+/* An allocator may run Python, whose collector may end other sessions: no lock is held. */
+static void free_blocks(block *first) {
+  while (first != NULL) {
+    block *next = first->next;
+    if (!first->entry.mapped) {
+      first->allocator.release(first->allocator.context, first->entry.address);
+    }
+    free(first);
+    first = next;
+  }
+}
+
+static void free_reserved(np_session *session) {
+  void *reserved = session->reserved;
+  session->reserved = NULL;
+  if (reserved != NULL) session->allocator.release(session->allocator.context, reserved);
 }
 
 static int room(void **items, size_t *capacity, size_t count, size_t size) {
@@ -150,18 +175,18 @@ static void *reserve_space(void *context, size_t size) {
   if (session->find || size > SIZE_MAX - 2 * BLOCK_ALIGNMENT) return NULL;
   /* Kernels may read some bytes past the end. */
   const size_t whole = (size + XNN_EXTRA_BYTES + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
+  free_reserved(session);
   pthread_mutex_lock(&session->cache->mutex);
-  free(session->reserved);
-  session->reserved = NULL;
   /* What notes the block is made here: XNNPACK does not look whether it can be inserted. */
   if (session->spare == NULL) session->spare = calloc(1, sizeof *session->spare);
-  if (session->spare != NULL && room((void **)&session->uses, &session->capacity, session->count,
-                                     sizeof *session->uses)) {
-    session->reserved = aligned_alloc(BLOCK_ALIGNMENT, whole);
-  }
-  if (session->reserved != NULL) memset((char *)session->reserved + size, 0, whole - size);
-  void *space = session->reserved;
+  const int noted =
+      session->spare != NULL &&
+      room((void **)&session->uses, &session->capacity, session->count, sizeof *session->uses);
   pthread_mutex_unlock(&session->cache->mutex);
+  if (!noted) return NULL;
+  void *space = session->allocator.allocate(session->allocator.context, whole, BLOCK_ALIGNMENT);
+  if (space != NULL) memset((char *)space + size, 0, whole - size);
+  session->reserved = space;
   return space;
 }
 
@@ -177,6 +202,7 @@ static size_t look_up_or_insert(void *context, const struct xnn_weights_cache_lo
   if (offset == SIZE_MAX && address != NULL && address == session->reserved) {
     block *made = session->spare;
     made->entry = (struct np_entry){{0}, key->seed, key->fingerprint_id, address, size, false};
+    made->allocator = session->allocator;
     if (is_known) memcpy(made->entry.name, session->name, sizeof made->entry.name);
     const int how = is_known         ? NP_ENTRY_PACKED
                     : session->named ? NP_ENTRY_UNKNOWN_POINTER
@@ -254,6 +280,7 @@ np_session *np_session_begin(np_cache *cache) {
   np_session *session = calloc(1, sizeof *session);
   if (session == NULL) return NULL;
   session->cache = cache;
+  session->allocator = (struct np_allocator){allocate_on_heap, release_on_heap, NULL};
   session->provider = (struct xnn_weights_cache_provider){
       session,      look_up,        reserve_space, look_up_or_insert,
       is_finalized, offset_to_addr, delete_cache,  alias_data,
@@ -267,6 +294,10 @@ np_session *np_session_begin(np_cache *cache) {
     return NULL;
   }
   return session;
+}
+
+void np_session_allocate_by(np_session *session, const struct np_allocator *allocator) {
+  session->allocator = *allocator;
 }
 
 bool np_session_offer(np_session *session, const struct np_entry *entry) {
@@ -348,10 +379,9 @@ bool np_session_last(np_session *session, struct np_entry *entry) {
 
 static void close_session(np_session *session) {
   free(session->offers);
-  free(session->reserved);
   free(session->spare);
   session->offers = NULL;
-  session->reserved = session->spare = NULL;
+  session->spare = NULL;
   session->offer_count = session->offer_capacity = 0;
   session->named = 0;
   if (session->cache->open == session) session->cache->open = NULL;
@@ -359,6 +389,7 @@ static void close_session(np_session *session) {
 
 void np_session_commit(np_session *session) {
   np_cache *cache = session->cache;
+  free_reserved(session);
   pthread_mutex_lock(&cache->mutex);
   for (size_t i = 0; i < session->count; i++) {
     block *item = session->uses[i].block;
@@ -385,6 +416,8 @@ static void forget(np_cache *cache, block *item) {
 
 void np_session_end(np_session *session) {
   np_cache *cache = session->cache;
+  block *gone = NULL;
+  free_reserved(session);
   pthread_mutex_lock(&cache->mutex);
   const int committed = is_finalized(session);
   for (size_t i = 0; i < session->count; i++) {
@@ -396,10 +429,12 @@ void np_session_end(np_session *session) {
       if (--item->users > 0) continue;
       forget(cache, item);
     }
-    free_block(item);
+    item->next = gone;
+    gone = item;
   }
   close_session(session);
   pthread_mutex_unlock(&cache->mutex);
+  free_blocks(gone);
   free(session->uses);
   free(session);
 }

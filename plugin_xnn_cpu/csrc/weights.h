@@ -30,6 +30,14 @@ struct np_entry {
 #define NP_ENTRY_UNNAMED 3
 #define NP_ENTRY_UNKNOWN_POINTER 4
 
+/* Memory for blocks. A block keeps a copy: the functions are called until the last one is gone, on
+ * any thread, and without a lock of the cache. */
+struct np_allocator {
+  void *(*allocate)(void *context, size_t size, size_t alignment); /* NULL without memory */
+  void (*release)(void *context, void *address);
+  void *context;
+};
+
 np_cache *np_cache_new(void);
 void np_cache_free(np_cache *cache);
 
@@ -40,6 +48,9 @@ size_t np_cache_users(np_cache *cache, const uint8_t *name);
 
 /* NULL without memory, or while another session of the cache is open. */
 np_session *np_session_begin(np_cache *cache);
+
+/* Take memory for new blocks from a caller's allocator; without this, from the heap. */
+void np_session_allocate_by(np_session *session, const struct np_allocator *allocator);
 
 /* Say where a block of a file lies that may be looked up; it must stay there as long as the
  * session. It is found only by who needs exactly its size: the file says how large it is, and

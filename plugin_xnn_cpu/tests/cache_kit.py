@@ -13,10 +13,11 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import Bundle, CompileOptions
+from narrowpass_planning.weights.folder import CacheFile
+from narrowpass_planning.weights.names import key_of
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.program import XnnProgram
-from narrowpass_xnn_cpu.weights.folder import CacheFile
-from narrowpass_xnn_cpu.weights.names import key_of
 
 RNG = np.random.default_rng(21)
 Array = np.ndarray[Any, Any]
@@ -109,7 +110,7 @@ def path_of(bundle: Bundle, folder: Path) -> Path:
     """Give the path of the file of a bundle's packed weights."""
     key = key_of(bundle)
     assert key is not None
-    return CacheFile(folder, key).path
+    return CacheFile(folder, key, PACKER).path
 
 
 def loads(bundle: Bundle, folder: Path) -> list[int]:

@@ -7,11 +7,12 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems import epilogue as endings
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
 from narrowpass_xnn_cpu.native.problems.convolution import Movement
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 GUARD = 64
 EPSILON = 2.0**-24

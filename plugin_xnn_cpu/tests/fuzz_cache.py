@@ -28,14 +28,14 @@ from cache_kit import INPUT, compiled, network, path_of, result, saved
 from narrowpass import Bundle
 from narrowpass.errors import BundleError, NarrowpassError
 from narrowpass.io import MappedTensor
+from narrowpass_planning.weights.file import HEADER, PackedFile, UnusableError, write
+from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.own import blocks, fp32
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UnusableError, write
-from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
 NUMBERS = (
     *(-(2**63), -(2**31), -128, -1, 0, 1, 2, 3, 16, 63, 64, 65, 127, 128, 129, 256, 640, 4096),

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import kernels, target
 from narrowpass_xnn_cpu.native.own import int8
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 CODES = {
     "plain pairs": ("plain", int8.PAIRS),

@@ -9,11 +9,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.reference import ReferenceBackend
+from narrowpass_planning.plan.executor import Entry
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.own.upcast import widens
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 RNG = np.random.default_rng(31)
 WEIGHTS = f"{'' if widens() else 'xnn '}fully connected in int8 (weights)"

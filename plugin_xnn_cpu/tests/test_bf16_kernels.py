@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own import bf16
 from narrowpass_xnn_cpu.native.pool import shared
@@ -24,7 +25,6 @@ from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, RESIDUALS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
 

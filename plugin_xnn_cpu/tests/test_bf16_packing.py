@@ -6,14 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own import bf16
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.weights.cache import shared
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import shared
 
 pytestmark = pytest.mark.once
 

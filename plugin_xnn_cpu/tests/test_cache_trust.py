@@ -28,11 +28,12 @@ from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import BundleError, UsageError
 from narrowpass.io import MappedTensor
-from narrowpass_xnn_cpu.weights import folder as folder_module
-from narrowpass_xnn_cpu.weights import writing
-from narrowpass_xnn_cpu.weights.cache import shared
-from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile
-from narrowpass_xnn_cpu.weights.folder import listed, prune
+from narrowpass_planning.weights import folder as folder_module
+from narrowpass_planning.weights import writing
+from narrowpass_planning.weights.file import HEADER, PackedFile
+from narrowpass_planning.weights.folder import listed, prune
+from narrowpass_xnn_cpu.native.packer import PACKER
+from narrowpass_xnn_cpu.native.weights_cache import shared
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 ROOT = os.geteuid() == 0
@@ -165,7 +166,7 @@ def test_blocks_of_another_size_than_is_needed(tmp_path, size, ours, monkeypatch
     bundle = saved(tmp_path / "b.narrow", main=network())
     compiled(bundle, tmp_path / "cache")
     cache = path_of(bundle, tmp_path / "cache")
-    file = PackedFile(cache)
+    file = PackedFile(cache, PACKER)
     last = max(item.offset for item in file.entries)
 
     def change(row):
@@ -180,7 +181,7 @@ def test_blocks_of_another_size_than_is_needed(tmp_path, size, ours, monkeypatch
         grow(cache, size)
     signed(cache, change)
     assert loads(bundle, tmp_path / "cache") == [3, 0, 0]
-    assert {item.key: item.size for item in PackedFile(cache).entries} == before
+    assert {item.key: item.size for item in PackedFile(cache, PACKER).entries} == before
 
 
 def grow(cache: Path, size: int) -> None:
@@ -376,12 +377,12 @@ def test_killed_writers_where_files_need_a_name(tmp_path, bundle, monkeypatch):
         return left
 
     left = left_one()
-    (item,) = listed(folder)
+    (item,) = listed(folder, PACKER)
     assert (item.path, item.size, item.is_leftover) == (left, 5000, True)
     _, text = command("list", "--cache-dir", folder)
     assert "left by a process that was killed" in text
     assert command("verify", "--cache-dir", folder)[0] == 0  # nothing is damaged
-    assert [deleted.path for deleted in prune(folder, 0)] == [left]
+    assert [deleted.path for deleted in prune(folder, 0, PACKER)] == [left]
     left = left_one()
     assert loads(bundle, folder) == [3, 0, 0]
     assert not left.exists()
@@ -396,8 +397,8 @@ def test_a_file_that_is_being_written_stays(tmp_path, bundle, monkeypatch, named
     with writing.replacing(folder / "x.weights") as file:
         file.write(bytes(5000))
         file.flush()
-        assert listed(folder) == []
-        assert prune(folder, 0) == []
+        assert listed(folder, PACKER) == []
+        assert prune(folder, 0, PACKER) == []
         compiled(bundle, folder)
         assert len(list(folder.glob(".packed-*.tmp"))) == int(named)
     assert (folder / "x.weights").stat().st_size == 5000
@@ -412,8 +413,8 @@ def test_old_leftovers_are_listed_and_pruned(tmp_path, bundle):
     for path in (old, young):
         path.write_bytes(bytes(5000))
     os.utime(old, (0, 0))
-    assert [item.path for item in listed(folder)] == [old]
-    assert [item.path for item in prune(folder, 0)] == [old]
+    assert [item.path for item in listed(folder, PACKER)] == [old]
+    assert [item.path for item in prune(folder, 0, PACKER)] == [old]
     assert young.exists()
 
 
@@ -425,7 +426,7 @@ def test_mapped_blocks_are_mapped_for_whoever_shares_them(bundle, cache):
     for program in (first, second):
         found = weights(program)
         assert found["heap_bytes"] == 0
-        assert found["mapped_bytes"] == sum(item.size for item in PackedFile(cache).entries)
+        assert found["mapped_bytes"] == sum(item.size for item in PackedFile(cache, PACKER).entries)
     assert weights(second)["hits"] == 3
 
 
@@ -491,9 +492,9 @@ def test_a_folder_that_can_only_be_read(tmp_path, bundle, cache):
 
 def test_a_cache_file_that_is_cut_off_while_it_is_checked(bundle, cache):
     """An error, and no crash: it is not read by its mapping."""
-    from narrowpass_xnn_cpu.weights.file import UnusableError
+    from narrowpass_planning.weights.file import UnusableError
 
-    file = PackedFile(cache)
+    file = PackedFile(cache, PACKER)
     os.truncate(cache, 200)
     with pytest.raises(UnusableError, match="was cut"):
         file.damaged()

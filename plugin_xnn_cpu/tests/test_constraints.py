@@ -13,11 +13,11 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass.movement import DATA_MOVEMENT
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT, UnfitError
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 SPEC = XnnCpuBackend().quantization_spec()
 NAMES = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}

@@ -9,7 +9,8 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError, DataError
-from narrowpass_xnn_cpu.plan.recycling import Recycled
+from narrowpass_planning.memory.recycling import Recycled
+from narrowpass_xnn_cpu.native.executor import EXECUTOR
 
 pytestmark = pytest.mark.once
 
@@ -134,7 +135,7 @@ def test_what_somebody_holds_is_not_written_again():
 
 
 def test_memory_is_taken_again():
-    recycled = Recycled()
+    recycled = Recycled(EXECUTOR.address_of)
     dtype = np.dtype(np.float32)
     shape = (1 << 14,)
     recycled.begin()
@@ -151,7 +152,7 @@ def test_memory_is_taken_again():
 
 
 def test_memory_that_is_not_taken_again_is_freed():
-    recycled = Recycled()
+    recycled = Recycled(EXECUTOR.address_of)
     recycled.begin()
     recycled.take((1 << 20,), np.dtype(np.uint8))
     small = recycled.take((3,), np.dtype(np.uint8))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.own import fp32_depthwise
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 

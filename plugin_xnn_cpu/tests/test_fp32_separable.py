@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import check, compile_model, feeds_for
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import separable
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.separable import Separable
@@ -20,7 +21,6 @@ from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.table import winograd
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 

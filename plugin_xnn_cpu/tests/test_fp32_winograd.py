@@ -12,6 +12,7 @@ from xnn_kit import check, compile_model, feeds_for, one_node
 import narrowpass
 from narrowpass.backend import CompileOptions
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.own.fp32_winograd import LARGEST_WEIGHT
@@ -21,7 +22,6 @@ from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 

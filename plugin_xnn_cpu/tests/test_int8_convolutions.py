@@ -19,12 +19,12 @@ from int8_kernels_kit import (
     windows,
 )
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.own import int8_convolution, int8_depthwise, int8_winograd
 from narrowpass_xnn_cpu.native.own.tiling import divide
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT, Quantization, Requantized
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_kernels_kit import REQUANTIZED, bytes_of, code, requantize, run, run_rows, scales_of
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.own import int8_convolution, int8_matmul
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
@@ -19,7 +20,6 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     Requantized,
     UnfitError,
 )
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

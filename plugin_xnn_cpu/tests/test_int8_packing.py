@@ -14,6 +14,7 @@ from qdq_graph import QdqGraph
 from qdq_kit import off_by
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.own import int8_convolution
@@ -21,9 +22,8 @@ from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems import quantization
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 __all__ = ["code"]  # a fixture that all tests of this module have
 

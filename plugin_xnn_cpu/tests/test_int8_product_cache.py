@@ -22,10 +22,10 @@ from int8_products_kit import (
     with_one,
 )
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

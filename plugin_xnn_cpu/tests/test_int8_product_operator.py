@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from int8_products_kit import PER_CHANNEL, RNG, quantized, rows, run, with_one
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.xnnpack.matmul import takes_unsigned_rows
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

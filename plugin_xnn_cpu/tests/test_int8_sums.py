@@ -13,6 +13,8 @@ from qdq_kit import off_by
 
 import narrowpass
 from narrowpass.bundle import Bundle
+from narrowpass_planning.plan.executor import Entry
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
 from narrowpass_xnn_cpu.native import target
@@ -25,9 +27,8 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     SumS8,
     UnfitError,
 )
-from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+from narrowpass_xnn_cpu.native.tape import Tape, aligned
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

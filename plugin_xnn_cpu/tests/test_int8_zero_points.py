@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_kernels_kit import code, convolve, requantize, run
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8, fully_connected_s8
 from narrowpass_xnn_cpu.native.own import int8_convolution, int8_depthwise, int8_matmul
 from narrowpass_xnn_cpu.native.pool import shared
@@ -26,7 +27,6 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     Requantized,
     UnfitError,
 )
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 Array = np.ndarray[Any, Any]
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)

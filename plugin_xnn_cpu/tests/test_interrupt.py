@@ -93,7 +93,8 @@ def test_one_call_is_ended_before_its_end():
     text = BEGIN.format(folder=str(Path(__file__).parent)) + textwrap.dedent("""
         from narrowpass_xnn_cpu.native import kernels
         from narrowpass_xnn_cpu.native.pool import shared
-        from narrowpass_xnn_cpu.native.tape import Entry, Tape
+        from narrowpass_planning.plan.executor import Entry
+        from narrowpass_xnn_cpu.native.tape import Tape
         size = 1 << 22
         x, y = np.ones(size, np.float32), np.empty(size, np.float32)
         params = kernels.function(size, "sigmoid")

@@ -44,8 +44,8 @@ from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.own.panels import layout_of
 lib = extension().lib
 import numpy as np
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
+from narrowpass_planning.weights.weight import Weight
 matrix = np.arange(128, dtype=np.float32).reshape(64, 2)
 with WeightsCache().begin() as session:
     made = xnn_matmul.create(Matmul(Weight.of(matrix), None), session)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import isa, library, table, target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise, fp32_winograd, int8_convolution
 from narrowpass_xnn_cpu.native.problems import (
@@ -21,7 +22,6 @@ from narrowpass_xnn_cpu.native.problems import (
 from narrowpass_xnn_cpu.native.table import Target, candidates, describe, select
 from narrowpass_xnn_cpu.native.table.describe import samples
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass_xnn_cpu.plan.prepared import Prepared
+from narrowpass_planning.plan.prepared import Prepared
 
 RNG = np.random.default_rng(5)
 

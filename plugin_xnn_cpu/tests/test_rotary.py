@@ -11,9 +11,10 @@ from onnx import parser
 from xnn_kit import check, close, compile_model
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Entry, Tape
+from narrowpass_xnn_cpu.native.tape import Tape
 
 pytestmark = pytest.mark.once
 

@@ -12,10 +12,10 @@ from cache_kit import RNG, compiled, linear, model, network, result, saved, weig
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.errors import BackendError, UsageError
+from narrowpass_planning.weights.weight import Weight, digest
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache, shared
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.cache import WeightsCache, shared
-from narrowpass_xnn_cpu.weights.weight import Weight, digest
 
 
 def floats(*shape):
@@ -188,8 +188,9 @@ def test_the_provider_as_xnnpack_calls_it():
 
 
 def test_an_operator_does_not_run_before_its_session_is_committed():
+    from narrowpass_planning.plan.executor import Entry
     from narrowpass_xnn_cpu.native.pool import shared as pools
-    from narrowpass_xnn_cpu.native.tape import Entry, Tape, aligned
+    from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
     session = WeightsCache().begin()
     made = operator(session, np.eye(16, dtype=np.float32), "a")

@@ -34,11 +34,12 @@ from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import UsageError
 from narrowpass.io import MappedTensor
-from narrowpass_xnn_cpu.weights import file as file_module
-from narrowpass_xnn_cpu.weights import folder as folder_module
-from narrowpass_xnn_cpu.weights.file import PackedFile
-from narrowpass_xnn_cpu.weights.folder import CacheFile, listed, prune
-from narrowpass_xnn_cpu.weights.names import key_of
+from narrowpass_planning.weights import file as file_module
+from narrowpass_planning.weights import folder as folder_module
+from narrowpass_planning.weights.file import PackedFile
+from narrowpass_planning.weights.folder import CacheFile, listed, prune
+from narrowpass_planning.weights.names import key_of
+from narrowpass_xnn_cpu.native.packer import PACKER
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
@@ -93,18 +94,18 @@ def test_bundles_of_the_same_weights_share_a_file(tmp_path, bundle, cache):
     other = saved(tmp_path / "other.narrow", renamed=network())
     program = compiled(other, cache.parent)
     assert weights(program)["packs"] == 0
-    assert len(listed(cache.parent)) == 1
+    assert len(listed(cache.parent, PACKER)) == 1
 
 
 def test_what_is_packed_otherwise_is_added(tmp_path, bundle, cache):
-    first = {item.key for item in PackedFile(cache).entries}
+    first = {item.key for item in PackedFile(cache, PACKER).entries}
     # A product without its bias: the weights are the same, what is packed of them is not.
     weight = bundle.data["w0"].tensor.numpy()
     extra = saved(tmp_path / "extra.narrow", main=network(), alone=linear(weight))
     assert path_of(extra, cache.parent) == cache
     program = compiled(extra, cache.parent)
     assert (weights(program)["hits"], weights(program)["packs"]) == (3, 1)
-    file = PackedFile(cache)
+    file = PackedFile(cache, PACKER)
     assert first < {item.key for item in file.entries}
     assert len(file.entries) == 4
     assert file.damaged() == []
@@ -127,7 +128,7 @@ def test_a_place_that_is_no_folder(tmp_path, bundle, caplog, monkeypatch):
 def test_a_disk_that_takes_no_more(tmp_path, bundle, caplog, monkeypatch, code):
     monkeypatch.setattr(folder_module, "_warned", set())
 
-    def write(file, entries, kept):
+    def write(file, entries, kept, packer):
         file.write(b"NPWCACHE")
         raise OSError(code, os.strerror(code))
 
@@ -146,7 +147,7 @@ def test_a_really_full_disk(bundle):
     if not full.exists():
         pytest.skip("there is no /dev/full here")
     with full.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-        file_module.write(file, [], None)
+        file_module.write(file, [], None, PACKER)
 
 
 # Several at once
@@ -190,7 +191,7 @@ def kill_writers(tmp_path: Path, bundle: Bundle, times: int, seed: int) -> None:
         os.waitpid(child, 0)
         program = compiled(bundle, folder)
         np.testing.assert_array_equal(result(program, X), right)
-        assert PackedFile(cache).damaged() == []
+        assert PackedFile(cache, PACKER).damaged() == []
         del program
     assert loads(bundle, folder)[1:] == [0, 0]
 
@@ -233,7 +234,7 @@ def test_one_of_two_writers_is_killed(tmp_path, bundle):
             os.waitpid(child, 0)
         program = compiled(bundle, folder)
         np.testing.assert_array_equal(result(program, X), right)
-        assert PackedFile(cache).damaged() == []
+        assert PackedFile(cache, PACKER).damaged() == []
         del program
 
 
@@ -248,8 +249,8 @@ def test_a_file_that_is_replaced_under_a_reader(tmp_path, bundle, cache):
         assert key is not None
         while not stop.is_set():
             source = compiled(other, cache=False)
-            entries = [e for e in PackedFile(cache).addressed() if e.name]
-            CacheFile(cache.parent, key).write(entries[:1], None)
+            entries = [e for e in PackedFile(cache, PACKER).addressed() if e.name]
+            CacheFile(cache.parent, key, PACKER).write(entries[:1], None)
             cache.unlink()
             compiled(bundle, cache.parent)
             del source
@@ -266,7 +267,7 @@ def test_a_file_that_is_replaced_under_a_reader(tmp_path, bundle, cache):
 
 def test_another_process_that_never_ends_its_writing(tmp_path, bundle, monkeypatch):
     folder = tmp_path / "cache"
-    cache = CacheFile(folder, key_of(bundle) or "")
+    cache = CacheFile(folder, key_of(bundle) or "", PACKER)
     writing = CacheFile.writing
     monkeypatch.setattr(CacheFile, "writing", lambda self, patience=0.2: writing(self, 0.2))
     with writing(cache) as mine:
@@ -280,26 +281,26 @@ def test_another_process_that_never_ends_its_writing(tmp_path, bundle, monkeypat
 
 def test_listing_and_pruning(tmp_path):
     folder = tmp_path / "cache"
-    assert listed(folder) == []
+    assert listed(folder, PACKER) == []
     for seed in range(3):
         compiled(saved(tmp_path / f"{seed}.narrow", main=network(seed)), folder)
-        os.utime(listed(folder)[0].path, (1000 + seed, 1000 + seed))
-    files = listed(folder)
+        os.utime(listed(folder, PACKER)[0].path, (1000 + seed, 1000 + seed))
+    files = listed(folder, PACKER)
     assert [round(item.used) for item in files] == [1002, 1001, 1000]
-    (folder / f"broken{folder_module.SUFFIX}").write_bytes(b"x")
+    (folder / f"broken{PACKER.suffix}").write_bytes(b"x")
     (folder / ".narrowpass-0123.tmp").write_bytes(b"x")
     os.utime(folder / ".narrowpass-0123.tmp", (0, 0))
-    assert [bool(item.problem) for item in listed(folder)] == [True, False, False, False]
-    deleted = prune(folder, 2 * files[0].size)
+    assert [bool(item.problem) for item in listed(folder, PACKER)] == [True, False, False, False]
+    deleted = prune(folder, 2 * files[0].size, PACKER)
     assert {item.path for item in deleted} == {
-        folder / f"broken{folder_module.SUFFIX}",
+        folder / f"broken{PACKER.suffix}",
         files[-1].path,
     }
     assert not (folder / ".narrowpass-0123.tmp").exists()
     with pytest.raises(UsageError, match="negative"):
-        prune(folder, -1)
-    assert len(prune(folder, 0)) == 2
-    assert listed(folder) == []
+        prune(folder, -1, PACKER)
+    assert len(prune(folder, 0, PACKER)) == 2
+    assert listed(folder, PACKER) == []
 
 
 def command(*arguments: object) -> tuple[int, str]:

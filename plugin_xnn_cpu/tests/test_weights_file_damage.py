@@ -14,7 +14,8 @@ import pytest
 from cache_kit import INPUT as X
 from cache_kit import compiled, loads, result, weights
 
-from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UnusableError
+from narrowpass_planning.weights.file import HEADER, PackedFile, UnusableError
+from narrowpass_xnn_cpu.native.packer import PACKER
 
 pytestmark = pytest.mark.once
 
@@ -28,7 +29,7 @@ def test_every_cut(tmp_path, bundle, cache):
     for number, cut in enumerate(cuts):
         cache.write_bytes(whole[:cut])
         with pytest.raises(UnusableError):
-            PackedFile(cache)
+            PackedFile(cache, PACKER)
         if number % 40 == 0:  # the whole way takes longer
             for expected in (3, 0):
                 program = compiled(bundle, cache.parent)
@@ -45,7 +46,7 @@ def test_every_byte_of_the_header(bundle, cache):
             damaged[at] ^= change
             cache.write_bytes(damaged)
             with pytest.raises(UnusableError):
-                PackedFile(cache)
+                PackedFile(cache, PACKER)
     assert loads(bundle, cache.parent) == [3, 0, 0]
 
 
@@ -72,7 +73,7 @@ def test_each_field_of_the_header_signed_anew(bundle, cache, field, value):
     whole[96:128] = hashlib.sha256(whole[:96]).digest()
     cache.write_bytes(whole)
     with pytest.raises(UnusableError):
-        PackedFile(cache)
+        PackedFile(cache, PACKER)
     assert loads(bundle, cache.parent) == [3, 0, 0]
 
 
@@ -130,7 +131,7 @@ CHANGES = {
 def test_an_index_that_lies(bundle, cache, name):
     tamper(cache, CHANGES[name])
     with pytest.raises(UnusableError):
-        PackedFile(cache)
+        PackedFile(cache, PACKER)
     assert loads(bundle, cache.parent) == [3, 0, 0]
 
 
@@ -149,13 +150,13 @@ def test_an_index_that_only_the_content_or_the_key_betrays(bundle, cache, change
 def test_one_flipped_bit(bundle, cache):
     whole = cache.read_bytes()
     start, _ = struct.unpack_from("<QQ", whole, 16)
-    blocks = PackedFile(cache).entries
+    blocks = PackedFile(cache, PACKER).entries
     rng = random.Random(2)
     for item in blocks:
         damaged = bytearray(whole)
         damaged[item.offset + rng.randrange(item.size)] ^= 1 << rng.randrange(8)
         cache.write_bytes(damaged)
-        assert [wrong.name for wrong in PackedFile(cache).damaged()] == [item.name]
+        assert [wrong.name for wrong in PackedFile(cache, PACKER).damaged()] == [item.name]
         assert loads(bundle, cache.parent) == [3, 0, 0]
     assert start > HEADER
 
@@ -164,7 +165,7 @@ def test_one_flipped_bit(bundle, cache):
 def test_something_after_the_end(bundle, cache, more):
     cache.write_bytes(cache.read_bytes() + more)
     with pytest.raises(UnusableError, match="after its end"):
-        PackedFile(cache)
+        PackedFile(cache, PACKER)
     assert loads(bundle, cache.parent) == [3, 0, 0]
 
 

@@ -15,12 +15,12 @@ from onnx.reference import ReferenceEvaluator
 from products_kit import run
 from xnn_kit import compile_model
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul, widens
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 pytestmark = pytest.mark.once
 

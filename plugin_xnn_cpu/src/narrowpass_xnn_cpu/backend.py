@@ -51,20 +51,10 @@ class XnnCpuBackend(Backend):
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
         """Accept what has a kernel of ours, by the types and shapes that the node's values have."""
-        from narrowpass_xnn_cpu.host import kernels
-        from narrowpass_xnn_cpu.host.control_flow import can_run
-        from narrowpass_xnn_cpu.lower.facts import Facts
-        from narrowpass_xnn_cpu.lower.op import Op
-        from narrowpass_xnn_cpu.lower.rules import reason
+        from narrowpass_planning.program.support import supports
+        from narrowpass_xnn_cpu.lowering import XnnLowering
 
-        if node.graph is None:
-            return Reject("the node is in no graph, so that nothing is known of its inputs")
-        version = node.version or node.graph.opset_imports.get(node.domain, 1)
-        op, facts = Op.of(node, version), Facts(node.graph)
-        found = reason(op, facts)
-        if found is None or can_run(op) or kernels.make(op, facts) is not None:
-            return Accept()
-        return Reject(found)
+        return supports(XnnLowering(), node)
 
     @property
     def classifier(self) -> OpClassifier:  # type: ignore[override]  # made when it is asked for

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from narrowpass_xnn_cpu.weights.folder import Listed
+    from narrowpass_planning.weights.folder import Listed
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -75,10 +75,11 @@ def prune(max_size: str, cache_dir: Path | None, as_json: bool) -> None:
     Programs that have one mapped keep it. The JSON document is that of `list`, of the files that
     were deleted.
     """
-    from narrowpass_xnn_cpu.weights import folder
+    from narrowpass_planning.weights import folder
+    from narrowpass_xnn_cpu.native.packer import PACKER
 
     place = folder.chosen_folder(cache_dir)
-    deleted = folder.prune(place, _bytes(max_size))
+    deleted = folder.prune(place, _bytes(max_size), PACKER)
     if as_json:
         _print_json(place, deleted)
         return
@@ -87,10 +88,11 @@ def prune(max_size: str, cache_dir: Path | None, as_json: bool) -> None:
 
 
 def _show(cache_dir: Path | None, as_json: bool, *, verify: bool) -> list[Listed]:
-    from narrowpass_xnn_cpu.weights import folder
+    from narrowpass_planning.weights import folder
+    from narrowpass_xnn_cpu.native.packer import PACKER
 
     place = folder.chosen_folder(cache_dir)
-    found = folder.listed(place, verify=verify)
+    found = folder.listed(place, PACKER, verify=verify)
     if as_json:
         _print_json(place, found)
         return found

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from narrowpass import Color, OpClassifier
-from narrowpass_xnn_cpu.lower.facts import Facts
-from narrowpass_xnn_cpu.lower.operations import operations
+from narrowpass_planning.program.support import NativeClassifier
 from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
-from narrowpass_xnn_cpu.lower.rules import reason
+from narrowpass_xnn_cpu.lowering import XnnLowering
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice
 from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 if TYPE_CHECKING:
-    from narrowpass import Backend, OpDtypes
+    from narrowpass import OpDtypes
 
 _BYTES_PER_SECOND = 30e9
 _OPERATIONS_PER_SECOND = 250e9
@@ -72,48 +70,11 @@ def _of_product(rows: int, size: int, dtypes: OpDtypes) -> float:
     return 0.0
 
 
-class XnnCpuClassifier(OpClassifier):
-    """Keeps wide what has no native kernel: numpy is slower with float16 than with float32."""
+class XnnCpuClassifier(NativeClassifier):
+    """Keeps wide what has no native kernel."""
 
     name: ClassVar[str] = "xnn-cpu"
 
-    def __init__(self) -> None:
-        self._reasons: dict[ir.Graph, dict[ir.Node, str]] = {}
-
-    def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
-        """Give a fresh one, which knows of no graph yet."""
-        return XnnCpuClassifier()
-
-    def color(self, node: ir.Node) -> Color | None:
-        """Give red for a node without a native kernel, and no opinion on others."""
-        return Color.RED if self.reason(node) else None
-
-    def reason(self, node: ir.Node) -> str:
-        """Tell why there is no native kernel; empty where there is."""
-        graph = node.graph
-        if not isinstance(graph, ir.Graph):
-            return ""
-        if graph not in self._reasons:
-            self._reasons[graph] = _reasons(graph)
-        return self._reasons[graph].get(node, "")
-
-
-def _reasons(graph: ir.Graph) -> dict[ir.Node, str]:
-    """Give the reasons of nodes that have no native kernel, alone or in a pattern."""
-    facts = Facts(graph)
-
-    def version(node: ir.Node) -> int:
-        return node.version or graph.opset_imports.get(node.domain, 1)
-
-    found = {}
-    model = ir.Model(graph, ir_version=10)  # functions are not entered
-    for op in operations(graph, facts, model, version):
-        if any(
-            attribute.type == ir.AttributeType.GRAPH
-            for attribute in op.nodes[0].attributes.values()
-        ):
-            continue  # its subgraphs are asked
-        told = reason(op, facts)
-        if told:
-            found.update(dict.fromkeys(op.nodes, told))
-    return found
+    def lowering(self) -> XnnLowering:
+        """Return the lowering of xnn-cpu."""
+        return XnnLowering()

@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 import os
-import statistics
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx_ir as ir
-
-from narrowpass.arguments import count_of
-from narrowpass.backend import (
-    CompileOptions,
-    Feeds,
-    NodePlan,
-    NodeTime,
-    Outputs,
-    Program,
-    check_meters,
-)
-from narrowpass.errors import BackendError, UsageError
-from narrowpass.requests import (
-    check_kept,
-    check_targets,
-    choose_method,
-    choose_outputs,
-    write_outputs,
-)
-from narrowpass.subgraphs import inline_functions, subgraphs
-from narrowpass_xnn_cpu.form import Premises
-from narrowpass_xnn_cpu.host.control_flow import ControlFlow
-from narrowpass_xnn_cpu.host.nodes import HostNode
-from narrowpass_xnn_cpu.lower.rules import expand_checked
-from narrowpass_xnn_cpu.method import Method, compile_body
+from narrowpass.backend import CompileOptions
+from narrowpass_planning.program.program import PlannedProgram
+from narrowpass_xnn_cpu.lowering import XnnLowering
+from narrowpass_xnn_cpu.native import weights_cache
+from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.plan.partition import Partition
-from narrowpass_xnn_cpu.plan.prepared import Prepared
-from narrowpass_xnn_cpu.plan.step import Times
-from narrowpass_xnn_cpu.plan.workspace import Workspace
-from narrowpass_xnn_cpu.weights import names
-from narrowpass_xnn_cpu.weights.entry import reasons
-from narrowpass_xnn_cpu.weights.packing import packing
-from narrowpass_xnn_cpu.weights.session import Counts, Session
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
-    from narrowpass.meters import Meter
 
 
-class XnnProgram(Program):
+class XnnProgram(PlannedProgram):
     """Runs methods on XNNPACK. Several threads may run it; runs of one method take turns.
 
     Args:
@@ -62,324 +28,21 @@ class XnnProgram(Program):
         UsageError: a value to keep that no method has, or a number of threads out of range.
     """
 
+    _pool: ThreadPool
+
     def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
-        self._pool = shared(options.threads, spin=options.spin)
-        self._methods: dict[str, Method] = {}
-        self._closed = False
-        self._keep, self._observe = options.keep, options.observe
-        self._winograd = options.winograd
-        self._models: dict[str, ir.Model] = {}
-        self._variants: dict[tuple[str, frozenset[str]], Method] = {}
-        self._prepared: dict[str, Prepared] = {}
-        self._workspace = Workspace() if options.share_workspace else None
-        # Weights are packed in one session, for all methods.
-        with packing(bundle, options) as session:
-            self._session = session
-            contents = {} if session is None else names.identities(bundle)
-            for name, model in bundle.methods.items():
-                graph = prepared(model)
-                premises = self._premises(session, contents, name)
-                self._methods[name] = self._compile(name, graph, premises)
-                if self._methods[name].defaults:
-                    self._models[name] = graph
-                elif not self._methods[name].decided:
-                    _forget_weights(graph)
-        known = frozenset().union(*(method.known for method in self._methods.values()))
-        check_kept(options.keep, known)
+        super().__init__(
+            bundle,
+            options,
+            lowering=XnnLowering(winograd=options.winograd),
+            cache=weights_cache.shared(),
+            packer=PACKER,
+            pool=shared(options.threads, spin=options.spin),
+            share_workspace=options.share_workspace,
+        )
 
-    def _premises(
-        self, session: Session | None, identities: Mapping[int, str], method: str
-    ) -> Premises:
-        if session is not None:
-            session.label = method
-        workspace = self._workspace or Workspace()
-        return Premises(workspace, compile_body, session, identities, self._winograd)
-
-    def _compile(
-        self,
-        name: str,
-        model: ir.Model,
-        premises: Premises,
-        overridden: frozenset[str] = frozenset(),
-    ) -> Method:
-        try:
-            return Method(name, model, self._keep, overridden, premises, observe=self._observe)
-        except BackendError as error:
-            raise BackendError(f"method {name!r}: {error}") from error
-
-    def _for(self, method: Method, feeds: Feeds) -> Method:
-        """Give the method for these feeds: another one where defaults are overridden."""
-        overridden = method.defaults.intersection(feeds) if method.defaults else frozenset()
-        if not overridden:
-            return method
-        key = method.name, overridden
-        if key not in self._variants:
-            model = self._models[method.name]
-            premises = self._premises(None, {}, method.name)
-            self._variants[key] = self._compile(method.name, model, premises, overridden)
-        return self._variants[key]
-
-    def packed(self) -> Iterator[tuple[str, Sequence[Partition]]]:
-        """Return the native partitions of each method, by its name."""
-        for name, method in self._methods.items():
-            yield name, method.partitions
-
-    @property
-    def methods(self) -> Sequence[str]:
-        """The names of the methods, in the order of the bundle."""
-        return tuple(self._methods)
-
-    def run(
-        self,
-        feeds: Feeds,
-        method: str = "main",
-        outputs: Sequence[str] | None = None,
-        out: Outputs | None = None,
-    ) -> Outputs:
-        """Run a method; see `Program.run`."""
-        plain = outputs is None and out is None
-        if plain and (prepared := self._prepared.get(method)) is not None:
-            try:
-                results = prepared.run(feeds)
-            except (BackendError, MemoryError) as error:
-                raise _named(self._choose(method), error) from error
-            if results is not None:
-                return results
-            self._prepared.pop(method, None)
-        chosen = self._choose(method)
-        wanted = choose_outputs(chosen.name, outputs, chosen.outputs, chosen.types, chosen.known)
-        feeds = chosen.check(feeds)
-        if out is not None:
-            check_targets(chosen.name, out, wanted)
-        form = self._for(chosen, feeds)
-        try:
-            if plain and chosen.alike and form.alone:
-                return self._run_and_prepare(method, form, feeds, wanted)
-            return self._run(form, feeds, wanted, out or {})
-        except (BackendError, MemoryError) as error:
-            raise _named(chosen, error) from error
-
-    def _run_and_prepare(
-        self, name: str, method: Method, feeds: Feeds, wanted: Sequence[str]
-    ) -> Outputs:
-        """Run a method, and let runs be short whose feeds are like these."""
-        with method.workspace.entered():  # no other thread sizes it anew between the two
-            results = self._run(method, feeds, wanted, {})
-            prepared = method.prepare(feeds, self._threads())
-        if prepared is not None and not self._closed:
-            self._prepared[name] = prepared
-        return results
-
-    def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
-        """Run a method, and look at values where they lie; see `Program.observe`."""
-        chosen = self._choose(method)
-        if not self._observe:
-            super().observe(feeds, meters, method)
-            return
-        check_meters(meters)
-        choose_outputs(chosen.name, tuple(meters), (), chosen.observable, chosen.known)
-        feeds = chosen.check(feeds)
-        form = self._for(chosen, feeds)
-        try:
-            form.observe(feeds, meters, self._threads())
-        except (BackendError, MemoryError) as error:
-            raise _named(chosen, error) from error
-
-    def _threads(self) -> ThreadPool:
+    def threads(self) -> ThreadPool:
+        """Return the threads of this process: they do not come along in a fork."""
         if self._pool.process != os.getpid():
-            # Threads do not come along in a fork.
             self._pool = shared(self._pool.threads, spin=self._pool.spin)
         return self._pool
-
-    def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
-        direct: Outputs = {}
-        if out:
-            given = [array for value in feeds.values() for array in _arrays(value)]
-            direct = {name: array for name, array in out.items() if _can_take(array, given)}
-        values = method.run(feeds, wanted, self._threads(), direct)
-        results: Outputs = {}
-        seen: set[int] = set()
-        fresh = method.fresh
-        for name in wanted:
-            value = values[name]
-            if out and name in out:
-                continue
-            if name in fresh and id(value) not in seen:
-                seen.add(id(value))
-            elif isinstance(value, np.ndarray):
-                value = value.copy(order="C")  # it may be a feed, a weight, or part of one
-            elif isinstance(value, list):
-                value = [item.copy() for item in value]  # arrays of a sequence
-            results[name] = value
-        if not out:
-            return results
-        results |= write_outputs(values, out)
-        return {name: results[name] for name in wanted}
-
-    def explain(self) -> list[NodePlan]:
-        """Tell of each node where it runs, and why not natively."""
-        self._check_open()
-        return [plan for method in self._methods.values() for plan in method.plans]
-
-    def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
-        """Run a method `runs` times and tell the median time of each step.
-
-        A step that stands for several nodes bears the name of the last; a change of layout that
-        of the value.
-
-        Raises:
-            UsageError: an unknown method, or `runs` below 1.
-            DataError: feeds that do not fit the method's inputs.
-            BackendError: the computation failed.
-        """
-        chosen = self._choose(method)
-        runs = count_of(runs, "`runs`")
-        feeds = chosen.check(feeds)
-        chosen = self._for(chosen, feeds)
-        chosen.run(feeds, chosen.outputs, self._threads(), {})
-        times: Times = {}
-        for _ in range(runs):
-            chosen.run(feeds, chosen.outputs, self._threads(), {}, times)
-        op_types = {plan.node: plan.op_type for plan in chosen.plans}
-        owners = {step: part.number for part in chosen.partitions for step in part.steps}
-        rows = []
-        for key, seconds in times.items():
-            median = statistics.median(seconds)
-            if isinstance(key, HostNode | ControlFlow):
-                rows.append(NodeTime(key.name, op_types[key.name], key.kernel, median))
-            else:
-                op_type = op_types[key.name] if key.nodes else ""
-                rows.append(NodeTime(key.name, op_type, key.kernel, median, owners[key]))
-        return rows
-
-    def stats(self) -> dict[str, Any]:
-        """Give counts of methods, nodes, partitions and steps, and what is in memory.
-
-        Nodes count as native unless the reference evaluator runs them. Scratch memory
-        (``scratch_bytes``) holds inner values; it is as large as the last shapes of each partition
-        need, or as the largest of them where methods share it. ``weights`` tells of constants:
-
-        - ``raw_bytes``: those that are used as they are, such as embeddings.
-        - ``heap_bytes``, ``mapped_bytes``: packed ones, in memory and in a mapped file.
-        - ``hits``, ``misses``, ``packs``: operators whose weights were there or not, and blocks
-          that were packed for this program.
-        - ``private``: blocks that nobody else can find, counted by the reason.
-        - ``methods``: ``raw_bytes``, ``packed_bytes`` and ``scratch_bytes`` of each. What several
-          methods share counts for each of them.
-        """
-        self._check_open()
-        methods = self._methods.values()
-        plans = [plan for method in methods for plan in method.plans]
-        partitions = [partition for method in methods for partition in method.partitions]
-        return {
-            "methods": len(self._methods),
-            "nodes": len(plans),
-            "native_nodes": sum(not plan.reason for plan in plans),
-            "partitions": len(partitions),
-            "steps": sum(len(partition.steps) for partition in partitions),
-            "scratch_bytes": sum({m.workspace: m.workspace.size for m in methods}.values()),
-            "weights": self._weight_stats(),
-        }
-
-    def _weight_stats(self) -> dict[str, Any]:
-        session = self._session
-        entries = [] if session is None else list(session.entries())
-        sizes = Counter[str]()
-        for entry in entries:
-            sizes["mapped" if entry.mapped else "heap"] += entry.size
-        raw = {name: method.raw for name, method in self._methods.items()}
-        packed = {} if session is None else session.sizes()
-        counts = Counts() if session is None else session.counts
-        whole = {key: size for arrays in raw.values() for key, size in arrays.items()}
-        return {
-            "raw_bytes": sum(whole.values()),
-            "heap_bytes": sizes["heap"],
-            "mapped_bytes": sizes["mapped"],
-            "hits": counts.hits,
-            "misses": counts.misses,
-            "packs": counts.packs,
-            "private": reasons(entries),
-            "methods": {
-                name: {
-                    "raw_bytes": sum(raw[name].values()),
-                    "packed_bytes": packed.get(name, 0),
-                    "scratch_bytes": method.workspace.size,
-                }
-                for name, method in self._methods.items()
-            },
-        }
-
-    def close(self) -> None:
-        """Free operators, packed weights and memory. A second call does nothing."""
-        self._closed = True
-        self._methods, self._models, self._variants, self._prepared = {}, {}, {}, {}
-        self._session = None
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise UsageError("the program is closed; compile the bundle again to run it")
-
-    def _choose(self, name: str) -> Method:
-        self._check_open()
-        return choose_method(self._methods, name)[1]
-
-
-def _named(method: Method, error: BackendError | MemoryError) -> BackendError:
-    """Let the error of a run name the method."""
-    what = " is out of memory" if isinstance(error, MemoryError) else ""
-    return BackendError(f"method {method.name!r}{what}: {error}")
-
-
-def prepared(model: ir.Model) -> ir.Model:
-    """Return a clone without function calls, with types and shapes as far as they follow."""
-    clone = model.clone()
-    if clone.functions:
-        clone = inline_functions(clone)
-        _separate(clone.graph, set())
-    # What a file says of inner shapes may be wrong: it counts where nothing follows.
-    expand_checked(clone)
-    return clone
-
-
-def _separate(graph: ir.Graph, outer: set[str]) -> None:
-    """Rename values of subgraphs that are called as others around them.
-
-    Inlining renames what nodes make, and not the inputs of the bodies in a function.
-    """
-    own = [*graph.inputs, *graph.initializers.values()]
-    own += [value for node in graph for value in node.outputs]
-    taken = outer | {value.name for value in own if value.name}
-    for value in own:
-        if value.name and value.name in outer:
-            number = 1
-            while f"{value.name}.{number}" in taken:
-                number += 1
-            value.name = f"{value.name}.{number}"
-            taken.add(value.name)
-    for node in graph:
-        for inner in subgraphs(node):
-            _separate(inner, taken)
-
-
-def _forget_weights(model: ir.Model) -> None:
-    """Let go of initializers: who needs one has it. Nodes that are kept refer to their graph."""
-    for value in model.graph.initializers.values():
-        value.const_value = None
-
-
-def _arrays(value: Any) -> list[Any]:
-    """Give the arrays of a feed: itself, or the elements of a sequence."""
-    found = value if isinstance(value, list | tuple) else [value]
-    return [array for array in found if isinstance(array, np.ndarray)]
-
-
-def _can_take(array: Any, feeds: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Tell whether results can be computed right in `array`."""
-    return (
-        isinstance(array, np.ndarray)
-        and array.dtype == np.float32
-        and array.flags.c_contiguous
-        and array.flags.writeable
-        and array.flags.aligned
-        and not any(np.may_share_memory(array, feed) for feed in feeds)
-    )

@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from narrowpass.backend import CompileOptions
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.program.method import canonical
+from narrowpass_planning.program.program import inferred
+from narrowpass_planning.weights import names
 from narrowpass_xnn_cpu.lower import stages
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.lowered.plan import LoweredPlan, Section
-from narrowpass_xnn_cpu.method import canonical
-from narrowpass_xnn_cpu.plan.partition import Partition, ShapeNode
-from narrowpass_xnn_cpu.program import XnnProgram, prepared
-from narrowpass_xnn_cpu.weights import names
+from narrowpass_xnn_cpu.lowering import XnnLowering
+from narrowpass_xnn_cpu.program import XnnProgram
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -37,13 +40,14 @@ def plans(bundle: Bundle, stage: str, options: CompileOptions) -> Iterator[Lower
     """
     if stage == "pack":
         with XnnProgram(bundle, options) as program:
-            for method, partitions in program.packed():
+            for method, partitions in program.partitions.items():
                 sections = [_packed(partition) for partition in partitions]
                 yield LoweredPlan(stage, method, tuple(sections))
         return
     identities = names.printed(bundle)
+    lowering = XnnLowering(winograd=options.winograd)
     for name, model in bundle.methods.items():
-        graph = canonical(prepared(model))
+        graph = canonical(inferred(model, lowering), lowering)
         yield stages.plan_of(stage, name, graph, identities, winograd=options.winograd)
 
 

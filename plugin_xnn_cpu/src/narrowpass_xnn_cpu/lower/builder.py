@@ -9,13 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_planning.graph.facts import NARROW, Facts
+from narrowpass_planning.plan.partition import Place
+from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Convert, DropAxes, Observe, Reshape, Transpose
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, Perm
 from narrowpass_xnn_cpu.lowered.partition import Item, LoweredPartition
-from narrowpass_xnn_cpu.plan.partition import Place, ShapeNode
-from narrowpass_xnn_cpu.plan.step import Slot
 
 Array = np.ndarray[Any, Any]
 

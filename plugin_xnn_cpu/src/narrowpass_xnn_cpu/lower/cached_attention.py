@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.join import ConcatPiece
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import caches
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.lower.attention import Attention

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import NARROW, Facts
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.typed import (
@@ -17,7 +18,6 @@ from narrowpass_xnn_cpu.lower.typed import (
     typed_operand,
 )
 from narrowpass_xnn_cpu.lowered.op import Perm
-from narrowpass_xnn_cpu.plan.step import Slot
 
 _CASTS = {*ANY, *NARROW}
 

@@ -8,11 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import transposed
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Conv2d, Window
 from narrowpass_xnn_cpu.lower.ending import emit
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.product import BFLOAT16
@@ -21,7 +22,6 @@ from narrowpass_xnn_cpu.lower.separable import take_depthwise
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
 from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 
 def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:

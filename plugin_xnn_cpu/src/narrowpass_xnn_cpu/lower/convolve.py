@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.ending import WithEpilogue
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
@@ -17,9 +19,7 @@ from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import create_convolution, select
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 """The order in which images lie, by rank."""

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise import Function
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _UNARY = {"gelu": "gelu", "tanh-gelu": "approxgelu", "hard-swish": "hardswish"}
 """XNNPACK's names of functions."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits, same_shape
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import with_constant
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rules import BY_KIND

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.steps import Transpose, lead
 from narrowpass_xnn_cpu.lowered.op import Perm
-from narrowpass_xnn_cpu.plan.step import Slot
 
 
 def common_layout(builder: Builder, values: Sequence[ir.Value], rank: int) -> Perm:

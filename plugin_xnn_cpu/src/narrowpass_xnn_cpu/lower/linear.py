@@ -10,10 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import clamp
 from narrowpass_xnn_cpu.lower.ending import WithEpilogue, emit
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matmul import lower_computed
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.product import Product, is_gemm, is_ours, takes_quantized_rows
@@ -24,9 +26,7 @@ from narrowpass_xnn_cpu.native.own.few_rows import FewRows
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 @dataclass(frozen=True, kw_only=True)

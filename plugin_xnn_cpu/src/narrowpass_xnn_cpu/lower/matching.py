@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_planning.graph.facts import NARROW, Facts
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.ending import WithEpilogue, emit
 from narrowpass_xnn_cpu.lower.op import Op
@@ -15,7 +16,6 @@ from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.lowered.op import PackedOp, Perm
 from narrowpass_xnn_cpu.native.own.batched import BATCH, Operand, Sizes, matmul
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 
 @dataclass(frozen=True, kw_only=True)

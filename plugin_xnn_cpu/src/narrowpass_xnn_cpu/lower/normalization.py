@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import Function
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.group_norm import images_layout
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduce
@@ -20,9 +21,8 @@ from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.problems.bounds import Range
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.reduction import Softmax
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.weights.session import Session
 
 
 def _check_batch_norm(op: Op, facts: Facts) -> str | None:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from narrowpass.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
+from narrowpass_planning.graph import op as planning
+from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED, Range
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-
-OUR_DOMAIN = "narrowpass.xnn_cpu"
-"""Of nodes that only this backend writes."""
-
-GUARD = "Guard"
-"""A node that says which value a condition had when its graph was compiled."""
 
 
 class AttributesError(BackendError):
@@ -27,77 +21,31 @@ class AttributesError(BackendError):
 
 
 @dataclass
-class Op:
-    """What is lowered as one.
+class Op(planning.Op):
+    """What is lowered as one, with what is fused into it.
 
     Attributes:
-        kind: the ONNX operator that it does, or a name of ours in lower case.
-        inputs: as of that operator; None for those left out.
-        outputs: as of that operator.
-        attributes: as of that operator, those that are given.
-        version: of the operator set.
-        nodes: the nodes that it stands for.
         limits: what the output is clamped to.
         function: what is applied to the output; one of `epilogue.FUNCTIONS`.
         residual: what is added to the output; None for nothing.
         residual_fits: whether that surely has the shape of the output.
         residual_last: whether it is added after the function, or the limits.
-        superseded: nodes before it whose results nobody needs, since it does without.
         otherwise: what is done instead, one after the other, where constants turn out not to fit.
         unfit: why it is not computed with bytes; empty where nobody meant it to be.
     """
 
-    kind: str
-    inputs: Sequence[ir.Value | None]
-    outputs: Sequence[ir.Value]
-    attributes: Mapping[str, Any]
-    version: int
-    nodes: list[ir.Node] = field(default_factory=list)
     limits: Range = UNBOUNDED
     function: str = "clamp"
     residual: ir.Value | None = None
     residual_fits: bool = True
     residual_last: bool = False
-    superseded: list[ir.Node] = field(default_factory=list)
     otherwise: Sequence[Op] = ()
     unfit: str = ""
 
-    @classmethod
-    def of(cls, node: ir.Node, version: int) -> Op:
-        """Make the operation of one node."""
-        attributes = {
-            name: value.value
-            for name, value in node.attributes.items()
-            if not value.is_ref() and value.type != ir.AttributeType.GRAPH
-        }
-        return cls(
-            kind=node.op_type,
-            inputs=list(node.inputs),
-            outputs=list(node.outputs),
-            attributes=attributes,
-            version=version,
-            nodes=[node],
-        )
-
-    def input(self, index: int) -> ir.Value | None:
-        """Give an input; None where it is left out."""
-        return self.inputs[index] if index < len(self.inputs) else None
-
-    def required(self, index: int) -> ir.Value:
-        """Give an input that the operator must have."""
-        value = self.input(index)
-        if value is None:
-            raise AttributesError(f"{self.kind} lacks input {index}")
-        return value
-
-    @property
-    def output(self) -> ir.Value:
-        """The first output."""
-        return self.outputs[0]
-
-    def get(self, name: str, default: Any) -> Any:
-        """Give an attribute, or its default."""
-        return self.attributes.get(name, default)
+    def reads(self) -> list[ir.Value]:
+        """Return the values that it reads, the residual included; each once."""
+        residual = [] if self.residual is None else [self.residual]
+        return list(dict.fromkeys([*super().reads(), *residual]))
 
     @property
     def accumulate(self) -> str:

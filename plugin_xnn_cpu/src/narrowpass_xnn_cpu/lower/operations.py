@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.liveness import without_superseded
 from narrowpass_xnn_cpu.lower.elementwise import clip_limits
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import (
     take_bias,
     take_channel_bias,
@@ -19,7 +20,6 @@ from narrowpass_xnn_cpu.lower.fusing import (
 from narrowpass_xnn_cpu.lower.gates import with_factors
 from narrowpass_xnn_cpu.lower.int8 import channels, sixteen
 from narrowpass_xnn_cpu.lower.int8.matching import Bytes
-from narrowpass_xnn_cpu.lower.liveness import without_superseded
 from narrowpass_xnn_cpu.lower.matching import (
     Group,
     is_near,

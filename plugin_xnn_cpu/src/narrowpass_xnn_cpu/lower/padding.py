@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.join import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
@@ -19,9 +20,8 @@ from narrowpass_xnn_cpu.lower.shape import check_filled, check_moved
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.picking import pick
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
-from narrowpass_xnn_cpu.weights.session import Session
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 

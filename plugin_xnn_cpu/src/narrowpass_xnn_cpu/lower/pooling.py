@@ -9,9 +9,10 @@ from typing import Any
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.reduction import Reduce
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
@@ -19,9 +20,8 @@ from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.bounds import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
-from narrowpass_xnn_cpu.weights.session import Session
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice, int8_choice
 from narrowpass_xnn_cpu.native.operators.fp32_choice import fully_connected, matmuls_are_ours
@@ -17,10 +18,9 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul, has_half_matmul, reads_panels
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Blocks, Weight
 
 HALF_ROWS = 8
 """Up to so many rows, a product with a float16 matrix is computed in float16.

@@ -12,8 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Array, Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Array, Facts
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul, rows_for
 from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import AttributesError, Op, needs, needs_floats
@@ -28,9 +30,7 @@ from narrowpass_xnn_cpu.native.own.recurrent import (
     identity_of_zeros,
 )
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _USUAL = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_moved
 from narrowpass_xnn_cpu.lower.sizes import Size
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 """Axes of a value, and the axes of a reshaped one that hold the same elements."""

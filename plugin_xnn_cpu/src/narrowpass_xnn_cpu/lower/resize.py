@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.shape import check_filled
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.xnnpack.movement import ResizeBilinear
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 _LINEAR = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"}
 

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass.expansion import expand
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import (
     activation,
     attention,
@@ -34,7 +35,6 @@ from narrowpass_xnn_cpu.lower import (
 )
 from narrowpass_xnn_cpu.lower.attributes import check_attributes
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8 import (
     channels,
     computed_integers,

@@ -13,15 +13,15 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import NARROW, Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.layer_norm import Piece
 from narrowpass_xnn_cpu.lower.op import Op, needs
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.typed import ANY
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import indexing
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 _ORDERED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *_INDICES)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import Conv2d, Window, sized
 from narrowpass_xnn_cpu.lower.ending import WithEpilogue
@@ -20,8 +21,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.product import Product
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.own.separable import Separable
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 LEAST_BYTES = 1 << 19
 """Of an inner image, so that it pays not to write it: half of what a core's second cache has."""

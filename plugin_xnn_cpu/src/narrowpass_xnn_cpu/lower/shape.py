@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, needs
 from narrowpass_xnn_cpu.lower.reduction import without
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
@@ -25,7 +26,6 @@ from narrowpass_xnn_cpu.lower.steps import (
 from narrowpass_xnn_cpu.lower.typed import ANY
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 MOVED = ANY
 """Types of elements that are only moved."""

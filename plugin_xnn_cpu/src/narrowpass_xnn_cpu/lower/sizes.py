@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_planning.graph.facts import Facts
 
 Size = int | str | tuple[str, str, int]
 """A number; the name of a dimension of the inputs; or, by name and index, one of a value's

@@ -19,16 +19,22 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from narrowpass.errors import UsageError
-from narrowpass_xnn_cpu.host.shape_nodes import shape_node
-from narrowpass_xnn_cpu.lower.assign import Assigned, Where, assign, derive_constants, schedule
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_planning.graph.constants import derive_constants
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.partitioner.assign import assign
+from narrowpass_planning.partitioner.assigned import Assigned, Where
+from narrowpass_planning.partitioner.schedule import schedule
+from narrowpass_planning.program.lowering import Source
+from narrowpass_planning.program.units import is_native, outputs_of, shape_node
+from narrowpass_planning.weights.weight import Weight
+from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.operations import operations
-from narrowpass_xnn_cpu.lower.unit import UnitLowering, is_native, outputs_of
+from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.graph import GraphOp, GraphValue
 from narrowpass_xnn_cpu.lowered.plan import LoweredPlan, Section
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 STAGES = ("canonicalize", "fuse", "partition", "layout")
 
@@ -94,7 +100,7 @@ class _Stages:
         return [self._section("graph", self._operations())]
 
     def partitioned(self) -> list[Section]:
-        assigned = assign(self._operations(), self._facts)
+        assigned = assign(self._operations(), self._facts, rules.reason)
         sections = [self._weights(assigned)]
         for unit in schedule(assigned):
             if is_native(unit):
@@ -104,36 +110,37 @@ class _Stages:
         return [section for section in sections if section.body]
 
     def lowered(self) -> list[Section]:
-        assigned = assign(self._operations(), self._facts)
+        assigned = assign(self._operations(), self._facts, rules.reason)
         units = schedule(assigned)
         sections = [self._weights(assigned)]
         for unit, outputs in zip(units, outputs_of(units, self._facts), strict=True):
             if not is_native(unit):
                 sections += self._host(unit.ops)
                 continue
-            lowering = UnitLowering(
-                unit.ops,
-                self._facts,
-                outputs,
-                lambda op: shape_node(op, self._facts, self._model),
-                winograd=self._winograd,
-            )
+            items = [
+                shape_node(entry.op, self._facts, self._model)
+                if entry.where is Where.SHAPES
+                else entry.op
+                for entry in unit.ops
+            ]
+            source = Source(0, items, outputs, self._facts, None, Workspace(0))
+            lowering = UnitLowering(source, winograd=self._winograd)
             sections.append(Section("native", lowering.lower()[1]))
         return [section for section in sections if section.body]
 
-    def _weights(self, assigned: Sequence[Assigned]) -> Section:
+    def _weights(self, assigned: Sequence[Assigned[Op]]) -> Section:
         return self._section("weights", [e for e in assigned if e.where is Where.WEIGHTS])
 
-    def _host(self, entries: Sequence[Assigned]) -> list[Section]:
+    def _host(self, entries: Sequence[Assigned[Op]]) -> list[Section]:
         return [
             self._section(_PLACES[where], [e for e in entries if e.where is where])
             for where in (Where.SHAPES, Where.HOST)
         ]
 
-    def _section(self, place: str, entries: Sequence[Op | Assigned]) -> Section:
+    def _section(self, place: str, entries: Sequence[Op | Assigned[Op]]) -> Section:
         return Section(place, tuple(self._graph_op(entry) for entry in entries))
 
-    def _graph_op(self, entry: Op | Assigned) -> GraphOp:
+    def _graph_op(self, entry: Op | Assigned[Op]) -> GraphOp:
         op, reason = (entry, "") if isinstance(entry, Op) else (entry.op, entry.reason)
         names = (
             node.name or next((v.name for v in node.outputs if v.name), "") for node in op.nodes

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import sizes
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rules import BY_KIND
 

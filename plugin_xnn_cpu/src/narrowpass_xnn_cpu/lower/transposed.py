@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Shape, Sizing, Slot
+from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Conv2d, Window
 from narrowpass_xnn_cpu.lower.join import Part, SliceLike
@@ -25,8 +27,6 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
-from narrowpass_xnn_cpu.plan.step import Shape, Sizing, Slot
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 
 def is_matmul(window: Window, groups: int) -> bool:

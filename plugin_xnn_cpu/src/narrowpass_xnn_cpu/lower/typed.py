@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import NARROW, Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity, storage_dtype
-from narrowpass_xnn_cpu.lower.facts import NARROW, Facts
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import needs
 from narrowpass_xnn_cpu.lower.steps import Convert, RoundTo, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
 
 INTEGERS = (
     *(ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.lower import (
     attention,
     cache,
@@ -44,7 +45,6 @@ from narrowpass_xnn_cpu.native.own.recurrent import Activation, Cell
 from narrowpass_xnn_cpu.native.problems.convolution import Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, SumS8
-from narrowpass_xnn_cpu.weights.weight import Quantized
 
 COMPUTATIONS: tuple[type[Computation], ...] = (
     attention.Attention,

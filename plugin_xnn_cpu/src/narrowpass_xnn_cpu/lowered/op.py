@@ -12,10 +12,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 
 if TYPE_CHECKING:
-    from narrowpass_xnn_cpu.weights.session import Session
+    from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Perm = tuple[int, ...]
 

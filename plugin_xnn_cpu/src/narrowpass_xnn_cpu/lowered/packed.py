@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Step
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Step
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 class PackedStep(Step, PackedOp):

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.partition import Partition, Place
+from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
+from narrowpass_xnn_cpu.native.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
-from narrowpass_xnn_cpu.plan.partition import Partition, Place, ShapeNode
-from narrowpass_xnn_cpu.plan.step import Slot
-from narrowpass_xnn_cpu.plan.workspace import Workspace
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Item = LoweredOp | ShapeNode
 
@@ -88,5 +90,5 @@ class LoweredPartition:
         if unfit:
             raise UnfitConstantsError(unfit)
         return Partition(
-            number, items, self.inputs, self.outputs, self.fixed, self.places, workspace
+            number, items, self.inputs, self.outputs, self.fixed, self.places, workspace, EXECUTOR
         )

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import UsageError
+from narrowpass_planning.plan.partition import Place
+from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp
 from narrowpass_xnn_cpu.lowered.partition import Item, LoweredPartition
 from narrowpass_xnn_cpu.lowered.values import Reader, digest_of, dtype_of, fields_text, text_of
-from narrowpass_xnn_cpu.plan.partition import Place, ShapeNode
-from narrowpass_xnn_cpu.plan.step import Array, Slot
 
 _HASHED = 1 << 16
 """Elements up to which a constant that is used as it is has the name of its content printed."""

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import UsageError
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
+from narrowpass_planning.weights.weight import Array, Weight
 
 DIGEST = 12
 """Hexadecimal digits of a content name that are printed."""

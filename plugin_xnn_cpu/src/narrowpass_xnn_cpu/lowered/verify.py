@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
-from narrowpass_xnn_cpu.plan.partition import ShapeNode
-from narrowpass_xnn_cpu.plan.step import Slot
 
 
 def verify(partition: LoweredPartition) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.weights.session import pointer
-from narrowpass_xnn_cpu.weights.weight import Array
+from narrowpass_xnn_cpu.native.weights_cache import pointer
 
 
 def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:

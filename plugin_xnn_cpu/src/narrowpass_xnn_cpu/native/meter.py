@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from narrowpass.meters import Counts, Extremes, Meter
+from narrowpass_planning.plan.executor import Pool
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 
 _NONE = 0x7FFFFFFF, -0x80000000
 """Least and largest key before any element was seen."""
@@ -72,7 +72,7 @@ def _number(key: int) -> float:
     return float(number)
 
 
-def scratch_for(meters: Iterable[Meter], pool: ThreadPool) -> np.ndarray[Any, Any]:
+def scratch_for(meters: Iterable[Meter], pool: Pool) -> np.ndarray[Any, Any]:
     """Give scratch memory that is large enough for each of some meters."""
     bins = max((meter.bins for meter in meters if isinstance(meter, Counts)), default=0)
     return np.empty(extension().lib.np_meter_words(bins) * pool.threads, np.uint32)

@@ -7,7 +7,7 @@ from typing import Any
 
 from narrowpass.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Fields = Mapping[str, Any]
 """Of a struct of the C side, by name."""

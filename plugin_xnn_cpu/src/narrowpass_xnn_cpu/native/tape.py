@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.memory.allocator import HEAP, allocate_bytes
+from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native.library import extension, meaning
 from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.signals import Interruption
-
-ALIGNMENT = 64
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One step of a tape.
-
-    Attributes:
-        call: a name of ``enum np_call``.
-        inputs: buffer numbers.
-        output: a buffer number.
-        operator: the operator; None for a kernel of ours.
-        params: the parameters of a kernel of ours.
-        moving: whether a buffer of the step may be elsewhere in each run.
-        name: of the node, for errors.
-        alone: whether an XNNPACK operator is too small to wake the workers for.
-    """
-
-    call: str
-    inputs: tuple[int, ...]
-    output: int
-    operator: Operator | None
-    params: Any
-    moving: bool
-    name: str
-    alone: bool = False
 
 
 class Tape:
@@ -197,39 +168,13 @@ def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
     return ffi.from_buffer(array if array.dtype.kind != "V" else array.view(np.uint16))
 
 
-def allocate(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Give a fresh array, its elements undefined.
-
-    Raises:
-        BackendError: more bytes than the machine has. Others would be given, and the process be
-            killed when it writes to them.
-    """
-    check_memory(shape, dtype)
-    return np.empty(tuple(shape), dtype)
-
-
-def check_memory(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-    """Raise where an array is larger than the machine's memory; see `allocate`."""
-    size = math.prod(shape) * dtype.itemsize
-    if size > _physical_memory():
-        raise BackendError(f"{size / 1e9:.1f} GB are needed; this machine has not that much memory")
-
-
-@functools.cache
-def _physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def aligned(size: int) -> np.ndarray[Any, Any]:
-    """Give `size` fresh bytes that start at a multiple of 64, with what kernels over-read after.
+    """Return `size` fresh bytes that start at a multiple of 64, with what kernels over-read after.
 
     Raises:
-        BackendError: as `allocate`.
+        BackendError: more bytes than the machine has.
     """
-    whole = size + ALIGNMENT + extension().lib.XNN_EXTRA_BYTES
-    raw = allocate((whole,), np.dtype(np.uint8))
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size + extension().lib.XNN_EXTRA_BYTES]
+    return allocate_bytes(HEAP, size + EXTRA_BYTES)
 
 
 _PAGE = 4096

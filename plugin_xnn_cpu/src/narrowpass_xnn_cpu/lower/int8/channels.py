@@ -15,16 +15,16 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
+from narrowpass_planning.weights.weight import Array
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import int16_kernels
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 

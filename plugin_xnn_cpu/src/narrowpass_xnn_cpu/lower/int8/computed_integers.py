@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import linear
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8 import integers
 from narrowpass_xnn_cpu.lower.int8.integers import DynamicDequantize
 from narrowpass_xnn_cpu.lower.int8.values import BYTES

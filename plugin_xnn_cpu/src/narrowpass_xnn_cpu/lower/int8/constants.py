@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from narrowpass_planning.weights.weight import Array, Quantized, Weight, digest
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, UnfitError
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
 
 _LARGEST = 2**31 - 1
 _MOST_OFF = 1 / 64

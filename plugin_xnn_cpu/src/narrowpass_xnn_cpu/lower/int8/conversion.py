@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Dims, Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise import elementwise
-from narrowpass_xnn_cpu.lower.facts import Dims, Facts
 from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
 from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
 from narrowpass_xnn_cpu.lower.matching import producer
@@ -19,7 +20,6 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, reshaped, sized
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op
@@ -26,9 +28,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     UnfitError,
 )
 from narrowpass_xnn_cpu.native.table import create_convolution
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 def requantized(op: Op) -> Requantized:

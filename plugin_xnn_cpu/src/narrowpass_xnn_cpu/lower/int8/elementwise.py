@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST
 from narrowpass_xnn_cpu.lower.elementwise import same_shape
@@ -23,10 +24,9 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.problems.quantization import LOW, Quantization, SumS8, UnfitError
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
 from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce, check_mean_scales
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.weights.session import Session
 
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
 

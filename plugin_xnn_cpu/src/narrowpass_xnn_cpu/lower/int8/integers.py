@@ -11,11 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.host.quantization import dequantized
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.host.quantization import dequantized
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_planning.weights.weight import Quantized, Weight, digest
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.convolution import lower_conv
 from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, reshaped, sized
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
@@ -26,9 +28,7 @@ from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import MOST_TERMS
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight, digest
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 @dataclass(frozen=True)

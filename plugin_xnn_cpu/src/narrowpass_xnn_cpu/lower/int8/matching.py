@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.movement import DATA_MOVEMENT
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import rules
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
 from narrowpass_xnn_cpu.lower.int8.conversion import multiplied
 from narrowpass_xnn_cpu.lower.int8.tables import region, requantizing
@@ -22,7 +23,6 @@ from narrowpass_xnn_cpu.lower.int8.values import (
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rules import BY_KIND
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 _PRODUCTS = {"MatMul": "product-s8", "linear": "product-s8", "Gemm": "product-s8"}
 _KINDS = {

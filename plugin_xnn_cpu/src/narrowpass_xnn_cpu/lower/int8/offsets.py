@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
-from narrowpass_xnn_cpu.plan.step import Slot
 
 
 def with_offsets(partition: LoweredPartition) -> LoweredPartition:

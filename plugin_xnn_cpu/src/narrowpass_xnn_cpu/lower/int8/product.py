@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps
 from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
@@ -24,9 +26,7 @@ from narrowpass_xnn_cpu.native.operators.int8_choice import (
 )
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
 from narrowpass_xnn_cpu.native.table import AnyMatmul
-from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, elements
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 @dataclass(frozen=True)

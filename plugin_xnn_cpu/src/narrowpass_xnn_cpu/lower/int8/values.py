@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import sizes
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import (
     Group,
     is_swap,

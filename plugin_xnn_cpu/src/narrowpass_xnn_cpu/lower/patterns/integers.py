@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import Group, producer
 
 _KINDS = {"MatMulInteger": "matmul-integer", "ConvInteger": "conv-integer"}

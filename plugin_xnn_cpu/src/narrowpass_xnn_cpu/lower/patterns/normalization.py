@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.facts import Facts
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import (
     Group,
     are_for,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import sizes
-from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.matching import Group, part, producer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems import Convolution, Epilogue, Image, Matmul, Movement
 from narrowpass_xnn_cpu.native.table import (
@@ -14,8 +15,7 @@ from narrowpass_xnn_cpu.native.table import (
 )
 from narrowpass_xnn_cpu.native.table.convolution import depthwise_passed_over
 from narrowpass_xnn_cpu.native.table.winograd import tile_for
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 def convolutions_are_ours() -> bool:

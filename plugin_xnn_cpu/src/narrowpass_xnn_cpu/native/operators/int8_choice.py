@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import int8
 from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel
@@ -24,8 +25,7 @@ from narrowpass_xnn_cpu.native.table import (
     create_matmul,
     select,
 )
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 def ours() -> bool:

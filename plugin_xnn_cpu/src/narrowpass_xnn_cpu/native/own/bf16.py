@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
@@ -21,7 +22,6 @@ from narrowpass_xnn_cpu.native.own.tiling import (
 )
 from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 COLUMNS = 32
 """Of a panel: NP_BF16_COLUMNS."""

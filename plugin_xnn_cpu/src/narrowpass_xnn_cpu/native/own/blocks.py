@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Blocks, Weight, digest
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
 from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, Packing, Run
 from narrowpass_xnn_cpu.native.problems.bounds import checked_range, checked_shape, float32
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.weights.weight import Array, Blocks, Weight, digest
 
 
 def _checked(problem: Matmul) -> Blocks:

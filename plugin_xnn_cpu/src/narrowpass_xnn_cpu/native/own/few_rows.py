@@ -10,13 +10,13 @@ import functools
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.panels import Layout, PanelMatmul, Panels
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 MOST_ROWS = 4
 """NP_FEW_ROWS_MOST. With more rows, the arithmetic takes longer than reading the matrix."""

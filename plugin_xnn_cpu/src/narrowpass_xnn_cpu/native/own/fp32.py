@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
@@ -23,7 +24,6 @@ from narrowpass_xnn_cpu.native.own.tiling import (
 from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Windows
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 _BAND_BYTES = {8: 3 << 16, 16: 1 << 19}
 """Of an image that a thread reads for all columns, by lanes: what stays in L2 beside weights and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
 from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, Packing, Run
@@ -15,7 +16,6 @@ from narrowpass_xnn_cpu.native.own.tiling import (
 )
 from narrowpass_xnn_cpu.native.problems.bounds import Shape, checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
-from narrowpass_xnn_cpu.weights.weight import Weight
 
 _BLOCK = 16
 """Channels whose weights lie together: NP_FP32_DEPTHWISE_BLOCK."""

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
@@ -17,7 +18,6 @@ from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.problems.winograd import fits_winograd
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
 
 LARGEST_WEIGHT = 2.0**48
 """Above this, multiplied tiles of inputs that are no larger might overflow before they are

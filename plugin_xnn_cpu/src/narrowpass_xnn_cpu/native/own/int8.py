@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Quantized
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
@@ -31,7 +32,6 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     checked_scales,
     requantizing,
 )
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized
 
 ROWS = 6
 """Of the largest tile of pairs: NP_INT8_ROWS."""

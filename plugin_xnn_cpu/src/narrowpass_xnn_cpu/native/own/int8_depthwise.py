@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.native.own.tiling import (
 )
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
-from narrowpass_xnn_cpu.weights.session import Session, pointer
+from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 _BLOCK_BYTES = 1 << 15
 """What a thread widens of 16 channels at a time; it stays in L1 for the most part."""

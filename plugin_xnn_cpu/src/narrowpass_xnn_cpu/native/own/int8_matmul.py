@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
@@ -35,7 +36,6 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     checked_scales,
     zero_points,
 )
-from narrowpass_xnn_cpu.weights.weight import Quantized
 
 
 def _pack(problem: Matmul) -> Packing:

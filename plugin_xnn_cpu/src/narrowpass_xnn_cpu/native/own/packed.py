@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operator import Fields, Operator
 from narrowpass_xnn_cpu.native.own.few_rows import ReadByFewRows
@@ -25,9 +27,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import Requantized
 from narrowpass_xnn_cpu.native.tape import aligned
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Session, pointer
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 
 @dataclass(frozen=True)

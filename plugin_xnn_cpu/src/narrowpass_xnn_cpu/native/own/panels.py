@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Array
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields, Operator
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array
+from narrowpass_xnn_cpu.native.weights_cache import Session, WeightsCache
 
 _ROUNDED = 128
 """Bytes to which sizes of blocks are rounded."""

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own.packed import Packed, Packing
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, check_terms
-from narrowpass_xnn_cpu.weights.session import Session, pointer
-from narrowpass_xnn_cpu.weights.weight import Array, Weight
+from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 KINDS = ("LSTM", "GRU", "GRU after", "RNN")
 """In the order of ``NP_RECURRENT_*``. The second one resets the product in place of the state."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_planning.weights.weight import Weight
 
 Shape = tuple[int, ...]
 Range = tuple[float, float]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.problems.bounds import (
     UNBOUNDED,
     Range,
@@ -18,7 +19,6 @@ from narrowpass_xnn_cpu.native.problems.bounds import (
 )
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, SumS8
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 Image = tuple[int, int | None, int | None]
 """Batch, height and width of an input; None for a size that is known at run time only."""

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Blocks, Quantized, Weight
 from narrowpass_xnn_cpu.native.problems.bounds import Shape, checked_shape
 from narrowpass_xnn_cpu.native.problems.convolution import (
     Convolution,
@@ -15,7 +16,6 @@ from narrowpass_xnn_cpu.native.problems.convolution import (
 )
 from narrowpass_xnn_cpu.native.problems.epilogue import NO_EPILOGUE, Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
-from narrowpass_xnn_cpu.weights.weight import Blocks, Quantized, Weight
 
 
 @dataclass(frozen=True)

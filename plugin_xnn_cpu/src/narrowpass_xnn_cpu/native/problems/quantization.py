@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight, digest
+from narrowpass_planning.weights.weight import Array, Quantized, Weight, digest
 
 LOW, HIGH = -128, 127
 

@@ -79,6 +79,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.native.own import (
     bf16,
     fp32,
@@ -97,7 +98,6 @@ from narrowpass_xnn_cpu.native.table.row import Row
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnnpack
 from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
-from narrowpass_xnn_cpu.weights.weight import Quantized
 
 _SMALL_IMAGE = 14
 """Columns of one that a depthwise convolution mostly reads at its borders."""

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
@@ -18,7 +19,6 @@ from narrowpass_xnn_cpu.native.table import convolution, matmul
 from narrowpass_xnn_cpu.native.table.row import Row
 from narrowpass_xnn_cpu.native.table.selection import select
 from narrowpass_xnn_cpu.native.target import Target
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 _WIDTH = 96
 _SAME = Quantization(1.0, 0)

@@ -67,16 +67,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.own import bf16, blocks, fp32, int8_convolution, int8_matmul
 from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, PackedMatmul
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
 from narrowpass_xnn_cpu.native.table.row import Row
 from narrowpass_xnn_cpu.native.target import Target
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnnpack
 from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 BF16_ROWS = 12
 """Up to so many rows, of a tile, splitting pairs costs less than the reading that is spared."""

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.target import Target
-from narrowpass_xnn_cpu.weights.session import Session
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 P = TypeVar("P", Convolution, Matmul)
 O_co = TypeVar("O_co", covariant=True)

@@ -13,9 +13,9 @@ from narrowpass_xnn_cpu.native.table.convolution import ConvolutionRow
 from narrowpass_xnn_cpu.native.table.matmul import MatmulRow
 from narrowpass_xnn_cpu.native.table.row import Candidate, O_co, P, Row, considered
 from narrowpass_xnn_cpu.native.target import Target
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
 from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul
-from narrowpass_xnn_cpu.weights.session import Session
 
 AnyConvolution = PackedConvolution | XnnConvolution
 AnyMatmul = PackedMatmul | XnnMatmul

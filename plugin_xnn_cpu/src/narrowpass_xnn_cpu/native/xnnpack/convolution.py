@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import (
     check_window,
@@ -22,9 +23,8 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     checked_scales,
     fitting,
 )
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, ReadByFewRows
 from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, layout_of
@@ -31,11 +33,9 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     divided,
     fitting,
 )
+from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Session
-from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from narrowpass_planning.weights.entry import Block
+from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import check
 from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
-from narrowpass_xnn_cpu.weights.cache import WeightsCache
-from narrowpass_xnn_cpu.weights.entry import Block
-from narrowpass_xnn_cpu.weights.session import Create, Session
-from narrowpass_xnn_cpu.weights.weight import Weight
+from narrowpass_xnn_cpu.native.weights_cache import Create, Session, WeightsCache
 
 
 class XnnOperator(Operator):

@@ -1,1 +1,0 @@
-"""Compiled partitions: steps over slots, what they need for given sizes, and their memory."""

@@ -1,1 +1,0 @@
-"""Weights on their way into operators: packed once, shared, and kept on disk."""

@@ -1,0 +1,195 @@
+"""Constants that nodes derive from constants: views, casts, quantized and dequantized weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.constants import constant_tensor
+from narrowpass_planning.graph.blocked import BITS, derive_blocks
+from narrowpass_planning.graph.computed import derive_computed
+from narrowpass_planning.graph.facts import NARROW, Array, Facts
+from narrowpass_planning.host.quantization import dequantized, quantized
+from narrowpass_planning.weights.weight import Blocks, Quantized, Weight, digest
+
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
+_QUANTIZED = {
+    ir.DataType.INT4,
+    ir.DataType.UINT4,
+    ir.DataType.INT8,
+    ir.DataType.UINT8,
+    ir.DataType.INT16,
+    ir.DataType.UINT16,
+    ir.DataType.INT32,
+}
+
+
+def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> None:
+    """Tell `facts` of constants that a node makes of constants.
+
+    `fold` leaves such nodes where a second form of a large weight would make the file grow;
+    Constant nodes are there where it did not run. More than another view or another type of
+    elements is computed at once where it is small, and otherwise when somebody needs it.
+    """
+    for node in graph:
+        _derive_view(node, facts)
+        if not node.domain and not any(map(facts.is_constant, node.outputs)):
+            derive_computed(node, version(node), facts)
+
+
+def _derive_view(node: ir.Node, facts: Facts) -> None:
+    """Tell of the elements of a constant in another order, shape or type."""
+    if node.op_type == "Constant" and not node.domain:
+        tensor = constant_tensor(node.outputs[0])
+        if tensor is not None and tensor.dtype != ir.DataType.STRING:
+            facts.derive(node.outputs[0], _inline(tensor))
+        return
+    given = node.inputs[0] if node.inputs else None
+    if node.op_type == "Reshape" and not node.domain and derive_blocks(node, facts):
+        return
+    if node.domain or given is None or not facts.is_constant(given):
+        return
+    value = node.outputs[0]
+    if node.op_type == "Reshape" and len(node.inputs) == 2:
+        dims = facts.dims(value)
+        sizes = tuple(dim for dim in dims or () if isinstance(dim, int))
+        weight = facts.stored(given)
+        if dims is not None and len(sizes) == len(dims) and math.prod(sizes) == weight.size:
+            facts.derive(value, weight.reshape(*sizes))
+    elif node.op_type == "QuantizeLinear":
+        _derive_quantized(node, value, facts)
+    elif node.op_type == "DequantizeLinear":
+        _derive_dequantized(node, value, facts)
+    elif node.op_type == "Slice":
+        _derive_start(node, value, facts)
+    elif len(node.inputs) != 1:
+        return
+    elif node.op_type == "Transpose":
+        perm = node.attributes.get("perm")
+        axes = tuple(range(facts.rank(given) or 0))[::-1]
+        if perm is not None:
+            axes, rank = tuple(perm.as_ints()), len(axes)
+            if sorted(axes) != list(range(rank)):
+                return  # whoever runs the node will say so
+        facts.derive(value, facts.stored(given).transpose(*axes))
+    elif node.op_type == "Identity":
+        facts.derive(value, facts.stored(given))
+    elif node.op_type == "Cast":
+        target = ir.DataType(node.attributes.get_int("to", 0))
+        if target in _FLOATS and facts.dtype(given) in _FLOATS:
+            facts.derive(value, facts.stored(given).cast(target.numpy()))
+
+
+def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
+    """Tell of weights that are stored as integers; scales and zero points are small."""
+    parameters = [item for item in node.inputs[1:] if item is not None]
+    block = node.attributes.get_int("block_size", 0)
+    known = facts.dtype(node.inputs[0]) in _QUANTIZED and facts.is_float(parameters[0])
+    if not known or not all(facts.is_constant(item) for item in parameters):
+        return
+    axis = node.attributes.get_int("axis", 1)
+    x, scale, *zeros = (facts.stored(item) for item in node.inputs if item is not None)
+    zero = zeros[0] if zeros else None
+    if not block:
+        scale = scale.reshape(scale.size)
+        zero = None if zero is None else zero.reshape(zero.size)
+
+    def elements(array: Array) -> Array:
+        zeros = None if zero is None else zero.array()
+        return dequantized(array, scale.array(), zeros, axis, block)
+
+    made = x.then("", elements, dtype=scale.dtype)
+    parts = [part.identity for part in (x, scale, *zeros)]
+    identity = digest("dequantize", axis, block, *parts) if all(parts) else ""
+    stored = None if block else _stored_as(x, scale, zero, axis)
+    blocks = _blocks_of(x, scale, zero, axis, block)
+    made = dataclasses.replace(made, identity=identity, quantized=stored, blocks=blocks)
+    facts.derive(value, made)
+
+
+def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
+    """Tell of weights that are stored as float32 and quantized in the model, as by PyTorch."""
+    given, scale, zero = [*node.inputs, None][:3]
+    if given is None or facts.dtype(given) != ir.DataType.FLOAT:
+        return
+    if scale is None or facts.dtype(scale) != ir.DataType.FLOAT:
+        return
+    parameters = [item for item in (scale, zero) if item is not None]
+    dtype = facts.dtype(value)
+    if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return
+    if not all(facts.is_constant(item) for item in parameters):
+        return
+    if node.attributes.get_int("block_size", 0) or node.attributes.get_int("precision", 1) != 1:
+        return
+    axis, kind = node.attributes.get_int("axis", 1), dtype.numpy()
+    x, *others = (facts.stored(item) for item in (given, *parameters))
+
+    def elements(array: Array) -> Array:
+        zeros = others[1].array() if len(others) > 1 else None
+        return quantized(array, others[0].array(), zeros, axis, kind)
+
+    made = x.then("", elements, dtype=kind)
+    parts = [part.identity for part in (x, *others)]
+    identity = digest("quantize", axis, kind.name, *parts) if all(parts) else ""
+    facts.derive(value, dataclasses.replace(made, identity=identity))
+
+
+def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
+    """Tell of the first columns of a matrix: rows in blocks may be longer than is computed with."""
+    given, bounds = node.inputs[0], [facts.constant(item) for item in node.inputs[1:]]
+    if given is None or len(bounds) != 3 or facts.rank(given) != 2:
+        return
+    starts, ends, axes = ([int(x) for x in b.reshape(-1)] if b is not None else [] for b in bounds)
+    weight = facts.stored(given)
+    if starts != [0] or axes not in ([1], [-1]) or not 0 < ends[0] <= weight.shape[1]:
+        return
+    count = ends[0]
+    shape = weight.shape[0], count
+    made = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
+    blocks = weight.blocks
+    if blocks is not None and count > (blocks.scale.shape[1] - 1) * blocks.size:
+        blocks = dataclasses.replace(blocks, columns=count)
+        made = dataclasses.replace(made, blocks=blocks)
+    facts.derive(value, made)
+
+
+def _blocks_of(
+    x: Weight, scale: Weight, zero: Weight | None, axis: int, block: int
+) -> Blocks | None:
+    """Give a matrix with blocks along its rows, if a kernel may take it so."""
+    bits = BITS.get(x.dtype.name)
+    if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 8:
+        return None
+    if x.shape[1] % block or scale.shape != (x.shape[0], x.shape[1] // block):
+        return None
+    return Blocks(x, scale, zero, block, x.shape[1], bits)
+
+
+def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
+    """Give integers and scales that a kernel may take as they are; None where none does."""
+    rank = len(x.shape)
+    if x.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or not rank:
+        return None
+    if x.dtype == np.uint8:
+        x, zero = _signed(x), _signed(Weight.of(np.zeros(1, np.uint8)) if zero is None else zero)
+    if scale.size == 1:
+        return Quantized(x, scale, zero, 0)
+    return Quantized(x, scale, zero, axis % rank) if -rank <= axis < rank else None
+
+
+def _signed(x: Weight) -> Weight:
+    """Give bytes from 0 to 255 less 128."""
+    return x.then("less 128", lambda a: (a ^ np.uint8(128)).view(np.int8), dtype=np.dtype(np.int8))
+
+
+def _inline(tensor: ir.TensorProtocol) -> Weight:
+    """Give a tensor that stands in the model itself: small, so that it is named by its bytes."""
+    array = tensor.numpy()
+    name = digest("inline", tensor.dtype, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
+    return Weight.of(array, name)

@@ -1,0 +1,268 @@
+"""If, Loop and Scan: their subgraphs are compiled as methods are, and run when it is their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.backend import NodePlan
+from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import Op
+from narrowpass_planning.host.bodies import Body, Compile, Formal
+from narrowpass_planning.host.iterations import Iterations
+from narrowpass_planning.plan.executor import Pool
+from narrowpass_planning.plan.looping import Repeat, Scanned
+from narrowpass_planning.plan.shapes import Shapes
+
+Array = np.ndarray[Any, Any]
+
+Results = tuple[Sequence[Any], Sequence[bool]]
+"""What an operator gives, and of each value whether it was made anew."""
+
+_BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+
+
+class ControlFlow:
+    """An If, a Loop or a Scan.
+
+    Args:
+        op: the operation.
+        facts: of its graph.
+        model: gives operator sets.
+        compile_: compiles a model.
+        repeat: what runs many iterations in one call; None to run them one by one.
+
+    Attributes:
+        name: the node's.
+        inputs: names of the values that it and its subgraphs read.
+        outputs: names of the values that it makes.
+        kernel: what runs it, for people.
+        fresh: names of the values that the last run has made anew: nobody else has their memory.
+    """
+
+    kernel = "control flow"
+
+    def __init__(
+        self,
+        op: Op,
+        facts: Facts,
+        model: ir.Model,
+        compile_: Compile,
+        repeat: Repeat | None = None,
+    ) -> None:
+        node = op.nodes[0]
+        self._op = op
+        self.fresh: set[str] = set()
+        self._bodies = [
+            Body(
+                node.attributes[name].as_graph(),
+                _formals(op, facts),
+                facts,
+                model,
+                compile_,
+                repeat,
+            )
+            for name in _BODIES[op.kind]
+        ]
+        self.name = node.name or next((v.name for v in op.outputs if v.name), "")
+        self._operands = tuple("" if v is None else v.name or "" for v in op.inputs)
+        self._results = tuple(value.name or "" for value in op.outputs)
+        self.outputs = tuple(name for name in self._results if name)
+        read = [name for body in self._bodies for name in body.reads]
+        self.inputs = tuple(dict.fromkeys([*filter(None, self._operands), *read]))
+        if op.kind == "If":
+            self._run = self._branch
+            return
+        (body,) = self._bodies
+        if op.kind == "Loop":
+            self._iterations = Iterations(body, len(self._operands) - 2, 0, numbered=True)
+            self._run = self._loop
+        else:
+            scans = int(op.attributes["num_scan_inputs"])
+            lengths = 1 if op.version == 8 else 0
+            states = len(self._operands) - scans - lengths
+            self._iterations = Iterations(body, states, scans, numbered=False)
+            self._run = self._scan_batches if lengths else self._scan
+        self._empty = [_dtype(value) for value in op.outputs[self._iterations.states :]]
+
+    @property
+    def plans(self) -> tuple[NodePlan, ...]:
+        """Where the nodes of its subgraphs run."""
+        return tuple(plan for body in self._bodies for plan in body.plans)
+
+    def run(self, values: dict[str, Any], shapes: Shapes, pool: Pool) -> None:
+        """Run it; what comes of it goes to `values`, and its shapes to `shapes`.
+
+        Raises:
+            BackendError: it fails; the message names it.
+        """
+        given = {n: values[n] if n in values else shapes.value(n) for n in self.inputs}
+        operands: list[Any] = [given[name] if name else None for name in self._operands]
+        try:
+            made = self._run(operands, given, pool)
+        except (AttributeError, BackendError, LookupError, ValueError) as error:
+            raise BackendError(f"in {self._op.kind} {self.name!r}: {error}") from error
+        results, fresh = made
+        self.fresh.clear()
+        for name, value, new in zip(self._results, results, fresh, strict=True):
+            if name:
+                values[name] = value
+                if new:
+                    self.fresh.add(name)
+                if isinstance(value, np.ndarray):
+                    shapes.shapes[name] = value.shape
+
+    def _branch(self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool) -> Results:
+        body = self._bodies[0 if operands[0].item() else 1]
+        return body.run({name: values[name] for name in body.reads}, pool), body.fresh
+
+    def _loop(self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool) -> Results:
+        limit = None if operands[0] is None else int(operands[0].item())
+        going = len(operands) < 2 or operands[1] is None or bool(operands[1].item())
+        if not going or (limit is not None and limit <= 0):
+            empty = [self._nothing(index) for index in range(len(self._empty))]
+            states = operands[2:]
+            return [*states, *empty], [False] * len(states) + [True] * len(empty)
+        states, stacks, fresh = self._iterations.run(operands[2:], (), limit, values, pool)
+        return [*states, *stacks], [*fresh, *(True for _ in stacks)]
+
+    def _scan(self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool) -> Results:
+        count = self._iterations.states
+        initial, given = operands[:count], operands[count:]
+        ways = zip(given, *self._ways("input", len(given)), strict=True)
+        scans = [Scanned(_first(array, axis), backwards) for array, axis, backwards in ways]
+        states, given, fresh = self._scanned(initial, scans, values, pool)
+        ways = zip(given, *self._ways("output", len(given)), strict=True)
+        outputs = [_last(stack, axis, backwards) for stack, axis, backwards in ways]
+        return [*states, *outputs], [*fresh, *(True for _ in outputs)]
+
+    def _ways(self, what: str, count: int) -> tuple[Sequence[int], Sequence[bool]]:
+        """Give the axes and the directions of scan inputs or outputs."""
+        axes = self._op.get(f"scan_{what}_axes", None) or [0] * count
+        return axes, list(map(bool, self._op.get(f"scan_{what}_directions", None) or [0] * count))
+
+    def _scan_batches(
+        self, operands: Sequence[Any], values: Mapping[str, Any], pool: Pool
+    ) -> Results:
+        """Run a Scan of operator set 8: axis 0 is of batches, axis 1 of slices."""
+        lengths, *rest = operands
+        count = self._iterations.states
+        initial, given = rest[:count], rest[count:]
+        directions = self._op.get("directions", None) or [0] * len(given)
+        longest = given[0].shape[1]
+        batches = []
+        for batch in range(given[0].shape[0]):
+            length = longest if lengths is None else int(lengths[batch])
+            if not 0 <= length <= longest:
+                raise ValueError(f"sequence length {length} is not within 0 and {longest}")
+            scans = [
+                Scanned(np.ascontiguousarray(array[batch][:length]), bool(backwards))
+                for array, backwards in zip(given, directions, strict=True)
+            ]
+            first = [np.ascontiguousarray(state[batch]) for state in initial]
+            states, stacks, _ = self._scanned(first, scans, values, pool)
+            padded = [
+                np.concatenate([s, np.zeros((longest - length, *s.shape[1:]), s.dtype)])
+                for s in stacks
+            ]
+            batches.append([*states, *padded])
+        columns = [np.stack(column) for column in zip(*batches, strict=True)]
+        return columns, [True] * len(columns)
+
+    def _scanned(
+        self,
+        initial: Sequence[Any],
+        scans: Sequence[Scanned],
+        values: Mapping[str, Any],
+        pool: Pool,
+    ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
+        lengths = {len(scan.array) for scan in scans}
+        if len(lengths) != 1:
+            raise ValueError(f"scan inputs have different lengths: {sorted(lengths)}")
+        (length,) = lengths
+        if not length:
+            empty = [self._nothing(index) for index in range(len(self._empty))]
+            return initial, empty, [False] * len(initial)
+        return self._iterations.run(initial, scans, length, values, pool)
+
+    def _nothing(self, index: int) -> Array:
+        """Give what a scan output is when no iteration ran: nothing, of the type of a slice."""
+        graph = self._bodies[0].declared[self._iterations.first + index]
+        dtype, dims = graph
+        dtype = dtype or self._empty[index] or np.dtype(np.float32)
+        return np.zeros((0, *dims), dtype)
+
+
+def _formals(op: Op, facts: Facts) -> list[Formal]:
+    """Tell what is known of the inputs of a body."""
+    if op.kind == "If":
+        return []
+    if op.kind == "Loop":
+        states = [
+            Formal(_type(value, facts), _unsized(facts.rank(value)), index + 1)
+            for index, value in enumerate(op.inputs[2:])
+        ]
+        number, going = ir.TensorType(ir.DataType.INT64), ir.TensorType(ir.DataType.BOOL)
+        return [Formal(number, ()), Formal(going, ()), *states]
+    batched = op.version == 8
+    given = op.inputs[1:] if batched else op.inputs
+    first = len(given) - int(op.attributes["num_scan_inputs"])
+    axes = op.get("scan_input_axes", None) or [0] * (len(given) - first)
+    formals = []
+    for index, value in enumerate(given):
+        dims = facts.dims(value)
+        if dims is not None and batched:
+            dims = dims[1:]
+        if dims is not None and index >= first:
+            axis = axes[index - first] % max(1, len(dims))
+            dims = (*dims[:axis], *dims[axis + 1 :])
+        formals.append(Formal(_type(value, facts), dims))
+    return formals
+
+
+def _type(value: ir.Value | None, facts: Facts) -> ir.TypeProtocol | None:
+    dtype = facts.dtype(value)
+    if dtype is not None:
+        return ir.TensorType(dtype)
+    return None if value is None else value.type
+
+
+def _first(array: Array, axis: int) -> Array:
+    """Give an array with an axis as its first one, dense."""
+    return np.ascontiguousarray(array if axis == 0 else np.moveaxis(array, axis, 0))
+
+
+def _last(stack: Array, axis: int, backwards: bool) -> Array:
+    """Give a stack of slices as the output that it is, dense."""
+    turned = stack[::-1] if backwards else stack
+    return np.ascontiguousarray(turned if axis == 0 else np.moveaxis(turned, 0, axis))
+
+
+def _unsized(rank: int | None) -> list[int | str | None] | None:
+    return None if rank is None else [None] * rank
+
+
+def _dtype(value: ir.Value) -> np.dtype[Any] | None:
+    return None if value.dtype is None else value.dtype.numpy()
+
+
+def can_run(op: Op) -> bool:
+    """Tell whether `ControlFlow` runs an operation."""
+    if len(op.nodes) != 1 or op.nodes[0].domain or op.kind not in _BODIES:
+        return False
+    attributes = op.nodes[0].attributes
+    bodies = [attributes.get(name) for name in _BODIES[op.kind]]
+    if any(body is None or body.is_ref() for body in bodies):
+        return False
+    graphs = [body.as_graph() for body in bodies if body is not None]
+    values = [*op.inputs, *op.outputs]
+    values += [value for graph in graphs for value in (*graph.inputs, *graph.outputs)]
+    # Optionals go to the reference evaluator.
+    return all(
+        value is None or isinstance(value.type, ir.TensorType | ir.SequenceType | None)
+        for value in values
+    )

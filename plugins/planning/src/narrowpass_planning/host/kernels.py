@@ -1,0 +1,500 @@
+"""Operators by numpy: each as a function of arrays, with the semantics of the specification.
+
+What numpy computes differently, or slowly, is not here; the reference evaluator does that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.reference import Recurrent
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import Op
+from narrowpass_planning.host import (
+    encoders,
+    images,
+    losses,
+    numbers,
+    products,
+    quantization,
+    selection,
+    sequences,
+    signals,
+    support_vectors,
+)
+
+FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+"""What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""
+
+Array = np.ndarray[Any, Any]
+Kernel = Callable[..., Any]
+"""Takes the inputs (None for those left out) and gives the output, or a list of outputs."""
+
+_INTEGERS = {
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+}
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE}
+_WIDENED = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+"""What only kernels take that compute in float32 and round the result, or move elements."""
+_BOOLS = {ir.DataType.BOOL}
+_NUMBERS = _INTEGERS | _FLOATS
+_ALL = _NUMBERS | _BOOLS
+_TEXT = {ir.DataType.STRING}
+
+_Make = Callable[[Op], Kernel]
+_KERNELS: dict[str, tuple[_Make, int, set[ir.DataType]]] = {}
+
+
+def _kernel(
+    *kinds: str, since: int = 1, dtypes: set[ir.DataType] = _ALL
+) -> Callable[[_Make], _Make]:
+    """Register what makes the kernel of these operators, from an operator set on."""
+
+    def register(make: _Make) -> _Make:
+        for kind in kinds:
+            _KERNELS[kind] = make, since, dtypes
+        return make
+
+    return register
+
+
+def make(op: Op, facts: Facts) -> Kernel | None:
+    """Give the kernel of an operation; None where there is none for it."""
+    if len(op.nodes) != 1:
+        return None
+    if op.nodes[0].domain:
+        return _of_features(op)
+    found = _KERNELS.get(op.kind)
+    if found is None:
+        return sequences.make(op)
+    build, since, dtypes = found
+    if op.version < since:
+        return None
+    values = [*op.inputs, *(value for value in op.outputs if value.name)]
+    known = [facts.dtype(value) for value in values if value is not None]
+    if any(dtype not in _ALL and dtype not in dtypes for dtype in known):
+        return None
+    if facts.dtype(op.input(0)) not in dtypes and op.inputs:
+        return None
+    try:
+        return build(op)
+    except KeyError:  # an attribute that is not covered
+        return None
+
+
+_ML: dict[str, _Make] = {
+    "LabelEncoder": encoders.label_encoder,
+    "OneHotEncoder": encoders.one_hot_encoder,
+    "SVMClassifier": support_vectors.classifier,
+}
+
+
+def _of_features(op: Op) -> Kernel | None:
+    """Give the kernel of an operator of ai.onnx.ml; None where there is none for it."""
+    build = _ML.get(op.kind) if op.nodes[0].domain == "ai.onnx.ml" else None
+    try:
+        return None if build is None else build(op)
+    except KeyError:  # an attribute that is not covered
+        return None
+
+
+def _always(function: Kernel) -> _Make:
+    return lambda _: function
+
+
+_BINARY: dict[str, tuple[Any, set[ir.DataType]]] = {
+    "Add": (np.add, _NUMBERS),
+    "Sub": (np.subtract, _NUMBERS),
+    "Mul": (np.multiply, _NUMBERS),
+    "Div": (np.divide, _FLOATS),
+    "Equal": (np.equal, _ALL | _TEXT),
+    "Less": (np.less, _NUMBERS),
+    "LessOrEqual": (np.less_equal, _NUMBERS),
+    "Greater": (np.greater, _NUMBERS),
+    "GreaterOrEqual": (np.greater_equal, _NUMBERS),
+    "And": (np.logical_and, _BOOLS),
+    "Or": (np.logical_or, _BOOLS),
+    "Xor": (np.logical_xor, _BOOLS),
+}
+for _name, (_function, _dtypes) in _BINARY.items():
+    _KERNELS[_name] = _always(_function), 7, _dtypes
+
+_UNARY: dict[str, tuple[Any, set[ir.DataType]]] = {
+    "Abs": (np.abs, _NUMBERS),
+    "Neg": (np.negative, _NUMBERS),
+    "Not": (np.logical_not, _BOOLS),
+    "Sign": (np.sign, _NUMBERS),
+    "Identity": (np.asarray, _ALL | _TEXT),
+    "Exp": (np.exp, _FLOATS),
+    "Log": (np.log, _FLOATS),
+    "Sqrt": (np.sqrt, _FLOATS),
+    "Tanh": (np.tanh, _FLOATS),
+    "IsNaN": (np.isnan, _FLOATS),
+}
+for _name, (_function, _dtypes) in _UNARY.items():
+    _KERNELS[_name] = _always(_function), 1, _dtypes
+
+
+@_kernel("Max", "Min", since=8, dtypes=_NUMBERS)
+def _extreme(op: Op) -> Kernel:
+    function = np.maximum if op.kind == "Max" else np.minimum
+
+    def run(*given: Array) -> Array:
+        result = given[0]
+        for other in given[1:]:
+            result = function(result, other)
+        return result
+
+    return run
+
+
+@_kernel("Where", since=9, dtypes=_BOOLS | _TEXT)
+def _where(_: Op) -> Kernel:
+    return np.where
+
+
+@_kernel("Gather", dtypes=_ALL | _WIDENED | _TEXT)
+def _gather(op: Op) -> Kernel:
+    axis = op.get("axis", 0)
+
+    def run(data: Array, indices: Array) -> Array:
+        size = data.shape[axis]
+        if indices.size and (indices.min() < -size or indices.max() >= size):
+            raise IndexError(f"an index is out of range of axis {axis} of size {size}")
+        return np.take(data, indices, axis=axis)
+
+    return run
+
+
+# numpy checks arrays of indices before it uses them: others may write to a feed in between.
+@_kernel("GatherElements", since=11, dtypes=_ALL | _WIDENED)
+def _gather_elements(op: Op) -> Kernel:
+    axis = op.get("axis", 0)
+
+    def run(data: Array, indices: Array) -> Array:
+        part = tuple(
+            slice(None) if i == axis % data.ndim else slice(0, size)
+            for i, size in enumerate(indices.shape)
+        )
+        return np.take_along_axis(data[part], indices.copy(), axis)
+
+    return run
+
+
+@_kernel("GatherND", since=11, dtypes=_ALL | _WIDENED)
+def _gather_nd(op: Op) -> Kernel:
+    batched = op.get("batch_dims", 0)
+
+    def run(data: Array, indices: Array) -> Array:
+        indices = indices.copy()  # see GatherElements
+        depth = indices.shape[-1]
+        if data.shape[:batched] != indices.shape[:batched]:
+            raise ValueError(
+                f"batches of data {list(data.shape)} and indices {list(indices.shape)} differ"
+            )
+        # Each batch axis is counted through, beside what the indices say of the axes behind it.
+        lead = [
+            np.arange(size).reshape(-1, *(1,) * (indices.ndim - 2 - axis))
+            for axis, size in enumerate(data.shape[:batched])
+        ]
+        taken: Array = data[(*lead, *(indices[..., axis] for axis in range(depth)))]
+        return taken
+
+    return run
+
+
+@_kernel("Concat", since=4, dtypes=_ALL | _TEXT)
+def _concat(op: Op) -> Kernel:
+    axis = op.attributes["axis"]
+    return lambda *given: np.concatenate(given, axis)
+
+
+def _axes(op: Op, given: Array | None) -> tuple[int, ...] | None:
+    listed = op.get("axes", None) if given is None else given.reshape(-1).tolist()
+    return None if listed is None else tuple(listed)
+
+
+@_kernel("Squeeze", dtypes=_ALL | _TEXT)
+def _squeeze(op: Op) -> Kernel:
+    return lambda x, axes=None: np.squeeze(x, _axes(op, axes))
+
+
+@_kernel("Unsqueeze", dtypes=_ALL | _TEXT)
+def _unsqueeze(op: Op) -> Kernel:
+    return lambda x, axes=None: np.expand_dims(x, _axes(op, axes) or ())
+
+
+@_kernel("Reshape", since=5, dtypes=_ALL | _TEXT)
+def _reshape(op: Op) -> Kernel:
+    zero_is_zero = bool(op.get("allowzero", 0))
+
+    def run(x: Array, target: Array) -> Array:
+        dims = target.reshape(-1).tolist()
+        if not zero_is_zero:
+            dims = [x.shape[i] if dim == 0 else dim for i, dim in enumerate(dims)]
+        if -1 in dims and x.size == 0:
+            rest = int(np.prod([dim for dim in dims if dim != -1], dtype=np.int64))
+            if rest == 0:
+                dims[dims.index(-1)] = 0
+        return x.reshape(dims)
+
+    return run
+
+
+@_kernel("Flatten", dtypes=_ALL | _TEXT)
+def _flatten(op: Op) -> Kernel:
+    axis = op.get("axis", 1)
+
+    def run(x: Array) -> Array:
+        at = axis + x.ndim if axis < 0 else axis
+        return x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:]))
+
+    return run
+
+
+@_kernel("Transpose", dtypes=_ALL | _TEXT)
+def _transpose(op: Op) -> Kernel:
+    perm = op.get("perm", None)
+    return lambda x: np.transpose(x, perm)
+
+
+@_kernel("Expand", since=8, dtypes=_ALL | _TEXT)
+def _expand(_: Op) -> Kernel:
+    def run(x: Array, target: Array) -> Array:
+        shape = np.broadcast_shapes(x.shape, tuple(target.reshape(-1).tolist()))
+        return np.ascontiguousarray(np.broadcast_to(x, shape)).reshape(shape)
+
+    return run
+
+
+@_kernel("Tile", since=6, dtypes=_ALL | _TEXT)
+def _tile(_: Op) -> Kernel:
+    return lambda x, repeats: np.tile(x, repeats.tolist())
+
+
+@_kernel("Slice", since=10, dtypes=_ALL | _TEXT)
+def _slice(_: Op) -> Kernel:
+    def run(
+        x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+    ) -> Array:
+        part = [slice(None)] * x.ndim
+        count = starts.size
+        along = range(count) if axes is None else axes.tolist()
+        by = [1] * count if steps is None else steps.tolist()
+        for start, end, axis, step in zip(starts.tolist(), ends.tolist(), along, by, strict=True):
+            size = x.shape[axis]
+            if step < 0:
+                # Past the beginning is no index from the end, which is what numpy takes it for.
+                last = end + size if end < 0 else end
+                first = min(start + size if start < 0 else start, size - 1)
+                part[axis] = slice(first, None if last < 0 else last, step)
+                if first < 0:
+                    part[axis] = slice(0, 0)
+            else:
+                part[axis] = slice(start, end, step)
+        return x[tuple(part)]
+
+    return run
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+@_kernel("Pad", since=11)
+def _pad(op: Op) -> Kernel:
+    mode: Any = _PAD_MODES[op.get("mode", "constant")]
+
+    def run(x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
+        along = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes.tolist()]
+        listed = pads.tolist()
+        pairs = [(0, 0)] * x.ndim
+        for index, axis in enumerate(along):
+            pairs[axis] = listed[index], listed[index + len(along)]
+        # Negative pads cut off before the others add.
+        kept = tuple(
+            slice(max(0, -before), size - max(0, -after))
+            for (before, after), size in zip(pairs, x.shape, strict=True)
+        )
+        added = [(max(0, before), max(0, after)) for before, after in pairs]
+        options = (
+            {}
+            if mode != "constant"
+            else {"constant_values": 0 if value is None else value.reshape(-1)[0]}
+        )
+        return np.pad(x[kept], added, mode, **options)
+
+    return run
+
+
+@_kernel("Split")
+def _split(op: Op) -> Kernel:
+    axis, count = op.get("axis", 0), len(op.outputs)
+
+    def run(x: Array, sizes: Array | None = None) -> list[Array]:
+        listed = op.get("split", None) if sizes is None else sizes.tolist()
+        if listed is None:
+            each = -(-x.shape[axis] // count)
+            if each * (count - 1) > x.shape[axis]:
+                raise ValueError(f"{x.shape[axis]} elements cannot be split into {count} parts")
+            return [
+                x.take(range(i * each, min((i + 1) * each, x.shape[axis])), axis)
+                for i in range(count)
+            ]
+        if len(listed) != count or sum(listed) != x.shape[axis] or min(listed) < 0:
+            raise ValueError(
+                f"{x.shape[axis]} elements cannot be split into {count} parts of {listed}"
+            )
+        return np.split(x, np.cumsum(listed)[:-1], axis)
+
+    return run
+
+
+@_kernel("ConstantOfShape", since=9)
+def _constant_of_shape(op: Op) -> Kernel:
+    tensor = op.get("value", None)
+    fill = np.zeros(1, np.float32) if tensor is None else tensor.numpy()
+    return lambda shape: np.full(tuple(shape.tolist()), fill.reshape(-1)[0], fill.dtype)
+
+
+@_kernel("Range", since=11, dtypes=_NUMBERS)
+def _range(_: Op) -> Kernel:
+    def run(start: Array, limit: Array, delta: Array) -> Array:
+        if start.dtype.kind in "iu":
+            return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+        # numpy.arange adds the difference of its first two elements, which is rounded.
+        count = math.ceil((limit.item() - start.item()) / delta.item())
+        steps = np.arange(max(0, count)).astype(start.dtype)
+        return np.asarray(start.reshape(()) + steps * delta.reshape(()), start.dtype)
+
+    return run
+
+
+@_kernel("NonZero", since=9)
+def _non_zero(_: Op) -> Kernel:
+    return lambda x: np.array(np.nonzero(x), np.int64).reshape(max(1, x.ndim) if x.ndim else 0, -1)
+
+
+@_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS | _WIDENED)
+def _recurrent(op: Op) -> Kernel:
+    try:
+        cells = Recurrent(op.kind, op.attributes)
+    except ValueError as error:  # the evaluator tells of it, with the node's name
+        raise KeyError(str(error)) from error
+    count = len(op.outputs)
+    return lambda *given: cells(*given)[:count]
+
+
+@_kernel("QuantizeLinear", since=10, dtypes={ir.DataType.FLOAT})
+def _quantize(op: Op) -> Kernel:
+    return quantization.make(op)
+
+
+@_kernel("DequantizeLinear", since=10, dtypes=_INTEGERS)
+def _dequantize(op: Op) -> Kernel:
+    return quantization.make(op)
+
+
+@_kernel("MatMulInteger", since=10, dtypes={ir.DataType.INT8, ir.DataType.UINT8})
+def _integer_matmul(op: Op) -> Kernel:
+    return quantization.integer_matmul
+
+
+@_kernel("Trilu", since=14, dtypes=_ALL | _WIDENED)
+def _trilu(op: Op) -> Kernel:
+    function = np.triu if op.get("upper", 1) else np.tril
+    return lambda x, k=None: function(x, 0 if k is None else int(k.item()))
+
+
+@_kernel("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", since=1, dtypes=_ALL)
+def _reduce(op: Op) -> Kernel:
+    functions: dict[str, Any] = {
+        "ReduceSum": np.sum,
+        "ReduceProd": np.prod,
+        "ReduceMax": np.max,
+        "ReduceMin": np.min,
+    }
+    function = functions[op.kind]
+    keep = bool(op.get("keepdims", 1))
+    nothing = bool(op.get("noop_with_empty_axes", 0))
+
+    def run(x: Array, axes: Array | None = None) -> Array:
+        along = _axes(op, axes)
+        if not along:
+            if nothing:
+                return x
+            along = None
+        options = {}
+        if x.size == 0 and op.kind in ("ReduceMax", "ReduceMin"):
+            options["initial"] = _worst(x.dtype, least=op.kind == "ReduceMax")
+        return np.asarray(function(x, axis=along, keepdims=keep, **options), x.dtype)
+
+    return run
+
+
+def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
+    """Give what the greatest, or least, element of nothing is."""
+    if dtype.kind == "f":
+        return -np.inf if least else np.inf
+    if dtype.kind == "b":
+        return not least
+    limits = np.iinfo(dtype)
+    return limits.min if least else limits.max
+
+
+_EVERY = set(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED}
+
+for _names, _make_kernel, _since, _dtypes in (
+    (numbers.UNARY, numbers.unary, 6, _FLOATS | _WIDENED),
+    (("Softmax", "LogSoftmax", "Hardmax"), numbers.softmax, 1, _FLOATS | _WIDENED),
+    (numbers.REDUCTIONS, numbers.reduction, 1, _NUMBERS | _WIDENED),
+    (("Cast", "CastLike"), numbers.cast, 6, _EVERY),
+    (("BitCast",), numbers.bit_cast, 26, _ALL | _WIDENED),
+    (("Pow",), numbers.power, 7, _NUMBERS),
+    (("LpNormalization",), numbers.norm, 1, _FLOATS | _WIDENED),
+    (("LayerNormalization",), numbers.layer_norm, 17, _FLOATS),
+    (("BatchNormalization",), numbers.batch_norm, 14, _FLOATS),
+    (("Dropout",), numbers.dropout, 12, _FLOATS),
+    (("Mean",), numbers.mean_of_all, 8, _FLOATS | _WIDENED),
+    (("NegativeLogLikelihoodLoss",), losses.negative_log_likelihood, 12, _FLOATS),
+    (("SoftmaxCrossEntropyLoss",), losses.softmax_cross_entropy, 12, _FLOATS),
+    (("TopK",), selection.top_k, 1, _NUMBERS | _WIDENED),
+    (("ScatterElements", "Scatter"), selection.scatter_elements, 9, _ALL | _WIDENED),
+    (("ScatterND",), selection.scatter_nd, 11, _ALL | _WIDENED),
+    (("ArgMax", "ArgMin"), selection.arg_extreme, 1, _NUMBERS | _WIDENED),
+    (("CumSum", "CumProd"), selection.cumulative, 11, _NUMBERS | _WIDENED),
+    (("OneHot",), selection.one_hot, 9, _ALL | _WIDENED),
+    (("Compress",), selection.compress, 9, _ALL | _WIDENED),
+    (("ReverseSequence",), selection.reverse_sequence, 10, _ALL | _WIDENED),
+    (("EyeLike",), selection.eye_like, 9, _ALL | _WIDENED),
+    (("Unique",), selection.unique, 11, _NUMBERS),
+    (("SpaceToDepth",), selection.space_to_depth, 1, _ALL | _WIDENED),
+    (("NonMaxSuppression",), selection.suppress, 10, {ir.DataType.FLOAT}),
+    (("Col2Im",), images.col2im, 18, _FLOATS),
+    (("GridSample",), images.grid_sample, 16, _FLOATS),
+    (("Einsum",), products.einsum, 12, _FLOATS),
+    (("MatMul",), products.matmul, 1, {ir.DataType.DOUBLE}),
+    (("Gemm",), products.gemm, 7, {ir.DataType.DOUBLE}),
+    (("DFT",), signals.dft, 17, _FLOATS),
+    (("STFT",), signals.stft, 17, _FLOATS),
+):
+    for _name in _names:
+        _KERNELS[_name] = _make_kernel, _since, _dtypes
+
+
+def as_results(made: Any) -> Sequence[Any]:
+    """Give what a kernel gave as a list of arrays; a tuple is of one sequence."""
+    if isinstance(made, tuple):
+        return made
+    return [np.asarray(item) for item in made] if isinstance(made, list) else [np.asarray(made)]

@@ -1,0 +1,280 @@
+"""Elementwise operators, reductions and normalizations in numpy: of double, or of unknown rank.
+
+What a tape has kernels for comes here only where its rank, or the axes, are not known before.
+Narrow floats are computed in float32 and rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from narrowpass_planning.graph.op import Op
+
+Array = np.ndarray[Any, Any]
+Kernel = Callable[..., Any]
+
+FLOAT8 = frozenset(
+    {
+        ir.DataType.FLOAT8E4M3FN,
+        ir.DataType.FLOAT8E4M3FNUZ,
+        ir.DataType.FLOAT8E5M2,
+        ir.DataType.FLOAT8E5M2FNUZ,
+    }
+)
+
+
+def widened(kernel: Kernel) -> Kernel:
+    """Give a kernel for narrow floats too: they are computed in float32, results are rounded."""
+
+    def run(*given: Array | None) -> Any:
+        narrow = next((x.dtype for x in given if x is not None and _is_narrow(x)), None)
+        if narrow is None:
+            return kernel(*given)
+        wide = [x.astype(np.float32) if x is not None and _is_narrow(x) else x for x in given]
+        made = kernel(*wide)
+        if not isinstance(made, list):
+            return _rounded(made, narrow)
+        return [_rounded(item, narrow) for item in made]
+
+    return run
+
+
+def _is_narrow(x: Array) -> bool:
+    return x.dtype.name in ("float16", "bfloat16")
+
+
+def _rounded(made: Array, narrow: np.dtype[Any]) -> Array:
+    return made.astype(narrow) if made.dtype == np.float32 else made
+
+
+def _log1p_exp(x: Array) -> Array:
+    return np.asarray(np.logaddexp(x, x.dtype.type(0)))
+
+
+def _logistic(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, e, 1).astype(x.dtype) / (1 + e))
+
+
+def _celu(x: Array, alpha: float) -> Array:
+    return np.maximum(x, 0) + np.minimum(alpha * np.expm1(x / alpha), 0)
+
+
+def _shrink(x: Array, lambd: float, bias: float) -> Array:
+    return np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0))
+
+
+_SIMPLE: dict[str, Kernel] = {
+    "Acos": np.arccos,
+    "Acosh": np.arccosh,
+    "Asin": np.arcsin,
+    "Asinh": np.arcsinh,
+    "Atan": np.arctan,
+    "Atanh": np.arctanh,
+    "Ceil": np.ceil,
+    "Cos": np.cos,
+    "Cosh": np.cosh,
+    "Floor": np.floor,
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Mish": lambda x: x * np.tanh(_log1p_exp(x)),
+    "Reciprocal": lambda x: 1 / x,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Round": np.rint,
+    "Sigmoid": _logistic,
+    "Sin": np.sin,
+    "Sinh": np.sinh,
+    "Softplus": _log1p_exp,
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Tan": np.tan,
+}
+"""Functions of one tensor without attributes."""
+
+_PARAMETERS: dict[str, tuple[Kernel, tuple[tuple[str, float], ...]]] = {
+    "Celu": (_celu, (("alpha", 1.0),)),
+    "Elu": (lambda x, a: np.where(x < 0, a * np.expm1(x), x), (("alpha", 1.0),)),
+    "HardSigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), (("alpha", 0.2), ("beta", 0.5))),
+    "LeakyRelu": (lambda x, a: np.where(x < 0, a * x, x), (("alpha", 0.01),)),
+    "Selu": (
+        lambda x, a, g: g * np.where(x > 0, x, a * np.expm1(x)),
+        (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
+    ),
+    "Shrink": (_shrink, (("lambd", 0.5), ("bias", 0.0))),
+    "ThresholdedRelu": (lambda x, a: np.where(x > a, x, 0), (("alpha", 1.0),)),
+}
+"""Functions of one tensor, and their attributes with their defaults."""
+
+
+def _typed(function: Kernel, *parameters: float) -> Kernel:
+    def run(x: Array) -> Array:
+        numbers = [x.dtype.type(number) for number in parameters]
+        return np.asarray(function(x, *numbers), x.dtype)
+
+    return widened(run)
+
+
+def unary(op: Op) -> Kernel:
+    """Give a function of one tensor."""
+    if op.kind in _SIMPLE:
+        return _typed(_SIMPLE[op.kind])
+    function, attributes = _PARAMETERS[op.kind]
+    return _typed(function, *(op.get(name, default) for name, default in attributes))
+
+
+UNARY = (*_SIMPLE, *_PARAMETERS)
+
+
+def softmax(op: Op) -> Kernel:
+    """Give Softmax, LogSoftmax or Hardmax."""
+    whole = op.version < 13
+    axis = op.get("axis", 1 if whole else -1)
+
+    def run(x: Array) -> Array:
+        first = axis % x.ndim
+        axes = tuple(range(first, x.ndim)) if whole else (first,)
+        if op.kind == "Hardmax":
+            rows = x.reshape(*x.shape[:first], -1) if whole else np.moveaxis(x, first, -1)
+            best = np.argmax(rows, -1)[..., None] == np.arange(rows.shape[-1])
+            placed = best.reshape(x.shape) if whole else np.moveaxis(best, -1, first)
+            return np.asarray(placed, x.dtype)
+        shifted = x - np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+        e = np.exp(shifted)
+        total = np.sum(e, axis=axes, keepdims=True)
+        made = shifted - np.log(total) if op.kind == "LogSoftmax" else e / total
+        return np.asarray(made, x.dtype)
+
+    return widened(run)
+
+
+def _log_sum_exp(x: Array, **along: Any) -> Array:
+    if not x.size:
+        return np.asarray(np.log(np.sum(x, **along)))
+    most = np.max(x, axis=along["axis"], keepdims=True)
+    safe = np.where(np.isfinite(most), most, 0)
+    sums = np.log(np.sum(np.exp(x - safe), axis=along["axis"], keepdims=True)) + safe
+    return np.asarray(sums if along["keepdims"] else np.squeeze(sums, along["axis"]))
+
+
+_REDUCTIONS: dict[str, Kernel] = {
+    "ReduceMean": np.mean,
+    "ReduceL1": lambda x, **along: np.sum(np.abs(x), **along),
+    "ReduceL2": lambda x, **along: np.sqrt(np.sum(np.square(x), **along)),
+    "ReduceLogSum": lambda x, **along: np.log(np.sum(x, **along)),
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceSumSquare": lambda x, **along: np.sum(np.square(x), **along),
+}
+"""Those that `kernels` has not."""
+
+REDUCTIONS = tuple(_REDUCTIONS)
+
+
+def reduction(op: Op) -> Kernel:
+    """Give a reduction along axes that may be computed."""
+    function = _REDUCTIONS[op.kind]
+    keep, nothing = bool(op.get("keepdims", 1)), bool(op.get("noop_with_empty_axes", 0))
+
+    def run(x: Array, axes: Array | None = None) -> Array:
+        listed = op.get("axes", None) if axes is None else axes.reshape(-1).tolist()
+        along = tuple(listed or (() if nothing else range(x.ndim)))
+        return np.asarray(function(x, axis=along, keepdims=keep)).astype(x.dtype, copy=False)
+
+    return widened(run)
+
+
+def layer_norm(op: Op) -> Kernel:
+    """Give LayerNormalization, with its mean and inverse deviation."""
+    axis, epsilon, count = op.get("axis", -1), op.get("epsilon", 1e-5), len(op.outputs)
+
+    def run(x: Array, scale: Array, bias: Array | None = None) -> list[Array]:
+        axes = tuple(range(axis % x.ndim, x.ndim))
+        mean = np.mean(x, axis=axes, keepdims=True)
+        centred = x - mean
+        inverse = 1 / np.sqrt(np.mean(np.square(centred), axis=axes, keepdims=True) + epsilon)
+        made = centred * inverse * scale
+        parts = [made if bias is None else made + bias, mean, inverse]
+        return [np.asarray(part, x.dtype) for part in parts[:count]]
+
+    return run
+
+
+def batch_norm(op: Op) -> Kernel:
+    """Give BatchNormalization in training mode: by the batch's own mean and variance."""
+    if not op.get("training_mode", 0):
+        raise KeyError("training_mode")
+    epsilon, momentum = op.get("epsilon", 1e-5), op.get("momentum", 0.9)
+    count = len(op.outputs)
+
+    def run(x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> list[Array]:
+        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        along = (-1, *(1,) * (x.ndim - 2))
+        now, spread = np.mean(x, axis=axes), np.var(x, axis=axes)
+        factor = scale / np.sqrt(spread + epsilon)
+        made = (x - now.reshape(along)) * factor.reshape(along) + bias.reshape(along)
+        running = [
+            (old * momentum + new * (1 - momentum)).astype(old.dtype)
+            for old, new in ((mean, now), (variance, spread))
+        ]
+        return [made.astype(x.dtype), *running][:count]
+
+    return run
+
+
+def dropout(op: Op) -> Kernel:
+    """Give Dropout with its mask, in training mode too."""
+    seed, count = op.get("seed", None), len(op.outputs)
+
+    def run(x: Array, ratio: Array | None = None, training: Array | None = None) -> list[Array]:
+        share = 0.5 if ratio is None else float(ratio)
+        if training is None or not bool(training) or not share:
+            return [x, np.ones(x.shape, np.bool_)][:count]
+        numbers = np.random.RandomState(seed).uniform(0, 1, x.shape)
+        mask = numbers >= share
+        scale = x.dtype.type(1 / (1 - share) if share != 1 else 0)
+        return [mask * x * scale, mask][:count]
+
+    return run
+
+
+def cast(op: Op) -> Kernel:
+    """Give a conversion to any type; floats of 8 bits saturate where the node says so."""
+    target = ir.DataType(op.attributes["to"]) if op.kind == "Cast" else op.output.dtype
+    if target is None or target == ir.DataType.STRING:
+        raise KeyError("to")
+    dtype, saturate = target.numpy(), bool(op.get("saturate", 1))
+    if target == ir.DataType.FLOAT8E8M0:
+        mode = op.get("round_mode", "up")
+        return lambda x, like=None: numpy_helper.to_float8e8m0(x, saturate, mode).astype(dtype)
+    if target in FLOAT8 and saturate:
+        return lambda x, like=None: numpy_helper.saturate_cast(x, dtype)
+    return lambda x, like=None: x.astype(dtype, copy=False)
+
+
+def bit_cast(op: Op) -> Kernel:
+    """Give the same bytes as another type of that size."""
+    dtype = ir.DataType(op.attributes["to"]).numpy()
+    return lambda x: np.ascontiguousarray(x).reshape(x.shape).view(dtype)
+
+
+def power(op: Op) -> Kernel:
+    """Give Pow of any types."""
+    return lambda x, y: np.power(x, y).astype(x.dtype, copy=False)
+
+
+def norm(op: Op) -> Kernel:
+    """Give LpNormalization."""
+    axis, order = op.get("axis", -1), op.get("p", 2)
+
+    def run(x: Array) -> Array:
+        length = np.linalg.norm(x, order, axis, keepdims=True)
+        return np.where(length == 0, 0, x / np.where(length == 0, 1, length)).astype(x.dtype)
+
+    return widened(run)
+
+
+def mean_of_all(op: Op) -> Kernel:
+    """Give Mean, the mean of tensors."""
+    return widened(lambda *given: (sum(given[1:], given[0]) / len(given)).astype(given[0].dtype))

@@ -1,0 +1,308 @@
+"""A partition: steps that run as one tape, sized anew when shapes change."""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_planning.memory.recycling import Recycled
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.executor import Executor, Pool
+from narrowpass_planning.plan.shapes import ShapeNode, Shapes
+from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the ONNX value `name` lies: axis i of the slot is axis ``perm[i]`` of the value."""
+
+    name: str
+    slot: Slot
+    perm: tuple[int, ...]
+
+    def logical(self, shape: Shape) -> Shape:
+        """Give the value's shape from the slot's.
+
+        Raises:
+            BackendError: it has not the rank that was inferred, or declared.
+        """
+        if len(shape) != len(self.perm):
+            raise BackendError(
+                f"value {self.name!r} is declared with {len(self.perm)} dimensions, but comes out "
+                f"as {list(shape)}"
+            )
+        dims = [0] * len(shape)
+        for axis, size in zip(self.perm, shape, strict=True):
+            dims[axis] = size
+        return tuple(dims)
+
+
+Item = Step | ShapeNode
+
+
+class Partition:
+    """Steps that run as one tape.
+
+    Args:
+        number: of the partition within its method.
+        items: steps and shape arithmetic, in an order in which they can run.
+        inputs: slots that are fed, by the value's name.
+        outputs: slots that are given, by the value's name.
+        fixed: slots of values that follow from shapes, by the value's name.
+        places: where values of the partition lie, for shape arithmetic.
+        workspace: the memory that it computes in; the caller of `run` has entered that.
+        executor: what runs its steps.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        items: Sequence[Item],
+        inputs: Mapping[str, Slot],
+        outputs: Mapping[str, Slot],
+        fixed: Mapping[str, Slot],
+        places: Sequence[Place],
+        workspace: Workspace,
+        executor: Executor,
+    ) -> None:
+        self.number = number
+        self.items = tuple(items)
+        self.inputs = dict(inputs)
+        self.fixed = {slot: name for name, slot in fixed.items()}
+        self.outputs = dict(outputs)
+        self.places = tuple(places)
+        self._slots = {at.name: at.slot for at in places}
+        self._places: dict[Slot, list[Place]] = {}
+        for at in places:
+            self._places.setdefault(at.slot, []).append(at)
+        made = {name for item in items if isinstance(item, ShapeNode) for name in item.outputs}
+        read = [
+            name
+            for item in items
+            for name in (item.values if isinstance(item, Step) else item.inputs)
+        ]
+        needed = [name for name in (*read, *fixed) if name and name not in made]
+        self._needed = tuple(dict.fromkeys(needed))
+        self._readers = self._find_readers()
+        self._runs: dict[Step, tuple[object, Run]] = {}
+        self._signature: object = None
+        self._values: list[Array | None] = [None for _ in self._needed]
+        self._bound: Bound | None = None
+        self._workspace = workspace
+        self._executor = executor
+        self._recycled = Recycled(executor.address_of)
+
+    def _find_readers(self) -> dict[Slot | str | None, list[int]]:
+        """Give the places of the items that read a slot's shape, or a value by its name.
+
+        Those that read the shape of what is not here are under None.
+        """
+        found: dict[Slot | str | None, list[int]] = {}
+        for index, item in enumerate(self.items):
+            keys: list[Slot | str | None]
+            if isinstance(item, Step):
+                keys = [*item.inputs, *item.values]
+            elif item.by_shape:
+                keys = [self._slots.get(name) or self.inputs.get(name) for name in item.inputs]
+                # The value may be one that follows from shapes, which is noted by its name.
+                keys += item.inputs
+            else:
+                keys = list(item.inputs)
+            for key in dict.fromkeys(keys):
+                found.setdefault(key, []).append(index)
+        return found
+
+    @property
+    def constants(self) -> list[Array]:
+        """Constants that its steps read as they are."""
+        slots = {slot for step in self.steps for slot in step.inputs}
+        return [slot.constant for slot in slots if slot.constant is not None]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the constants, and values that follow from shapes, that it reads."""
+        return self._needed
+
+    @property
+    def bound(self) -> Bound | None:
+        """What ran last: the steps for those shapes. Operators have the sizes of no other."""
+        return self._bound
+
+    @property
+    def memory(self) -> int:
+        """Bytes of inner values and of scratch memory, for the shapes of the last run."""
+        return 0 if self._bound is None else self._bound.memory
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps, in order."""
+        return [item for item in self.items if isinstance(item, Step)]
+
+    def run(
+        self,
+        arrays: dict[str, Any],
+        shapes: Shapes,
+        pool: Pool,
+        out: Mapping[str, Array],
+        times: Times | None = None,
+    ) -> None:
+        """Run the partition; its outputs go to `arrays`.
+
+        Args:
+            arrays: an array for each input.
+            shapes: what is known of the method's shapes; more of them after the run.
+            pool: the threads.
+            out: dense arrays of the outputs' types that they are written to, if they are of the
+                right shape.
+            times: takes the seconds of each step, where given.
+        """
+        bound = self.bind(arrays, shapes, pool)
+        arrays.update(bound.run(arrays, pool, out, times))
+
+    def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: Pool) -> Bound:
+        """Give what runs for the shapes of these inputs; see `run`."""
+        signature = pool.threads, tuple([arrays[name].shape for name in self.inputs])
+        # What follows from shapes is another array where it has changed.
+        values = [shapes.values.get(name) for name in self._needed]
+        same = signature == self._signature and all(map(operator.is_, values, self._values))
+        if not same or self._bound is None:
+            bound, self._bound = self._bound, None
+            if any(map(operator.is_not, values, self._values)):
+                bound = None
+            self._signature = None
+            if bound is not None and not self._grow(bound, arrays, shapes, pool):
+                bound = None  # it needs no memory any more
+            if bound is None:
+                bound = self._size(arrays, shapes, pool)
+            self._bound = bound
+            self._workspace.require(bound, bound.memory)
+            self._signature, self._values = signature, values
+        return self._bound
+
+    def _grow(
+        self,
+        bound: Bound,
+        arrays: Mapping[str, Array],
+        shapes: Shapes,
+        pool: Pool,
+    ) -> bool:
+        """Size only what follows from the inputs that changed; tell whether `bound` took that.
+
+        A token of a decoder makes its caches longer by one, and leaves most steps as they are.
+        """
+        if bound.threads != pool.threads:
+            return False
+        changed: dict[Slot, Shape] = {}
+        due = list(self._readers.get(None, ()))
+        names = set(self.fixed.values())
+
+        def note(slot: Slot, shape: Shape) -> None:
+            changed[slot] = shape
+            for at in self._places.get(slot, ()):
+                shapes.shapes[at.name] = at.logical(shape)
+            for index in self._readers.get(slot, ()):
+                heapq.heappush(due, index)
+
+        for name, slot in self.inputs.items():
+            if arrays[name].shape != bound.shapes[slot]:
+                note(slot, arrays[name].shape)
+            shapes.shapes[name] = arrays[name].shape
+        runs: dict[Step, Run] = {}
+        sizing = Sizing(pool, shapes.value)
+        last = -1
+        while due:
+            index = heapq.heappop(due)
+            if index == last:
+                continue
+            last = index
+            item = self.items[index]
+            if isinstance(item, ShapeNode):
+                item.update(shapes)
+                if not names.isdisjoint(item.outputs):
+                    return False  # its elements are computed with
+                for name in item.outputs:
+                    for reader in self._readers.get(name, ()):
+                        heapq.heappush(due, reader)
+                continue
+            given = tuple(
+                [changed[slot] if slot in changed else bound.shapes[slot] for slot in item.inputs]
+            )
+            runs[item] = run = self._run_of(item, given, shapes, sizing)
+            if run.shape != bound.shapes[item.output]:
+                note(item.output, run.shape)
+        return bound.grow(changed, runs)
+
+    def _run_of(self, item: Step, given: tuple[Shape, ...], shapes: Shapes, sizing: Sizing) -> Run:
+        """Give how a step runs on inputs of these shapes."""
+        asked = tuple([shapes.value(name).tobytes() for name in item.values])
+        key = given, asked, sizing.pool.threads
+        before = self._runs.get(item)
+        if before is None or before[0] != key:
+            self._runs.pop(item, None)
+            alike = item.alike
+            same = None if alike is None else (type(item), alike, given, asked)
+            run = None if same is None else sizing.made.get(same)
+            if run is None:
+                try:
+                    run = item.size(given, sizing)
+                except (BackendError, ArithmeticError, LookupError, ValueError) as error:
+                    raise BackendError(f"node {item.name!r}: {error}") from error
+                if same is not None:
+                    sizing.made[same] = run
+            self._runs[item] = before = key, run
+        return before[1]
+
+    def _size(self, arrays: Mapping[str, Array], shapes: Shapes, pool: Pool) -> Bound:
+        known: dict[Slot, Shape] = {}
+        constants: dict[Slot, Array] = {}
+        sizing = Sizing(pool, shapes.value)
+
+        def note(slot: Slot, shape: Shape) -> None:
+            known[slot] = shape
+            for at in self._places.get(slot, ()):
+                shapes.shapes[at.name] = at.logical(shape)
+
+        def learn(slot: Slot) -> None:
+            """Note the shape of what no step makes."""
+            if slot in known:
+                return
+            if slot.constant is not None:
+                note(slot, slot.constant.shape)
+            elif slot in self.fixed:
+                constants[slot] = shapes.value(self.fixed[slot])
+                note(slot, constants[slot].shape)
+
+        for name, slot in self.inputs.items():
+            note(slot, arrays[name].shape)
+            shapes.shapes[name] = arrays[name].shape
+        runs: dict[Step, Run] = {}
+        for item in self.items:
+            if isinstance(item, ShapeNode):
+                for name in item.inputs if item.by_shape else ():
+                    if name in self._slots:
+                        learn(self._slots[name])
+                item.update(shapes)
+                continue
+            for slot in item.inputs:
+                learn(slot)
+            given = tuple([known[slot] for slot in item.inputs])
+            runs[item] = run = self._run_of(item, given, shapes, sizing)
+            note(item.output, run.shape)
+        for slot in self.outputs.values():
+            learn(slot)
+        return Bound(
+            self.inputs,
+            self.outputs,
+            known,
+            runs,
+            constants,
+            self._workspace,
+            self._recycled,
+            pool.threads,
+            self._executor,
+        )

@@ -1,0 +1,76 @@
+"""Shape propagation: shapes of values, and nodes whose results follow from shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from narrowpass_planning.plan.step import Array, Shape
+
+
+class Shapes:
+    """Shapes of values, and values that follow from shapes, of one method; by name."""
+
+    def __init__(self, constants: Mapping[str, Array]) -> None:
+        self.shapes: dict[str, Shape] = {}
+        self.values: dict[str, Array] = {}
+        self._constants = constants
+
+    def shape(self, name: str) -> Shape:
+        """Give the shape of a value that was computed, or of an initializer."""
+        found = self.shapes.get(name)
+        return self._constants[name].shape if found is None else found
+
+    def value(self, name: str) -> Array:
+        """Give a value that follows from shapes, or an initializer."""
+        found = self.values.get(name)
+        return self._constants[name] if found is None else found
+
+
+class ShapeNode:
+    """A node whose outputs follow from shapes: evaluated when these change, not in each run.
+
+    Args:
+        name: the node's.
+        inputs: names of the values that it reads; empty for one that is left out.
+        outputs: names of the values that it makes.
+        by_shape: whether it is the inputs' shapes that it reads, not their elements.
+        evaluate: gives the outputs from the inputs, or from their shapes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        by_shape: bool,
+        evaluate: Callable[[Sequence[Any]], Sequence[Array]],
+    ) -> None:
+        self.name = name
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.by_shape = by_shape
+        self._evaluate = evaluate
+        self._known: list[Any] | None = None
+
+    def update(self, shapes: Shapes) -> None:
+        """Evaluate the node, unless nothing that it reads has changed."""
+        if self.by_shape:
+            given: list[Any] = [shapes.shape(name) for name in self.inputs]
+            if given == self._known:
+                return
+        else:
+            given = [shapes.value(name) if name else None for name in self.inputs]
+            if self._known is not None and all(map(_same, given, self._known)):
+                return
+        self._known = None
+        for name, value in zip(self.outputs, self._evaluate(given), strict=True):
+            shapes.values[name] = value
+            shapes.shapes[name] = value.shape
+        self._known = given
+
+
+def _same(one: Array | None, other: Array | None) -> bool:
+    if one is None or other is None or one is other:
+        return one is other
+    return one.shape == other.shape and one.tobytes() == other.tobytes()

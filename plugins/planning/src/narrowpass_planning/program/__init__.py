@@ -1,0 +1,16 @@
+"""Programs: methods compiled for the lowering of a backend, run, profiled, observed, explained."""
+
+from narrowpass_planning.program.builder import SlotBuilder
+from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
+from narrowpass_planning.program.program import PlannedProgram
+from narrowpass_planning.program.support import NativeClassifier, supports
+
+__all__ = [
+    "Lowering",
+    "NativeClassifier",
+    "PlannedProgram",
+    "SlotBuilder",
+    "Source",
+    "StepMeter",
+    "supports",
+]

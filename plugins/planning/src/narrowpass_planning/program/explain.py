@@ -1,0 +1,116 @@
+"""What `explain` reports of a compiled method: where each node runs, and why not natively."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from narrowpass.backend import NodePlan
+from narrowpass_planning.graph.facts import NARROW
+from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN
+from narrowpass_planning.host.control_flow import ControlFlow
+from narrowpass_planning.host.nodes import HostNode, HostUnit
+from narrowpass_planning.partitioner.assigned import Assigned, Unit, Where
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.program.lowering import Lowering
+
+
+def plans_of_units(
+    method: str,
+    units: Sequence[Unit[Any]],
+    compiled: Sequence[Partition | HostUnit],
+    lowering: Lowering[Any],
+) -> tuple[NodePlan, ...]:
+    """Return where the nodes of units run; one that is computed twice, with bytes too, once."""
+    plans: list[NodePlan] = []
+    listed: set[ir.Node] = set()
+    for unit, made in zip(units, compiled, strict=True):
+        kernels: dict[str, list[str]] = {}
+        precisions: dict[str, str] = {}
+        if isinstance(made, Partition):
+            for step in made.steps:
+                for node in step.nodes:
+                    kernels.setdefault(node, []).append(step.kernel)
+                    if step.precision:
+                        precisions[node] = step.precision
+        else:
+            for item in made.items:
+                if isinstance(item, HostNode | ControlFlow):
+                    kernels[item.name] = [item.kernel]
+                if isinstance(item, ControlFlow):
+                    plans += item.plans
+        number = made.number if isinstance(made, Partition) else None
+        for entry in unit.ops:
+            nodes = (*entry.op.superseded, *entry.op.nodes)
+            fresh = [node for node in nodes if node not in listed]
+            listed.update(fresh)
+            plans += _plans_of(method, entry, fresh, number, kernels, precisions, lowering)
+    return tuple(plans)
+
+
+def plans_of_weights(
+    method: str, assigned: Sequence[Assigned[Any]], lowering: Lowering[Any]
+) -> list[NodePlan]:
+    """Return the nodes that are done when weights are packed."""
+    entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
+    return [
+        plan
+        for entry in entries
+        for plan in _plans_of(method, entry, entry.op.nodes, None, {}, {}, lowering)
+    ]
+
+
+_AXES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def _nothing(node: ir.Node) -> str:
+    """Describe a node that has no step: its result is another value, or a part of a step."""
+    return "renamed axes" if node.op_type in _AXES else "no step of its own"
+
+
+def _op_type(node: ir.Node) -> str:
+    if node.domain == OUR_DOMAIN and node.op_type == GUARD:
+        return "If"
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _plans_of(
+    method: str,
+    entry: Assigned[Any],
+    nodes: Sequence[ir.Node],
+    number: int | None,
+    kernels: Mapping[str, Sequence[str]],
+    precisions: Mapping[str, str],
+    lowering: Lowering[Any],
+) -> list[NodePlan]:
+    plans = []
+    for node in nodes:
+        name = node.name or next((value.name for value in node.outputs if value.name), "")
+        dtype = node.outputs[0].dtype if node.outputs else None
+        if entry.where is Where.NATIVE:
+            steps = " + ".join(dict.fromkeys(kernels.get(name, ())))
+            kernel = steps or _nothing(node)
+            if steps and (dtype in NARROW or name in precisions):
+                precision = precisions.get(name, "float32")
+                kernel += f" in {precision}{lowering.precision_note(node, precision)}"
+        elif entry.where is Where.SHAPES:
+            kernel = "decided by shapes" if entry.op.kind == GUARD else "shape arithmetic"
+        elif entry.where is Where.WEIGHTS:
+            kernel = "packed with the weights"
+        else:
+            (kernel,) = kernels[name]
+        fallback = entry.where is Where.HOST and kernel == "onnx.reference"
+        plans.append(
+            NodePlan(
+                method=method,
+                node=name,
+                op_type=_op_type(node),
+                dtype=lowering.computed_in(node, entry, kernel),
+                partition=number if entry.where is Where.NATIVE else None,
+                kernel=kernel,
+                reason=entry.reason if fallback else "",
+            )
+        )
+    return plans

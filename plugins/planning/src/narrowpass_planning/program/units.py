@@ -1,0 +1,156 @@
+"""Units of operations compiled: partitions of the backend, and nodes that run outside of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass_planning.branches.deciding import WrongBranchError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import GUARD, Op
+from narrowpass_planning.host.bodies import Compiled
+from narrowpass_planning.host.control_flow import ControlFlow, can_run
+from narrowpass_planning.host.nodes import HostNode, HostUnit
+from narrowpass_planning.partitioner.assigned import Unit, Where
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.program.lowering import Source
+from narrowpass_planning.program.premises import Premises
+from narrowpass_planning.weights.weight import Weight
+
+Array = np.ndarray[Any, Any]
+
+
+def compile_units(
+    name: str, units: Sequence[Unit[Any]], facts: Facts, model: ir.Model, premises: Premises
+) -> list[Partition | HostUnit]:
+    """Return the units of a method in order: partitions, and host units node by node."""
+    compiled: list[Partition | HostUnit] = []
+    number = 0
+    for unit, given in zip(units, outputs_of(units, facts), strict=True):
+        if is_native(unit):
+            source = source_of(unit, number, given, facts, model, premises)
+            compiled.append(premises.lowering.lower(source))
+            number += 1
+            continue
+        items = [
+            shape_node(entry.op, facts, model)
+            if entry.where is Where.SHAPES
+            else _host_node(entry.op, facts, model, name, premises)
+            for entry in unit.ops
+        ]
+        compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
+    return compiled
+
+
+def is_native(unit: Unit[Any]) -> bool:
+    """Return whether a unit is a partition of the backend."""
+    return any(entry.where is Where.NATIVE for entry in unit.ops)
+
+
+def outputs_of(units: Sequence[Unit[Any]], facts: Facts) -> list[list[ir.Value]]:
+    """Return for each unit the values that others, or somebody outside of the graph, read."""
+    owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
+    read_by: dict[str, set[int]] = {}
+    for unit in units:
+        for entry in unit.ops:
+            if entry.op.kind in ("Shape", "Size") and entry.where is Where.SHAPES:
+                continue
+            for value in entry.op.reads():
+                read_by.setdefault(value.name or "", set()).add(owner[id(entry.op)])
+    found = []
+    for index, unit in enumerate(units):
+        wanted = facts.given if is_native(unit) else facts.needed
+        found.append(
+            [
+                value
+                for entry in unit.ops
+                for value in entry.op.outputs
+                if value.name
+                and value.name not in facts.fixed
+                and (value.name in wanted or read_by.get(value.name, set()) - {index})
+            ]
+        )
+    return found
+
+
+def source_of(
+    unit: Unit[Any],
+    number: int,
+    outputs: Sequence[ir.Value],
+    facts: Facts,
+    model: ir.Model,
+    premises: Premises,
+) -> Source[Any]:
+    """Return what the partition of a native unit is lowered from.
+
+    Args:
+        unit: native.
+        number: of the partition within its method.
+        outputs: the values that others read.
+        facts: of the graph.
+        model: gives operator sets and functions.
+        premises: the weights cache's session, and the workspace.
+    """
+    items = [
+        shape_node(entry.op, facts, model) if entry.where is Where.SHAPES else entry.op
+        for entry in unit.ops
+    ]
+    return Source(number, items, outputs, facts, premises.session, premises.workspace)
+
+
+def _host_node(
+    op: Op, facts: Facts, model: ir.Model, method: str, premises: Premises
+) -> HostNode | ControlFlow:
+    if not can_run(op):
+        return HostNode(op, facts, model)
+
+    def compile_(inner: ir.Model, identities: Mapping[int, Weight]) -> Compiled:
+        premises.lowering.infer(inner)
+        known = {**premises.identities, **identities}
+        within = dataclasses.replace(premises, identities=known)
+        return premises.compile(method, inner, within)
+
+    return ControlFlow(op, facts, model, compile_, premises.lowering.repeat)
+
+
+def shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
+    """Return the shape node of an operation whose results follow from shapes."""
+    if op.kind == GUARD:
+        return _guard(op)
+    if op.kind in ("Shape", "Size"):
+        name = op.nodes[0].name or op.output.name or ""
+        names = (op.required(0).name or "",), (op.output.name or "",)
+        part = slice(op.get("start", 0), op.get("end", None))
+        if op.kind == "Shape":
+            return ShapeNode(name, *names, True, lambda given: [np.array(given[0], np.int64)[part]])
+        return ShapeNode(
+            name, *names, True, lambda given: [np.array(math.prod(given[0]), np.int64)]
+        )
+    node = HostNode(op, facts, model)
+    return ShapeNode(node.name, node.operands, node.outputs, False, node.evaluate)
+
+
+def _guard(op: Op) -> ShapeNode:
+    """Return what ends a run where an If was decided otherwise."""
+    label, compiled = op.attributes["label"], bool(op.attributes["taken"])
+
+    def check(given: Sequence[Any]) -> list[Array]:
+        (condition,) = given
+        taken = bool(condition.item())
+        if taken != compiled:
+            raise WrongBranchError(label, taken)
+        return [condition]
+
+    return ShapeNode(
+        op.nodes[0].name or label,
+        (op.required(0).name or "",),
+        (op.output.name or "",),
+        False,
+        check,
+    )

@@ -1,0 +1,319 @@
+"""Where files of packed weights are, who may write one, and when one is trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from narrowpass.documents import parse_json
+from narrowpass.errors import NarrowpassError, OutputError, UsageError
+from narrowpass_planning.weights.entry import Entry
+from narrowpass_planning.weights.file import HEADER, PackedFile, UntrustedError, write
+from narrowpass_planning.weights.packer import Packer, UnusableError
+from narrowpass_planning.weights.trust import distrust_file, distrust_folder
+from narrowpass_planning.weights.writing import delete_leftovers, leftovers, replacing
+
+PATIENCE = 60.0
+"""Seconds to wait for another process that packs the same weights."""
+
+_LARGEST_NOTE = 1 << 12
+
+_log = logging.getLogger("narrowpass.planning")
+
+
+def chosen_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """Give the folder of files: `given`, or ``NARROWPASS_CACHE_DIR``, or the user's.
+
+    Raises:
+        UsageError: it cannot be the path of a folder.
+    """
+    if given is None:
+        return default_folder()
+    try:
+        path = os.fsdecode(given)
+    except TypeError:
+        raise UsageError(f"cache_dir must be the path of a folder, not {given!r}") from None
+    if not path or "\0" in path:
+        raise UsageError(f"cache_dir must be the path of a folder, which {path!r} cannot be")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"cache_dir cannot be {path!r}: it is not Unicode") from None
+    return Path(path)
+
+
+def default_folder() -> Path:
+    """Give ``NARROWPASS_CACHE_DIR``, or the user's cache directory as the system has it."""
+    given = os.environ.get("NARROWPASS_CACHE_DIR")
+    if given:
+        return Path(given)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("narrowpass")) / "weights"
+
+
+class CacheFile:
+    """The file of packed weights of one set of weights.
+
+    Args:
+        folder: where files are; made when one is written.
+        key: of the weights; see `names.key_of`.
+        packer: what packs them.
+    """
+
+    def __init__(self, folder: Path, key: str, packer: Packer) -> None:
+        self.path = folder / f"{key}{packer.suffix}"
+        self._packer = packer
+        self._distrusted = False
+
+    def open(self) -> PackedFile | None:
+        """Give the file, if it is there, whole, for this machine, and nobody else may write to it.
+
+        What others may write to is left as it is, and a warning names it.
+
+        Its blocks are read and compared with their checksums, unless the file is the one, byte for
+        byte and by its times, for which that was done before.
+        """
+        try:
+            if self._distrusts_folder():
+                return None
+            delete_leftovers(self.path.parent)
+            file = PackedFile(self.path, self._packer)
+            if not _was_checked(file):
+                check(file)
+            file.close()
+        except FileNotFoundError:
+            return None
+        except UntrustedError as error:
+            self._distrusted = True
+            _warn(self.path, error)
+            return None
+        except UnusableError as error:
+            _log.info("packed weights are made again: %s", str(error))
+            return None
+        except OSError as error:
+            _log.info("packed weights cannot be read: %s", str(error))
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(_note(self.path))  # when it was used last
+        return file
+
+    def _distrusts_folder(self) -> bool:
+        reason = distrust_folder(self.path.parent)
+        if reason:
+            self._distrusted = True
+            _warn(self.path.parent, reason)
+        return bool(reason)
+
+    @contextlib.contextmanager
+    def writing(self, patience: float = PATIENCE) -> Iterator[bool]:
+        """Wait for one's turn to write; give whether it is.
+
+        It is not where the folder cannot be written to or others may write there, or where another
+        process has been writing for `patience` seconds. Then packed weights stay in memory.
+        """
+        lock = None
+        if self._distrusted:
+            yield False
+            return
+        try:
+            self.path.parent.mkdir(0o755, parents=True, exist_ok=True)
+            lock = FileLock(f"{self.path}.lock", timeout=patience)
+            lock.acquire()
+        except Timeout:
+            _log.info("%s: another process is writing it", self.path)
+            lock = None
+        except (FileExistsError, NotADirectoryError):
+            lock = None
+            _warn(self.path.parent, f"{self.path.parent} is no folder")
+        except OSError as error:
+            lock = None
+            _warn(self.path.parent, error)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def write(self, entries: Iterable[Entry], kept: PackedFile | None) -> None:
+        """Write the file anew, in one step; where that fails, say so once."""
+        try:
+            with replacing(self.path) as file:
+                write(file, list(entries), kept, self._packer)
+        except (NarrowpassError, OSError) as error:
+            _warn(self.path.parent, error)
+
+
+_warned: set[Path] = set()
+
+
+def _warn(path: Path, error: Exception | str) -> None:
+    """Say once for each path that weights stay in memory, and why."""
+    if path not in _warned:
+        _warned.add(path)
+        _log.warning(
+            "packed weights are kept in memory only, and packed again by the next process: %s; "
+            "give another place with cache_dir or NARROWPASS_CACHE_DIR, or cache='memory'",
+            str(error),  # the error itself refers to all that was open
+        )
+
+
+def _note(path: Path) -> Path:
+    """Give the file that says when `path` was found to be whole."""
+    return path.with_name(f"{path.name}.checked")
+
+
+def _was_checked(file: PackedFile) -> bool:
+    try:
+        with open(_note(file.path), "rb", opener=_unfollowed) as note:
+            trusted = not distrust_file(_note(file.path), os.fstat(note.fileno()))
+            return trusted and bool(parse_json(note.read(_LARGEST_NOTE)) == file.status)
+    except (OSError, ValueError):
+        return False
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def check(file: PackedFile) -> None:
+    """Read all of a file, and note that it is whole.
+
+    Raises:
+        UnusableError: it is not.
+    """
+    status = file.status
+    damaged = file.damaged()
+    if damaged:
+        raise UnusableError(
+            f"{file.path}: {len(damaged)} of {len(file.entries)} blocks are damaged"
+        )
+    with contextlib.suppress(OSError), replacing(_note(file.path)) as note:
+        note.write(json.dumps(status).encode())
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file of packed weights in a folder.
+
+    Attributes:
+        path: of the file.
+        size: its bytes.
+        used: when it was used last, in seconds since 1970.
+        problem: why it is of no use here; empty where it is.
+        blocks: how many it has.
+        is_leftover: whether it is what a process left behind that was killed while it wrote.
+    """
+
+    path: Path
+    size: int
+    used: float
+    problem: str
+    blocks: int
+    is_leftover: bool = False
+
+
+def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed]:
+    """Give the files of a folder, those used last first, and what killed writers left there.
+
+    Args:
+        folder: where they are.
+        packer: what packs weights; files of others are left out.
+        verify: whether to read them all; `problem` then tells of damage too.
+    """
+    found = [] if not folder.is_dir() else _leftovers(folder)
+    distrusted = distrust_folder(folder)
+    for path in sorted(folder.glob(f"*{packer.suffix}")) if folder.is_dir() else ():
+        problem, blocks = "", 0
+        try:
+            size, used = path.stat().st_size, path.stat().st_mtime
+            with contextlib.suppress(OSError):
+                used = max(used, _note(path).stat().st_mtime)
+            file = PackedFile(path, packer)
+            blocks = len(file.entries)
+            if verify:
+                check(file)
+            problem = distrusted
+        except FileNotFoundError:
+            continue  # somebody has just deleted it
+        except (UnusableError, OSError) as error:
+            problem = str(error)
+        found.append(Listed(path, size, used, problem, blocks))
+    return sorted(found, key=lambda item: -item.used)
+
+
+def _leftovers(folder: Path) -> list[Listed]:
+    """Give the files that killed writers left, if they are large enough to matter."""
+    found = []
+    for path in leftovers(folder):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if status.st_size >= HEADER:
+                problem = "left by a process that was killed; the next load, or prune, deletes it"
+                item = Listed(path, status.st_size, status.st_mtime, problem, 0, is_leftover=True)
+                found.append(item)
+    return found
+
+
+def prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
+    """Delete files until those left have `max_size` bytes: useless ones, then the longest unused.
+
+    Processes that have one mapped keep it. What a process that was killed left behind goes too.
+
+    Returns:
+        The files that were deleted.
+
+    Raises:
+        UsageError: `max_size` is negative.
+        OutputError: a file cannot be deleted.
+    """
+    if max_size < 0:
+        raise UsageError(f"a size must not be negative: {max_size}")
+    try:
+        return _prune(folder, max_size, packer)
+    except OSError as error:
+        raise OutputError(
+            f"{error.filename or folder}: cannot be deleted: {error.strerror}; "
+            "who it belongs to can do that"
+        ) from error
+
+
+def _prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
+    deleted, total = [], 0
+    for item in listed(folder, packer):
+        if item.is_leftover:
+            continue
+        if not item.problem and total + item.size <= max_size:
+            total += item.size
+            continue
+        with _turn(item.path) as mine:
+            if mine:
+                # The lock stays: somebody may be about to take it.
+                item.path.unlink(missing_ok=True)
+                _note(item.path).unlink(missing_ok=True)
+                deleted.append(item)
+            else:
+                total += item.size  # somebody is just writing it
+    left = {item.path: item for item in _leftovers(folder)}
+    return deleted + [left[path] for path in delete_leftovers(folder) if path in left]
+
+
+@contextlib.contextmanager
+def _turn(path: Path) -> Iterator[bool]:
+    lock = FileLock(f"{path}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

@@ -1,0 +1,297 @@
+"""One program's use of a weights cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from narrowpass.arguments import Uncopied
+from narrowpass.errors import UsageError
+from narrowpass.io import MappedTensor
+from narrowpass.options import suggest
+from narrowpass_planning.weights.entry import Entry
+from narrowpass_planning.weights.store import OpenBlocks, names_of
+from narrowpass_planning.weights.weight import Array, Weight, digest
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import NamedData
+
+
+@dataclass
+class Counts:
+    """What a session did.
+
+    Attributes:
+        hits: operators whose weights were there already, in memory or in a file.
+        misses: operators whose weights had to be packed.
+        packs: blocks that were packed.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    packs: int = 0
+
+
+@dataclass
+class _Raw:
+    """Weights that were loaded and are not freed yet."""
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    sources: dict[str, Weight] = field(default_factory=dict)
+
+
+class Session(Uncopied):
+    """One program's use of a cache: open, then committed or aborted, then released.
+
+    While it is open, weights are packed by `pack_own`; what reads them runs once it is committed.
+    Entries are counted by others only from the commit on. Operators keep their session, so that
+    blocks live as long as what reads them.
+
+    Args:
+        blocks: those of this session.
+        mappings: of the cache: files that blocks lie in.
+        turn: what is released when the session is closed.
+        data: the named data of a bundle.
+
+    Attributes:
+        blocks: those of this session.
+        counts: what it did.
+        label: what `sizes` counts the blocks under that are packed or found now.
+    """
+
+    _instead = "programs that are compiled again share it"
+
+    def __init__(
+        self,
+        blocks: OpenBlocks,
+        mappings: weakref.WeakSet[Any],
+        turn: threading.Lock,
+        data: Mapping[str, NamedData],
+    ) -> None:
+        self.blocks = blocks
+        self._turn = turn
+        self._state = "open"
+        # Blocks that others mapped must stay where they are for as long as they are used here.
+        self._all_mappings = mappings
+        self._mappings = list(mappings)
+        self._end = weakref.finalize(self, _end, blocks, os.getpid())
+        self._end.atexit = False
+        self._raw = _Raw()
+        self._data = data
+        self.counts = Counts()
+        self.label = ""
+        self._labels: dict[str, set[str]] = {}
+
+    def offer(self, entries: Iterable[Entry], mapping: Any) -> None:
+        """Add blocks that lie in `mapping`, which this session then keeps, to what is found.
+
+        Raises:
+            UsageError: the session is not open.
+        """
+        self.check_state("open")
+        self._mappings.append(mapping)
+        self._all_mappings.add(mapping)
+        for entry in entries:
+            self.blocks.offer(entry)
+
+    def name_of(
+        self,
+        what: str,
+        parameters: object,
+        kernel: Weight,
+        bias: Weight | None,
+        *others: Weight | None,
+    ) -> str:
+        """Return the name of what an operator packs, counted under the label; see `packed_name`."""
+        name = packed_name(what, parameters, kernel, bias, *others)
+        if name:
+            self._labels.setdefault(self.label, set()).add(name)
+        return name
+
+    def pack_own(
+        self,
+        what: str,
+        parameters: object,
+        kernel: Weight,
+        bias: Weight | None,
+        scales: Weight | None,
+        layout: int,
+        size: int,
+        write: Callable[..., None],
+    ) -> Any:
+        """Return a block for kernels of the backend; it lies there as long as the session.
+
+        Args:
+            what: the kind of kernel.
+            parameters: all that the packed bytes follow from beside the weights and the layout.
+            kernel: what inputs are multiplied with.
+            bias: what is added to accumulators, or None.
+            scales: of accumulators, or None.
+            layout: the version of how bytes lie.
+            size: bytes of the block.
+            write: packs into a block: called with the block and kernel, bias and scales, each as
+                the store's `OpenBlocks.operand` returns it.
+
+        Returns:
+            The block, as the store's `OpenBlocks.find` returns it.
+
+        Raises:
+            BackendError: there is no memory for it.
+            UsageError: the session is not open.
+        """
+        self.check_state("open")
+        blocks = self.blocks
+        name = self.name_of(what, parameters, kernel, bias, scales)
+        block = blocks.find(name, layout, size)
+        if block is not None:
+            self.counts.hits += 1
+            return block
+        needed = {f"{name or id(kernel)}/{i}": w for i, w in enumerate((kernel, bias, scales))}
+        try:
+            arrays = [
+                None if weight is None else self.load_unpacked(key, weight)
+                for key, weight in needed.items()
+            ]
+            block = blocks.allocate(size)
+            write(block, *map(blocks.operand, arrays))
+            blocks.keep(name, layout, block, size)
+        finally:
+            self.free_unpacked(*needed)
+        self.counts.misses += 1
+        self.counts.packs += 1
+        return block
+
+    def load_unpacked(self, name: str, weight: Weight | None = None) -> Array:
+        """Compute the elements of a weight, and hold them until `free_unpacked`.
+
+        Args:
+            name: what it is held as.
+            weight: how it is computed; None for the bundle's data of that name.
+
+        Raises:
+            UsageError: the bundle has no such data.
+        """
+        array = self._raw.arrays.get(name)
+        if array is None:
+            weight = self._named(name) if weight is None else weight
+            array = self._raw.arrays[name] = weight.array()
+            self._raw.sources[name] = weight
+        return array
+
+    def free_unpacked(self, *names: str) -> None:
+        """Let go of the elements of weights, and of what they were made from; all without names."""
+        for name in names or list(self._raw.arrays):
+            if self._raw.arrays.pop(name, None) is not None:
+                self._raw.sources.pop(name).drop()
+
+    def _named(self, name: str) -> Weight:
+        if name not in self._data:
+            raise UsageError(f"no data {name!r}{suggest(name, self._data)}")
+        item = self._data[name]
+        drop = getattr(item.tensor, "drop", None)
+        make = item.tensor.checked if isinstance(item.tensor, MappedTensor) else item.tensor.numpy
+        made = Weight(item.shape, item.dtype.numpy(), item.sha256 or "", make)
+        return made if drop is None else dataclasses.replace(made, drop=drop)
+
+    @property
+    def unpacked_names(self) -> list[str]:
+        """The weights that `load_unpacked` holds."""
+        return list(self._raw.arrays)
+
+    @property
+    def packed_names(self) -> list[str]:
+        """The names of the blocks that this session holds, each once."""
+        return names_of(list(self.entries()))
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield the blocks that this session holds.
+
+        Raises:
+            UsageError: the session was aborted or released.
+        """
+        self.check_state("open", "committed")
+        yield from map(self.blocks.entry, range(len(self.blocks)))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of the blocks that were packed or found, by the label of that time."""
+        known: Counter[str] = Counter()
+        for entry in self.entries():
+            known[entry.name] += entry.size
+        return {label: sum(known[name] for name in found) for label, found in self._labels.items()}
+
+    def commit(self) -> None:
+        """Close the session: operators may run, and others find its blocks.
+
+        Raises:
+            UsageError: the session is not open.
+        """
+        self.check_state("open")
+        self.free_unpacked()
+        self.blocks.commit()
+        self._state = "committed"
+        self._turn.release()
+
+    def abort(self) -> None:
+        """Close the session, and leave no trace of it. Its operators must not be used any more.
+
+        Raises:
+            UsageError: the session is not open.
+        """
+        self.check_state("open")
+        self.free_unpacked()
+        self._state = "released"
+        self._end()
+        self._turn.release()
+
+    def release(self) -> None:
+        """Give up the session's blocks; those that nobody else holds are freed.
+
+        No operator of it may be left. A program leaves this to the end of its last operator.
+
+        Raises:
+            UsageError: the session is not committed, or was released before.
+        """
+        self.check_state("committed")
+        self._state = "released"
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._state == "open":
+            if kind is None:
+                self.commit()
+            else:
+                self.abort()
+
+    def check_state(self, *states: str) -> None:
+        """Raise `UsageError` unless the session is open, committed or released, as is allowed."""
+        if self._state not in states:
+            raise UsageError(
+                f"this session of the weights cache is {self._state}, not {' or '.join(states)}"
+            )
+
+
+def _end(blocks: OpenBlocks, process: int) -> None:
+    # In a forked child, a thread that was left behind may hold the cache's lock for ever.
+    if process == os.getpid():
+        blocks.end()
+
+
+def packed_name(
+    what: str, parameters: object, kernel: Weight, bias: Weight | None, *others: Weight | None
+) -> str:
+    """Return the name of what an operator packs; empty where a content has no name."""
+    if any(weight is not None and not weight.identity for weight in (kernel, bias, *others)):
+        return ""
+    parts = [what, parameters]
+    for weight in (kernel, bias, *others):
+        parts += ["" if weight is None else (weight.identity, weight.shape, weight.dtype.name)]
+    return digest(*parts)

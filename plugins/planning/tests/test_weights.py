@@ -1,0 +1,187 @@
+"""The weights cache on numpy arrays: what is shared, how long it lives, files, allocators."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from narrowpass.errors import BackendError, UsageError
+from narrowpass_planning.memory.allocator import HEAP, allocate_bytes, allocating
+from narrowpass_planning.weights import UnusableError, Weight, array_cache
+from narrowpass_planning.weights.file import PackedFile
+from narrowpass_planning.weights.folder import CacheFile, listed, prune
+
+pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+RNG = np.random.default_rng(20)
+LAYOUT = 7
+
+
+class Packer:
+    """Packs as version `number`."""
+
+    suffix = ".test-weights"
+
+    def __init__(self, number: int = 1) -> None:
+        self._number = number
+
+    def build(self) -> str:
+        return f"version {self._number}"
+
+    def fingerprint(self, algorithm: int) -> int:
+        raise UnusableError(f"no algorithm {algorithm}")
+
+    def packs_alike(self, algorithm: int, value: int) -> bool:
+        return False
+
+
+class Pages:
+    """Anonymous mappings: what a caller would take huge pages from."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def allocate(self, size: int, alignment: int) -> np.ndarray:
+        self.sizes.append(size)
+        return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+
+
+def pack(session, array, identity, *, layout=LAYOUT):
+    """Pack the transposed matrix."""
+
+    def write(block, kernel, bias, scales):
+        assert bias is None
+        assert scales is None
+        block.view(np.float32).reshape(array.shape[::-1])[...] = kernel.T
+
+    weight = Weight.of(array, identity)
+    return session.pack_own("matmul", (), weight, None, None, layout, array.nbytes, write)
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def test_sessions_share_what_has_one_name():
+    cache, array = array_cache(), floats(4, 8)
+    first = cache.begin()
+    one = pack(first, array, "a")
+    assert cache.packed_count == 0  # nobody finds what is not committed
+    first.commit()
+    with cache.begin() as second:
+        two = pack(second, array, "a")
+        again = pack(second, array, "a")
+    (name,) = first.packed_names
+    assert second.packed_names == [name]
+    assert np.shares_memory(one, two)
+    assert np.shares_memory(two, again)
+    np.testing.assert_array_equal(two.view(np.float32).reshape(8, 4), array.T)
+    assert (second.counts.packs, second.counts.hits) == (0, 2)
+    assert [entry.origin for entry in second.entries()] == ["shared"]
+    assert cache.users(name) == 2
+    first.release()
+    assert (cache.packed_count, cache.users(name)) == (1, 1)
+    second.release()
+    assert (cache.packed_count, cache.users(name)) == (0, 0)
+
+
+def test_another_layout_or_no_name_is_another_block():
+    cache, array = array_cache(), floats(4, 8)
+    with cache.begin() as session:
+        blocks = [pack(session, array, "a"), pack(session, array, "a", layout=8)]
+        blocks += [pack(session, array, ""), pack(session, array, "")]
+    assert len({block.ctypes.data for block in blocks}) == 4
+    assert cache.packed_count == 2
+    origins = [entry.origin for entry in session.entries()]
+    assert origins == ["packed", "packed", *["its content has no name"] * 2]
+
+
+def test_an_aborted_session_leaves_nothing():
+    cache = array_cache()
+    session = cache.begin()
+    pack(session, floats(2, 2), "a")
+    session.abort()
+    assert cache.packed_count == 0
+    with pytest.raises(UsageError, match="is released"):
+        session.commit()
+
+
+def stored(tmp_path, array, packer):
+    file = CacheFile(tmp_path, "k", packer)
+    with array_cache().begin() as session:
+        pack(session, array, "a")
+    file.write(session.entries(), None)
+    return file
+
+
+def test_a_file_is_found_by_the_packer_that_wrote_it(tmp_path):
+    array = floats(4, 8)
+    file = stored(tmp_path, array, Packer())
+    found = file.open()
+    with array_cache().begin() as session:
+        session.offer(found.addressed(), found)
+        block = pack(session, array, "a")
+    assert session.counts.hits == 1
+    assert [entry.mapped for entry in session.entries()] == [True]
+    np.testing.assert_array_equal(block.view(np.float32).reshape(8, 4), array.T)
+    with pytest.raises(UnusableError, match="another build"):
+        PackedFile(file.path, Packer(2))
+    (item,) = listed(tmp_path, Packer(2))
+    assert "another build" in item.problem
+    assert [deleted.path for deleted in prune(tmp_path, 0, Packer())] == [file.path]
+
+
+def test_a_mapped_block_outlives_its_session(tmp_path):
+    array = floats(4, 8)
+    found = stored(tmp_path, array, Packer()).open()
+    session = array_cache().begin()
+    session.offer(found.addressed(), found)
+    block = pack(session, array, "a")
+    session.abort()
+    del session, found
+    np.testing.assert_array_equal(block.view(np.float32).reshape(8, 4), array.T)
+
+
+def test_blocks_lie_in_memory_of_a_callers_allocator():
+    cache, pages = array_cache(), Pages()
+    array = floats(4, 8)
+    with allocating(pages), cache.begin() as session:
+        block = pack(session, array, "a")
+    assert pages.sizes == [array.nbytes]
+    assert isinstance(block.base, np.ndarray | mmap.mmap)
+    with cache.begin() as other:
+        pack(other, floats(3, 3), "b")
+    assert len(pages.sizes) == 1  # only within the block
+
+
+class Wrong:
+    """An allocator that returns something else."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def allocate(self, size, alignment):
+        if self._array is None:
+            raise MemoryError("no huge pages are reserved")
+        return self._array
+
+
+READ_ONLY = np.zeros(64, np.uint8)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (None, "no huge pages are reserved"),
+        (np.zeros(63, np.uint8), r"did not return uint8\[64\]"),
+        (np.zeros(64, np.int8), r"did not return uint8\[64\]"),
+        (np.zeros(128, np.uint8)[::2], "must return dense"),
+        (READ_ONLY, "must return dense"),
+        (allocate_bytes(HEAP, 128)[1:65], "multiple of 64"),
+    ],
+)
+def test_an_allocator_that_breaks_its_promise_is_named(array, message):
+    with pytest.raises(BackendError, match=f"Wrong .*{message}"):
+        allocate_bytes(Wrong(array), 64)
