@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
+from xnn_kit import compile_with
 
-from narrowpass import Bundle, CompileOptions
-from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass import Bundle
 from narrowpass_xnn_cpu.program import XnnProgram
 from narrowpass_xnn_cpu.weights.folder import CacheFile
 from narrowpass_xnn_cpu.weights.names import key_of
@@ -78,7 +78,7 @@ def saved(path: Path, **methods: onnx.ModelProto) -> Bundle:
 def compiled(bundle: Bundle, folder: Path | None = None, **options: Any) -> XnnProgram:
     """Compile a bundle on one thread, with its cache in `folder`."""
     chosen = {"threads": 1, "cache_dir": folder, **options}
-    program = XnnCpuBackend().compile(bundle, CompileOptions(**chosen))
+    program = compile_with(bundle, chosen)
     assert isinstance(program, XnnProgram)
     return program
 

@@ -6,13 +6,15 @@ import abc
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from narrowpass.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
 from narrowpass.boundary import foreign
 from narrowpass.collecting import no_collecting
 from narrowpass.errors import BackendError, UsageError, VerificationError
 from narrowpass.guards import COMMON, guard, of_type
+from narrowpass.option_values import check_values
+from narrowpass.options import format_options
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -53,7 +55,9 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a program is compiled.
+    """How a program is compiled, whatever the backend.
+
+    Options that only one backend has are fields of that backend; see `Backend`.
 
     Raises:
         UsageError: a value of another type, or a number of threads that makes no sense.
@@ -63,34 +67,26 @@ class CompileOptions:
         keep: values, by name, that must stay readable through ``run(outputs=...)``.
         require_native: whether a node that the backend leaves to a fallback is an error; see
             `compile_bundle`.
-        spin: whether threads wait for the next run awake, for some milliseconds. Runs that follow
-            soon start sooner; the processors are kept from others meanwhile.
-        cache: whether what a backend makes of a bundle's weights is shared by methods and
-            programs and kept on disk for later processes; ``memory``: shared only; False: neither.
-        cache_dir: where that is kept; None for ``NARROWPASS_CACHE_DIR`` or the user's cache
-            directory.
-        share_workspace: whether all methods compute in the same memory. They then take turns.
+        cache: whether weights that a backend packs are shared by methods and programs and kept
+            on disk for later processes; ``memory``: shared only; False: neither.
+        cache_dir: the folder of packed weights; None for ``NARROWPASS_CACHE_DIR`` or the user's
+            cache directory.
         observe: whether values of `keep` are read by `Program.observe` alone. A backend then need
-            not give them out through `run`, which leaves it free where and how they lie.
-        winograd: whether a backend may compute convolutions of floats by Winograd's algorithm. It
-            takes fewer multiplications, and rounds more.
+            not return them from `run`, and is free to choose their layout and memory.
     """
 
     threads: int | None = None
     keep: tuple[str, ...] = ()
     require_native: bool = False
-    spin: bool = False
     cache: bool | Literal["memory"] = True
     cache_dir: str | os.PathLike[str] | None = None
-    share_workspace: bool = False
     observe: bool = False
-    winograd: bool = True
 
     def __post_init__(self) -> None:
         """Check the values; those of numpy become Python's."""
         values: dict[str, Any] = {
             name: flag_of(getattr(self, name), f"`{name}`")
-            for name in ("require_native", "spin", "share_workspace", "observe", "winograd")
+            for name in ("require_native", "observe")
         }
         values["keep"] = names_of(self.keep, "`keep`")
         if self.threads is not None:
@@ -249,14 +245,20 @@ class Program(Uncopied, abc.ABC):
         self.close()
 
 
+@dataclass(frozen=True, eq=False)
 class Backend(abc.ABC):
     """Compiles bundles to programs.
+
+    A subclass that has options is a frozen dataclass, as a `Pass` is: its fields are the options,
+    each with a default. They are written after its name wherever a backend is named, such as
+    ``--backend 'xnn-cpu{winograd=false}'``, and are checked against the types of the fields. A
+    plugin registers an instance with the defaults.
 
     Whatever a method of a subclass raises beside errors of `narrowpass.errors`, or gives of another
     type than it should, becomes a `BackendError` that names the backend.
 
     Attributes:
-        name: what ``--target NAME`` and ``--backend NAME`` say.
+        name: what ``--target NAME`` and ``--backend NAME`` say, in lower case with hyphens.
         priority: the available backend of highest priority is the default target.
         classifier: an op classifier that knows what the backend does with narrow nodes, chosen by
             ``classifier=target+default``; None for none.
@@ -282,6 +284,18 @@ class Backend(abc.ABC):
                 "compile": of_type("a narrowpass.Program", Program),
             },
         )
+
+    def __post_init__(self) -> None:
+        """Check the options; a subclass with more to check calls this first.
+
+        Raises:
+            OptionError: a value that does not fit its field's type. It is a `ValueError`.
+        """
+        check_values(self)
+
+    def __str__(self) -> str:
+        """The backend in text: its name and the options that differ from their defaults."""
+        return format_options(self)
 
     def available(self) -> str | None:
         """Give None where the backend can run here, else the reason why it cannot."""
@@ -359,6 +373,10 @@ class Backend(abc.ABC):
         Raises:
             BackendError: a method that cannot be compiled, with the node and the reason.
         """
+
+
+BackendLike: TypeAlias = str | Backend
+"""What a backend may be given as: a name, with options or without, or the backend itself."""
 
 
 def verify_structure(model: ir.Model, what: str) -> None:

@@ -138,6 +138,8 @@ def _converted(value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         if _is_of(tuple(value), hint):
             return tuple(value)
+    elif hint is bool and _is_numpy_flag(value):
+        return bool(value)
     elif hint in (int, float) and type(value) is bool:
         raise ValueError
     elif hint is int and isinstance(value, numbers.Integral):
@@ -151,6 +153,12 @@ def _converted(value: Any, hint: Any) -> Any:
         if hasattr(hint, "parse"):
             return hint.parse(value)
     raise ValueError
+
+
+def _is_numpy_flag(value: Any) -> bool:
+    """Tell whether a value is a flag of numpy, which this module does not import."""
+    dtype = getattr(value, "dtype", None)
+    return getattr(dtype, "kind", "") == "b" and getattr(value, "ndim", None) == 0
 
 
 def _member(kind: type[enum.Enum], text: str) -> enum.Enum:

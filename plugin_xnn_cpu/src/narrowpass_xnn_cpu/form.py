@@ -52,7 +52,7 @@ class Premises:
         session: of the weights cache; None to pack for this method alone.
         identities: names of the contents of tensors, by their ``id``, or what is known of them
             outside of a subgraph; see `Weight.identity`.
-        winograd: see `CompileOptions.winograd`.
+        winograd: see `XnnCpuBackend.winograd`.
         compile: compiles the body of a control flow operator.
     """
 

@@ -47,6 +47,7 @@ from narrowpass_xnn_cpu.weights.session import Counts, Session
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.meters import Meter
+    from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 
 class XnnProgram(Program):
@@ -55,22 +56,23 @@ class XnnProgram(Program):
     Args:
         bundle: what to compile.
         options: see `CompileOptions`.
+        backend: whose options hold.
 
     Raises:
         BackendError: a method that cannot be compiled.
         UsageError: a value to keep that no method has, or a number of threads out of range.
     """
 
-    def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
-        self._pool = shared(options.threads, spin=options.spin)
+    def __init__(self, bundle: Bundle, options: CompileOptions, backend: XnnCpuBackend) -> None:
+        self._pool = shared(options.threads, spin=backend.spin)
         self._methods: dict[str, Method] = {}
         self._closed = False
         self._keep, self._observe = options.keep, options.observe
-        self._winograd = options.winograd
+        self._winograd = backend.winograd
         self._models: dict[str, ir.Model] = {}
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._prepared: dict[str, Prepared] = {}
-        self._workspace = Workspace() if options.share_workspace else None
+        self._workspace = Workspace() if backend.share_workspace else None
         # Weights are packed in one session, for all methods.
         with packing(bundle, options) as session:
             self._session = session
