@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from narrowpass.context import Context
     from narrowpass.meters import Meter
     from narrowpass.quantization import NodeQuantization, QuantizationSpec
+    from narrowpass.verify import Signature, ValueSpec
 
 Feeds = Mapping[str, "np.ndarray[Any, Any]"]
 Outputs = dict[str, "np.ndarray[Any, Any]"]
@@ -155,7 +156,22 @@ class NodeTime:
 class Program(Uncopied, abc.ABC):
     """A compiled bundle: named methods that run. Also a context manager that closes it.
 
-    It can be neither copied nor pickled. Threads may share it; another process loads the bundle.
+    It can be neither copied nor pickled: another process loads the bundle.
+
+    Threads:
+        - Every method may be called from several threads at once. Results are those of calls one
+          after the other.
+        - While a run goes on, nothing else may write to its feeds, nor to its arrays of `out`. A
+          meter is for one `observe` at a time.
+        - How many runs go on at once is up to the backend. ``xnn-cpu`` locks the arena that a
+          method computes in: runs of one method take turns, runs of several methods go on at
+          once, unless the backend's option ``share-workspace`` gives them one arena. Programs
+          with the same number of threads share one thread pool; a run that finds its workers busy
+          computes the step alone. ``reference`` locks nothing.
+        - To run one method twice at once, compile the bundle twice: there is no clone of a
+          program, and with ``cache`` both read the same packed weights.
+        - `close` lets runs that have begun in other threads end; those that come later are a
+          `UsageError`.
     """
 
     _instead = (
@@ -166,6 +182,42 @@ class Program(Uncopied, abc.ABC):
     @abc.abstractmethod
     def methods(self) -> Sequence[str]:
         """The names of the methods, in the order of the bundle."""
+
+    @abc.abstractmethod
+    def signature(self, method: str = "main") -> Signature:
+        """Return names, types and shapes of a method's inputs and outputs, as its model says.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: an unknown method, or the program is closed.
+        """
+
+    def inputs(self, method: str = "main") -> tuple[ValueSpec, ...]:
+        """Return name, dtype and shape of each input of a method, in the order of the model.
+
+        A dimension is a size, the name of a symbolic one, or None. An input with an initializer
+        (``has_default``) may be left out of the feeds.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: as `signature`.
+        """
+        return self.signature(method).inputs
+
+    def outputs(self, method: str = "main") -> tuple[ValueSpec, ...]:
+        """Return name, dtype and shape of each output of a method, in the order of the model.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: as `signature`.
+        """
+        return self.signature(method).outputs
 
     @abc.abstractmethod
     def run(

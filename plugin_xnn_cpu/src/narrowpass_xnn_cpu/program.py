@@ -30,6 +30,7 @@ from narrowpass.requests import (
     write_outputs,
 )
 from narrowpass.subgraphs import inline_functions, subgraphs
+from narrowpass.verify import Signature
 from narrowpass_xnn_cpu.form import Premises
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode
@@ -66,6 +67,7 @@ class XnnProgram(Program):
     def __init__(self, bundle: Bundle, options: CompileOptions, backend: XnnCpuBackend) -> None:
         self._pool = shared(options.threads, spin=backend.spin)
         self._methods: dict[str, Method] = {}
+        self._signatures = {name: Signature.of(model) for name, model in bundle.methods.items()}
         self._closed = False
         self._keep, self._observe = options.keep, options.observe
         self._winograd = backend.winograd
@@ -124,6 +126,11 @@ class XnnProgram(Program):
     def methods(self) -> Sequence[str]:
         """The names of the methods, in the order of the bundle."""
         return tuple(self._methods)
+
+    def signature(self, method: str = "main") -> Signature:
+        """Return the inputs and outputs of a method; see `Program.signature`."""
+        self._check_open()
+        return choose_method(self._signatures, method)[1]
 
     def run(
         self,
@@ -316,8 +323,9 @@ class XnnProgram(Program):
             raise UsageError("the program is closed; compile the bundle again to run it")
 
     def _choose(self, name: str) -> Method:
+        methods = self._methods  # before the check: another thread may close the program after it
         self._check_open()
-        return choose_method(self._methods, name)[1]
+        return choose_method(methods, name)[1]
 
 
 def _named(method: Method, error: BackendError | MemoryError) -> BackendError:
