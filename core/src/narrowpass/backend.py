@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from narrowpass.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
 from narrowpass.boundary import foreign
 from narrowpass.collecting import no_collecting
-from narrowpass.errors import BackendError, UsageError, VerificationError
+from narrowpass.errors import AttributesError, BackendError, UsageError, VerificationError
 from narrowpass.guards import COMMON, guard, of_type
 from narrowpass.option_values import check_values
 from narrowpass.options import format_options
@@ -384,15 +384,24 @@ class Backend(abc.ABC):
     def supports_quantized(
         self, node: ir.Node, quantization: NodeQuantization, ctx: Context
     ) -> Accept | Reject:
-        """Tell whether the backend would compute `node` in int8 between the Q/DQ of a proposal.
+        """Report whether the backend would compute `node` in int8 between proposed Q/DQ.
 
-        The default holds the proposal against `quantization_spec`.
+        The default checks the proposal against `quantization_spec`.
 
         Args:
             node: a float operator, as `supports` takes it.
             quantization: of its operands, its weight and its result.
             ctx: of the pass that asks.
+
+        Returns:
+            `Accept`, or `Reject` with the limit that the proposal breaks.
         """
+        from narrowpass.attributes import check_attributes
+
+        try:
+            check_attributes(node)
+        except AttributesError as error:
+            return Reject(str(error))
         spec = self.quantization_spec()
         if node.domain or spec.operator(node.op_type) is None:
             return Reject(f"{self.name} has no int8 {node.op_type}")
