@@ -32,7 +32,7 @@ def test_integers():
 
 
 def test_operators_are_those_of_onnx():
-    assert SPEC.operators.keys() | SPEC.rows.operators <= NAMES
+    assert SPEC.operators.keys() | SPEC.per_token.operators <= NAMES
     assert SPEC.operator("Softmax") is None
 
 
@@ -175,7 +175,7 @@ def test_what_is_within_them_is_taken_and_what_is_not_is_not(rows):
 
 
 def test_the_most_channels_of_rows():
-    most = SPEC.rows.most_channels
+    most = SPEC.per_token.max_depth
     assert most is not None
     assert most * 255 * 128 < 2**31 <= (most + 1) * 255 * 128
     product(np.ones((1, most), np.int8), 1.0, rows=True)

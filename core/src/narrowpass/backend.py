@@ -1,4 +1,4 @@
-"""What a backend is, and the program that it compiles a bundle to."""
+"""The interface of backends, and of the programs that they compile bundles to."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CompileOptions:
     Options that only one backend has are fields of that backend; see `Backend`.
 
     Raises:
-        UsageError: a value of another type, or a number of threads that makes no sense.
+        UsageError: a value of another type, or a number of threads out of range.
 
     Attributes:
         threads: number of threads that a run may use; None for the size of the affinity mask.
@@ -114,8 +114,8 @@ class NodePlan:
         node: its name.
         op_type: its operator, with the domain in front where that is not the default one.
         dtype: the element type that it is computed in, as ONNX names it in lower case: that of its
-            first output, but ``int8`` where a kernel computes with bytes what is written as a float
-            operator between DequantizeLinear and QuantizeLinear.
+            first output, but ``int8`` where an int8 kernel computes a float operator between
+            DequantizeLinear and QuantizeLinear.
         partition: the partition that it is part of; None where it runs alone.
         kernel: what computes it.
         reason: why it did not go to the backend's own kernels; empty where it did.
@@ -130,7 +130,7 @@ class NodePlan:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Give all fields, for JSON."""
+        """Return all fields, for JSON."""
         return asdict(self)
 
 
@@ -233,7 +233,7 @@ class Program(Uncopied, abc.ABC):
             feeds: arrays by input name, each of the input's dtype and shape. An input with an
                 initializer (a default) may be left out.
             method: which method; a bundle with one method runs that one for ``main``.
-            outputs: names of the values to give back; None for the method's outputs. Values
+            outputs: names of the values to return; None for the method's outputs. Values
                 other than outputs must have been named in ``compile(keep=...)``.
             out: arrays to write results into, by output name, each of the result's dtype and
                 shape; the rest are fresh arrays. They must not overlap; one may lie where a feed
@@ -249,9 +249,9 @@ class Program(Uncopied, abc.ABC):
         """
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
-        """Run a method, and let meters take in what values are.
+        """Run a method, and record its values in meters.
 
-        A backend that looks at values where they lie overrides it; the meters come out the same.
+        A backend that reads values in place overrides it; the meters have the same contents then.
 
         Args:
             feeds: as for `run`.
@@ -271,15 +271,15 @@ class Program(Uncopied, abc.ABC):
 
     @abc.abstractmethod
     def explain(self) -> list[NodePlan]:
-        """Tell for each node of each method where it runs, or why not natively."""
+        """Report for each node of each method where it runs, or why not natively."""
 
     @abc.abstractmethod
     def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
-        """Run a method `runs` times and tell the median time of each node."""
+        """Run a method `runs` times and report the median time of each node."""
 
     @abc.abstractmethod
     def stats(self) -> dict[str, Any]:
-        """Give counts and bytes that the backend keeps, by name; groups of them are dicts."""
+        """Return the backend's counts and sizes in bytes, by name; groups of them are dicts."""
 
     def close(self) -> None:
         """Free what the program holds. A second call does nothing."""
@@ -306,16 +306,16 @@ class Backend(abc.ABC):
     ``--backend 'xnn-cpu{winograd=false}'``, and are checked against the types of the fields. A
     plugin registers an instance with the defaults.
 
-    Whatever a method of a subclass raises beside errors of `narrowpass.errors`, or gives of another
-    type than it should, becomes a `BackendError` that names the backend.
+    Whatever a method of a subclass raises beside errors of `narrowpass.errors`, and a result of the
+    wrong type, becomes a `BackendError` that names the backend.
 
     Attributes:
         name: what ``--target NAME`` and ``--backend NAME`` say, in lower case with hyphens.
         priority: the available backend of highest priority is the default target.
-        classifier: an op classifier that knows what the backend does with narrow nodes, chosen by
+        classifier: an op classifier that knows how the backend computes narrow nodes, chosen by
             ``classifier=target+default``; None for none.
-        observes: whether `Program.observe` looks at values where they lie, so that it needs no
-            memory for them, however many there are.
+        observes: whether `Program.observe` reads values in place, so that it needs no memory for
+            them, however many there are.
     """
 
     name: ClassVar[str]
@@ -350,18 +350,18 @@ class Backend(abc.ABC):
         return format_options(self)
 
     def available(self) -> str | None:
-        """Give None where the backend can run here, else the reason why it cannot."""
+        """Return None where the backend can run here, else the reason why it cannot."""
         return None
 
     def details(self) -> Mapping[str, str]:
-        """Give what the backend runs on here, by name, such as the instruction sets in use.
+        """Return properties of this machine by name, such as the instruction sets in use.
 
-        It is shown by ``narrowpass backends``, and asked only where the backend is available.
+        ``narrowpass backends`` shows them, and calls this only where the backend is available.
         """
         return {}
 
     def default_pipeline(self, passes: Collection[str]) -> str:
-        """Give the pipeline text that a build for this target uses when the caller names none.
+        """Return the pipeline text that a build for this target uses when the caller names none.
 
         Args:
             passes: names of the passes and named pipelines that are installed.
@@ -370,10 +370,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
-        """Tell whether the backend runs `node` itself, or why not."""
+        """Report whether the backend runs `node` itself, or why not."""
 
     def quantization_spec(self) -> QuantizationSpec:
-        """Give what the backend computes in int8, and what it needs of integers and scales.
+        """Return the operators that the backend computes in int8, with their limits.
 
         Passes that quantize keep to it. The default has no limits.
         """
@@ -415,7 +415,7 @@ class Backend(abc.ABC):
         return Reject(str(broken[0])) if broken else Accept()
 
     def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
-        """Give the seconds that computing a node in a narrow type saves in a run, as estimated.
+        """Estimate the seconds that computing a node in a narrow type saves in a run.
 
         Args:
             node: with float32 operands; types and shapes of its values as far as they are known.
@@ -441,7 +441,7 @@ BackendLike: TypeAlias = str | Backend
 
 
 def verify_structure(model: ir.Model, what: str) -> None:
-    """Verify a model that was given as an object, before anybody relies on its rules.
+    """Verify a model that a caller passes as an object.
 
     Operators that onnx does not know are let through: passes and backends expand some of them.
 
@@ -457,13 +457,13 @@ def verify_structure(model: ir.Model, what: str) -> None:
 
 
 def check_meters(meters: object) -> None:
-    """Check what `Program.observe` is given.
+    """Check the meters of `Program.observe`.
 
     Raises:
         UsageError: no mapping of names to meters.
     """
     if not isinstance(meters, Mapping):
-        raise UsageError(f"meters are given by the names of values, not as {kind_of(meters)}")
+        raise UsageError(f"meters are a mapping from names of values, not {kind_of(meters)}")
     for name, meter in meters.items():
         if not isinstance(name, str) or not hasattr(meter, "add"):
             raise UsageError(
@@ -475,12 +475,13 @@ _NAMED_FALLBACKS = 5
 
 
 def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) -> Program:
-    """Compile a bundle, and hold the backend to ``options.require_native``.
+    """Compile a bundle, and enforce ``options.require_native``.
 
     Raises:
         VerificationError: the structure of a method breaks a rule of ONNX.
-        BackendError: a method that cannot be compiled; or nodes that `Program.explain` gives a
-            reason for, where native ones are required. The message names them with the reasons.
+        BackendError: a method that cannot be compiled; or nodes for which
+            `Program.explain` reports a reason, where native kernels are required. The message names
+            them with the reasons.
     """
     for name, model in bundle.methods.items():
         verify_structure(model, f"method {name!r}")

@@ -20,7 +20,7 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def is_name(text: str) -> bool:
-    """Tell whether `text` can stand in pipeline text as a name, and be shown as it is."""
+    """Report whether `text` is a name in pipeline text without quotes, and printable."""
     return _BARE.fullmatch(text) is not None and text.isprintable()
 
 
@@ -42,7 +42,7 @@ class Item:
 
     @staticmethod
     def error(text: str, position: int, message: str) -> PipelineError:
-        """Give an error that shows the text with a caret under `position`."""
+        """Return an error that shows the text with a caret under `position`."""
         return PipelineError(with_caret(text, position, message))
 
 
@@ -103,7 +103,7 @@ class Parser:
         self._position = 0
 
     def items(self) -> list[Item]:
-        """Give the items of a whole pipeline text."""
+        """Return the items of a whole pipeline text."""
         items: list[Item] = []
         self._skip_space()
         while self._position < len(self._text):

@@ -112,7 +112,7 @@ class _Run:
     def read_forms(self) -> None:
         """Write what is quantized by itself with Q/DQ."""
         version = self.model.opset_imports.get("", 1)
-        rows = self.spec.rows.operators
+        rows = self.spec.per_token.operators
         for node in self._nodes():
             if rewriting.is_microsoft_conversion(node):
                 self._tell(node, rewriting.rewrite_conversion(self.editor, node, version), "")

@@ -81,11 +81,11 @@ class Registry:
     failed: Mapping[str, PluginInfo] = field(default_factory=dict)
 
     def owner(self, kind: str, name: str) -> str:
-        """Give the distribution and version that registered a thing; empty for none."""
+        """Return the distribution and version that registered a thing; empty for none."""
         return self.owners.get((kind, name), "")
 
     def unknown(self, kind: str, name: str, known: Mapping[str, object]) -> str:
-        """Give the sentence that says that `name` is not installed, and what is."""
+        """Return the message for a `name` that is not installed; it lists what is."""
         listing = ", ".join(sorted(known)) or "none"
         home = {"pass": PASSES, "backend": BACKENDS}.get(kind, {}).get(name)
         hint = f"; the plugin {home} has it" if home else suggest(name, known)
@@ -132,7 +132,7 @@ class Registry:
         return construct_item(text, item, type(registered)) if item.options else registered
 
     def _best_backend(self) -> Backend:
-        """Give the available backend of highest priority; warn of those that would come first."""
+        """Return the available backend of highest priority; warn of those that would come first."""
         missing = []
         for backend in sorted(self.backends.values(), key=lambda b: (-b.priority, b.name)):
             reason = backend.available()
@@ -145,7 +145,7 @@ class Registry:
         raise PluginError("no backend is available; `narrowpass backends` says why")
 
     def with_pipelines(self, texts: Mapping[str, str], owner: str) -> Registry:
-        """Give a registry with more named pipelines, such as those of a configuration file.
+        """Return a registry with more named pipelines, such as those of a configuration file.
 
         Raises:
             PluginError: a name that is taken.
