@@ -131,6 +131,26 @@ def passes() -> str:
     return "\n".join(parts) or "No pass is installed.\n"
 
 
+def own_backends() -> Mapping[str, Any]:
+    """Return the installed backends of this repository."""
+    registry = load_plugins().registry
+    return {
+        name: backend
+        for name, backend in sorted(registry.backends.items())
+        if registry.owner("backends", name).startswith("narrowpass")
+    }
+
+
+def backends() -> str:
+    """Describe each backend with its options."""
+    registry = load_plugins().registry
+    parts = []
+    for name, backend in own_backends().items():
+        parts.append(f"## `{name}`\n\nFrom {registry.owner('backends', name)}.\n")
+        parts.append(f"{_prose(type(backend).__doc__)}\n\n{_options(type(backend))}")
+    return "\n".join(parts)
+
+
 def instruments() -> str:
     """Describe each instrument of the core with its options."""
     registry = load_plugins().registry
@@ -190,6 +210,7 @@ def _as_block(match: re.Match[str]) -> str:
 
 
 SECTIONS: Mapping[str, Callable[[], str]] = {
+    "backends": backends,
     "benchmarks": benchmarks,
     "command-line": command_line,
     "errors": errors_table,

@@ -27,8 +27,8 @@ from narrowpass import (
 from narrowpass.quantization import (
     FixedOutput,
     OperatorSpec,
+    PerTokenQuantization,
     QuantizationSpec,
-    RowQuantization,
     ScaleBound,
 )
 from narrowpass.reference import ReferenceBackend
@@ -117,7 +117,7 @@ XNNPACK = QuantizationSpec(
         **dict.fromkeys(SAME, OperatorSpec(same=True)),
         "Softmax": OperatorSpec(output=FixedOutput("uint8", 2.0**-8, 0)),
     },
-    rows=RowQuantization(frozenset({"MatMul", "Gemm"})),
+    per_token=PerTokenQuantization(frozenset({"MatMul", "Gemm"})),
 )
 """PRECISION's table, as the native backend gives it."""
 

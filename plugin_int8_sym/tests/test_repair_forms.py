@@ -19,7 +19,7 @@ from repair_kit import (
 )
 
 from narrowpass.classify import ACTIVATIONS
-from narrowpass.quantization import QuantizationSpec, RowQuantization
+from narrowpass.quantization import PerTokenQuantization, QuantizationSpec
 
 pytestmark = pytest.mark.once
 
@@ -319,7 +319,7 @@ def test_dynamic_products(bias, per_channel):
     proto = dynamic(bias=bias, per_channel=per_channel)
     feeds = {"x": floats(5, 8)}
     (right,) = evaluated(proto, feeds)
-    plain = repaired(proto, replace(XNNPACK, rows=RowQuantization()))
+    plain = repaired(proto, replace(XNNPACK, per_token=PerTokenQuantization()))
     assert plain.kinds()[0] == "DynamicQuantizeLinear"
     assert "MatMulInteger" not in plain.kinds()
     np.testing.assert_allclose(evaluated(plain.after, feeds)[0], right, rtol=1e-4, atol=1e-5)

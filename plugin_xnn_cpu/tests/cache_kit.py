@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
+from xnn_kit import compile_with
 
-from narrowpass import Bundle, CompileOptions
+from narrowpass import Bundle
 from narrowpass_planning.weights.folder import CacheFile
 from narrowpass_planning.weights.names import key_of
-from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.program import XnnProgram
 
@@ -79,7 +79,7 @@ def saved(path: Path, **methods: onnx.ModelProto) -> Bundle:
 def compiled(bundle: Bundle, folder: Path | None = None, **options: Any) -> XnnProgram:
     """Compile a bundle on one thread, with its cache in `folder`."""
     chosen = {"threads": 1, "cache_dir": folder, **options}
-    program = XnnCpuBackend().compile(bundle, CompileOptions(**chosen))
+    program = compile_with(bundle, chosen)
     assert isinstance(program, XnnProgram)
     return program
 

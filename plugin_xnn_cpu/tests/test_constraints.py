@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.defs
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
+from narrowpass import Accept, Context
 from narrowpass.movement import DATA_MOVEMENT
+from narrowpass.quantization import NodeQuantization, Parameters
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
@@ -30,7 +33,7 @@ def test_integers():
 
 
 def test_operators_are_those_of_onnx():
-    assert SPEC.operators.keys() | SPEC.rows.operators <= NAMES
+    assert SPEC.operators.keys() | SPEC.per_token.operators <= NAMES
     assert SPEC.operator("Softmax") is None
 
 
@@ -104,6 +107,52 @@ def test_what_moves_data_moves_bytes(op_type):
     assert not rows["moved"].reason
 
 
+def proposed(op_type: str, scales: dict[str, float]) -> tuple[onnx.ModelProto, NodeQuantization]:
+    """Make a node between Q/DQ with the scales of x, y and a second operand w, and propose it.
+
+    The second operand of a MatMul is a weight; other operators read it at run time.
+    """
+    binary = op_type in ("Add", "Mul")
+    count = 2 if binary or op_type == "MatMul" else 1
+    quantize = helper.make_node("QuantizeLinear", ["v", "sw", "z"], ["w"])
+    second = [helper.make_node("DequantizeLinear", ["w", "sw", "z"], ["wf"])]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "sx", "z"], ["qx"]),
+        helper.make_node("DequantizeLinear", ["qx", "sx", "z"], ["xf"]),
+        *([quantize, *second] if binary else second if count == 2 else []),
+        helper.make_node(op_type, ["xf", "wf"][:count], ["m"], name="asked"),
+        helper.make_node("QuantizeLinear", ["m", "sy", "z"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "sy", "z"], ["y"]),
+    ]
+    constants = {"z": np.int8(0), **{f"s{name}": np.float32(s) for name, s in scales.items()}}
+    if op_type == "MatMul":
+        constants["w"] = np.random.default_rng(5).integers(-127, 128, (8, 8)).astype(np.int8)
+    x, v, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 8]) for name in "xvy")
+    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    inputs = [x, v] if binary else [x]
+    graph = helper.make_graph(nodes, "g", inputs, [y], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    operands = [Parameters(scales[name], 0) for name in ("xw" if binary else "x")]
+    weights = np.float32(scales["w"]) if op_type == "MatMul" else None
+    return model, NodeQuantization(tuple(operands), Parameters(scales["y"], 0), weights)
+
+
+@pytest.mark.parametrize("op_type", ["Add", "MatMul", "Mul", "Sigmoid", "Softmax", "Transpose"])
+@pytest.mark.parametrize("output", [1e-7, 1e-5, 1e-3, 0.05, 1.0, 1e4, 1e9])
+def test_answers_on_proposals_are_what_compiling_does(op_type, output):
+    """`supports_quantized` accepts what `explain` shows in int8 afterwards, and nothing else."""
+    same = op_type == "Transpose"
+    scales = {"x": 0.05, "w": 0.01, "y": 0.05 if same else output}
+    model, proposal = proposed(op_type, scales)
+    node = next(n for n in ir.from_proto(model).graph if n.name == "asked")
+    backend = XnnCpuBackend()
+    answer = backend.supports_quantized(node, proposal, Context(target=backend))
+    with compile_model(model) as program:
+        (plan,) = (plan for plan in program.explain() if plan.node == "asked")
+    requantized = plan.dtype == "int8" and " in float32: " not in plan.kernel
+    assert isinstance(answer, Accept) == requantized, (answer, plan)
+
+
 def product(matrix: np.ndarray, scale: float, zero: int = 0, *, rows: bool = False) -> None:
     stored = Quantized(
         Weight.of(matrix), Weight.of(np.float32([scale])), Weight.of(np.int8([zero])), 0
@@ -127,7 +176,7 @@ def test_what_is_within_them_is_taken_and_what_is_not_is_not(rows):
 
 
 def test_the_most_channels_of_rows():
-    most = SPEC.rows.most_channels
+    most = SPEC.per_token.max_depth
     assert most is not None
     assert most * 255 * 128 < 2**31 <= (most + 1) * 255 * 128
     product(np.ones((1, most), np.int8), 1.0, rows=True)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 import narrowpass
-from narrowpass.backend import CompileOptions
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.own.fp32_winograd import LARGEST_WEIGHT
@@ -291,13 +291,13 @@ def test_it_can_be_switched_off():
     feeds = feeds_for(model, sizes={"n": 1})
     results = []
     for winograd in (True, False):
-        program = narrowpass.load(model, "xnn-cpu", winograd=winograd, cache=False)
+        program = narrowpass.load(model, XnnCpuBackend(winograd=winograd), cache=False)
         (plan,) = program.explain()
         assert ("winograd" in plan.kernel) == winograd
         results += program.run(feeds).values()
     assert (results[0] != results[1]).any()  # rounded otherwise
     np.testing.assert_allclose(*results, rtol=0, atol=1e-4)
-    assert CompileOptions().winograd
+    assert XnnCpuBackend().winograd
 
 
 def test_transformed_weights_have_names_of_their_own(tmp_path):
@@ -305,7 +305,8 @@ def test_transformed_weights_have_names_of_their_own(tmp_path):
     path = tmp_path / "m.narrow"
     narrowpass.build(_model((56, 56)), "", path)
     for winograd, packs in [(True, 1), (False, 1), (True, 0), (False, 0)]:
-        with narrowpass.load(path, "xnn-cpu", winograd=winograd, cache_dir=tmp_path) as program:
+        backend = XnnCpuBackend(winograd=winograd)
+        with narrowpass.load(path, backend, cache_dir=tmp_path) as program:
             assert program.stats()["weights"]["packs"] == packs
             assert ("winograd" in program.explain()[0].kernel) == winograd
 

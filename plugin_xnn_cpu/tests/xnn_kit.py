@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,10 +39,17 @@ def skip_where_nan_is_lost() -> None:
 
 
 def compile_model(model: onnx.ModelProto | ir.Model, **options: Any) -> Program:
-    """Compile for xnn-cpu, on one thread unless told otherwise."""
+    """Compile for xnn-cpu, on one thread by default; see `compile_with`."""
     source = ir.from_proto(model) if isinstance(model, onnx.ModelProto) else model
-    options = {"threads": 1, **options}
-    return XnnCpuBackend().compile(Bundle({"main": source}), CompileOptions(**options))
+    return compile_with(Bundle({"main": source}), {"threads": 1, **options})
+
+
+def compile_with(bundle: Bundle, options: Mapping[str, Any]) -> Program:
+    """Compile with options of the backend, and of `CompileOptions`."""
+    own = {field.name for field in dataclasses.fields(XnnCpuBackend)} & options.keys()
+    backend = XnnCpuBackend(**{name: options[name] for name in own})
+    others = {name: value for name, value in options.items() if name not in own}
+    return backend.compile(bundle, CompileOptions(**others))
 
 
 def one_node(

@@ -134,6 +134,14 @@ def test_passes(page):
             assert f"`{shown}` (" in text, (name, field.name)
 
 
+def test_backends(page):
+    text = page("reference/backends.md")
+    assert {"reference", "xnn-cpu"} <= reference.own_backends().keys()
+    for name, backend in reference.own_backends().items():
+        section = text.partition(f"## `{name}`")[2].partition("\n## ")[0]
+        assert all(f"`{option}` (" in section for option in option_types(type(backend))), name
+
+
 def test_instruments(page):
     text = page("reference/instruments.md")
     registry = narrowpass.load_plugins().registry

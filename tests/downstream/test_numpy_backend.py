@@ -218,7 +218,7 @@ def test_quantization_gain_and_classifier(model):
     infer(model)
     backend = NumpyBackend()
     spec = backend.quantization_spec()
-    assert spec.rows.operators == {"MatMul"}
+    assert spec.per_token.operators == {"MatMul"}
     nodes = {node.name: node for node in model.graph}
     proposal = NodeQuantization((Parameters(0.1, 0),), Parameters(0.1, 0))
     answer = backend.supports_quantized(nodes["conv"], proposal, None)

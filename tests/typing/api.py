@@ -27,7 +27,7 @@ from narrowpass import (
     hookimpl,
 )
 from narrowpass.testing import assert_equivalent, model_from_text, random_feeds, run_pass
-from narrowpass.verify import verify
+from narrowpass.verify import ValueSpec, verify
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,11 @@ class Classifier(OpClassifier):
         return Color.GREEN if node.op_type == "MatMul" else None
 
 
-class Example2(Backend):
-    name: ClassVar[str] = "example"
+@dataclass(frozen=True)
+class Tuned(Backend):
+    name: ClassVar[str] = "tuned"
+
+    fast: bool = True
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
         return Reject(f"no kernel for {node.op_type}")
@@ -72,6 +75,10 @@ def build_and_run(x: np.ndarray[Any, Any]) -> None:
     with narrowpass.load("model.narrow", backend="reference", threads=4) as program:
         assert_type(program, Program)
         program.run({"x": x})["y"].sum()
+        assert_type(program.inputs(), tuple[ValueSpec, ...])
+        assert_type(program.outputs("main")[0].shape, tuple[int | str | None, ...] | None)
+    narrowpass.load("model.narrow", Tuned(fast=False))
+    narrowpass.build("model.onnx", target="tuned{fast=false}")
 
 
 def pipelines(registry: Registry, model: ir.Model) -> None:

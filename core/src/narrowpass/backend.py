@@ -1,4 +1,4 @@
-"""What a backend is, and the program that it compiles a bundle to."""
+"""The interface of backends, and of the programs that they compile bundles to."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import abc
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from narrowpass.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
 from narrowpass.boundary import foreign
 from narrowpass.collecting import no_collecting
-from narrowpass.errors import BackendError, UsageError, VerificationError
+from narrowpass.errors import AttributesError, BackendError, UsageError, VerificationError
 from narrowpass.guards import COMMON, guard, of_type
+from narrowpass.option_values import check_values
+from narrowpass.options import format_options
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from narrowpass.context import Context
     from narrowpass.meters import Meter
     from narrowpass.quantization import NodeQuantization, QuantizationSpec
+    from narrowpass.verify import Signature, ValueSpec
 
 Feeds = Mapping[str, "np.ndarray[Any, Any]"]
 Outputs = dict[str, "np.ndarray[Any, Any]"]
@@ -53,44 +56,38 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a program is compiled.
+    """How a program is compiled, whatever the backend.
+
+    Options that only one backend has are fields of that backend; see `Backend`.
 
     Raises:
-        UsageError: a value of another type, or a number of threads that makes no sense.
+        UsageError: a value of another type, or a number of threads out of range.
 
     Attributes:
         threads: number of threads that a run may use; None for the size of the affinity mask.
         keep: values, by name, that must stay readable through ``run(outputs=...)``.
         require_native: whether a node that the backend leaves to a fallback is an error; see
             `compile_bundle`.
-        spin: whether threads wait for the next run awake, for some milliseconds. Runs that follow
-            soon start sooner; the processors are kept from others meanwhile.
-        cache: whether what a backend makes of a bundle's weights is shared by methods and
-            programs and kept on disk for later processes; ``memory``: shared only; False: neither.
-        cache_dir: where that is kept; None for ``NARROWPASS_CACHE_DIR`` or the user's cache
-            directory.
-        share_workspace: whether all methods compute in the same memory. They then take turns.
+        cache: whether weights that a backend packs are shared by methods and programs and kept
+            on disk for later processes; ``memory``: shared only; False: neither.
+        cache_dir: the folder of packed weights; None for ``NARROWPASS_CACHE_DIR`` or the user's
+            cache directory.
         observe: whether values of `keep` are read by `Program.observe` alone. A backend then need
-            not give them out through `run`, which leaves it free where and how they lie.
-        winograd: whether a backend may compute convolutions of floats by Winograd's algorithm. It
-            takes fewer multiplications, and rounds more.
+            not return them from `run`, and is free to choose their layout and memory.
     """
 
     threads: int | None = None
     keep: tuple[str, ...] = ()
     require_native: bool = False
-    spin: bool = False
     cache: bool | Literal["memory"] = True
     cache_dir: str | os.PathLike[str] | None = None
-    share_workspace: bool = False
     observe: bool = False
-    winograd: bool = True
 
     def __post_init__(self) -> None:
         """Check the values; those of numpy become Python's."""
         values: dict[str, Any] = {
             name: flag_of(getattr(self, name), f"`{name}`")
-            for name in ("require_native", "spin", "share_workspace", "observe", "winograd")
+            for name in ("require_native", "observe")
         }
         values["keep"] = names_of(self.keep, "`keep`")
         if self.threads is not None:
@@ -117,8 +114,8 @@ class NodePlan:
         node: its name.
         op_type: its operator, with the domain in front where that is not the default one.
         dtype: the element type that it is computed in, as ONNX names it in lower case: that of its
-            first output, but ``int8`` where a kernel computes with bytes what is written as a float
-            operator between DequantizeLinear and QuantizeLinear.
+            first output, but ``int8`` where an int8 kernel computes a float operator between
+            DequantizeLinear and QuantizeLinear.
         partition: the partition that it is part of; None where it runs alone.
         kernel: what computes it.
         reason: why it did not go to the backend's own kernels; empty where it did.
@@ -133,7 +130,7 @@ class NodePlan:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Give all fields, for JSON."""
+        """Return all fields, for JSON."""
         return asdict(self)
 
 
@@ -159,7 +156,22 @@ class NodeTime:
 class Program(Uncopied, abc.ABC):
     """A compiled bundle: named methods that run. Also a context manager that closes it.
 
-    It can be neither copied nor pickled. Threads may share it; another process loads the bundle.
+    It can be neither copied nor pickled: another process loads the bundle.
+
+    Threads:
+        - Every method may be called from several threads at once. Results are those of calls one
+          after the other.
+        - While a run goes on, nothing else may write to its feeds, nor to its arrays of `out`. A
+          meter is for one `observe` at a time.
+        - How many runs go on at once is up to the backend. ``xnn-cpu`` locks the arena that a
+          method computes in: runs of one method take turns, runs of several methods go on at
+          once, unless the backend's option ``share-workspace`` gives them one arena. Programs
+          with the same number of threads share one thread pool; a run that finds its workers busy
+          computes the step alone. ``reference`` locks nothing.
+        - To run one method twice at once, compile the bundle twice: there is no clone of a
+          program, and with ``cache`` both read the same packed weights.
+        - `close` lets runs that have begun in other threads end; those that come later are a
+          `UsageError`.
     """
 
     _instead = (
@@ -170,6 +182,42 @@ class Program(Uncopied, abc.ABC):
     @abc.abstractmethod
     def methods(self) -> Sequence[str]:
         """The names of the methods, in the order of the bundle."""
+
+    @abc.abstractmethod
+    def signature(self, method: str = "main") -> Signature:
+        """Return names, types and shapes of a method's inputs and outputs, as its model says.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: an unknown method, or the program is closed.
+        """
+
+    def inputs(self, method: str = "main") -> tuple[ValueSpec, ...]:
+        """Return name, dtype and shape of each input of a method, in the order of the model.
+
+        A dimension is a size, the name of a symbolic one, or None. An input with an initializer
+        (``has_default``) may be left out of the feeds.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: as `signature`.
+        """
+        return self.signature(method).inputs
+
+    def outputs(self, method: str = "main") -> tuple[ValueSpec, ...]:
+        """Return name, dtype and shape of each output of a method, in the order of the model.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: as `signature`.
+        """
+        return self.signature(method).outputs
 
     @abc.abstractmethod
     def run(
@@ -185,7 +233,7 @@ class Program(Uncopied, abc.ABC):
             feeds: arrays by input name, each of the input's dtype and shape. An input with an
                 initializer (a default) may be left out.
             method: which method; a bundle with one method runs that one for ``main``.
-            outputs: names of the values to give back; None for the method's outputs. Values
+            outputs: names of the values to return; None for the method's outputs. Values
                 other than outputs must have been named in ``compile(keep=...)``.
             out: arrays to write results into, by output name, each of the result's dtype and
                 shape; the rest are fresh arrays. They must not overlap; one may lie where a feed
@@ -201,9 +249,9 @@ class Program(Uncopied, abc.ABC):
         """
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
-        """Run a method, and let meters take in what values are.
+        """Run a method, and record its values in meters.
 
-        A backend that looks at values where they lie overrides it; the meters come out the same.
+        A backend that reads values in place overrides it; the meters have the same contents then.
 
         Args:
             feeds: as for `run`.
@@ -223,15 +271,15 @@ class Program(Uncopied, abc.ABC):
 
     @abc.abstractmethod
     def explain(self) -> list[NodePlan]:
-        """Tell for each node of each method where it runs, or why not natively."""
+        """Report for each node of each method where it runs, or why not natively."""
 
     @abc.abstractmethod
     def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
-        """Run a method `runs` times and tell the median time of each node."""
+        """Run a method `runs` times and report the median time of each node."""
 
     @abc.abstractmethod
     def stats(self) -> dict[str, Any]:
-        """Give counts and bytes that the backend keeps, by name; groups of them are dicts."""
+        """Return the backend's counts and sizes in bytes, by name; groups of them are dicts."""
 
     def close(self) -> None:
         """Free what the program holds. A second call does nothing."""
@@ -249,19 +297,25 @@ class Program(Uncopied, abc.ABC):
         self.close()
 
 
+@dataclass(frozen=True, eq=False)
 class Backend(abc.ABC):
     """Compiles bundles to programs.
 
-    Whatever a method of a subclass raises beside errors of `narrowpass.errors`, or gives of another
-    type than it should, becomes a `BackendError` that names the backend.
+    A subclass that has options is a frozen dataclass, as a `Pass` is: its fields are the options,
+    each with a default. They are written after its name wherever a backend is named, such as
+    ``--backend 'xnn-cpu{winograd=false}'``, and are checked against the types of the fields. A
+    plugin registers an instance with the defaults.
+
+    Whatever a method of a subclass raises beside errors of `narrowpass.errors`, and a result of the
+    wrong type, becomes a `BackendError` that names the backend.
 
     Attributes:
-        name: what ``--target NAME`` and ``--backend NAME`` say.
+        name: what ``--target NAME`` and ``--backend NAME`` say, in lower case with hyphens.
         priority: the available backend of highest priority is the default target.
-        classifier: an op classifier that knows what the backend does with narrow nodes, chosen by
+        classifier: an op classifier that knows how the backend computes narrow nodes, chosen by
             ``classifier=target+default``; None for none.
-        observes: whether `Program.observe` looks at values where they lie, so that it needs no
-            memory for them, however many there are.
+        observes: whether `Program.observe` reads values in place, so that it needs no memory for
+            them, however many there are.
     """
 
     name: ClassVar[str]
@@ -308,19 +362,31 @@ class Backend(abc.ABC):
         """
         raise UsageError(f"backend {self.name!r} has no stage {stage!r}")
 
+    def __post_init__(self) -> None:
+        """Check the options; a subclass with more to check calls this first.
+
+        Raises:
+            OptionError: a value that does not fit its field's type. It is a `ValueError`.
+        """
+        check_values(self)
+
+    def __str__(self) -> str:
+        """The backend in text: its name and the options that differ from their defaults."""
+        return format_options(self)
+
     def available(self) -> str | None:
-        """Give None where the backend can run here, else the reason why it cannot."""
+        """Return None where the backend can run here, else the reason why it cannot."""
         return None
 
     def details(self) -> Mapping[str, str]:
-        """Give what the backend runs on here, by name, such as the instruction sets in use.
+        """Return properties of this machine by name, such as the instruction sets in use.
 
-        It is shown by ``narrowpass backends``, and asked only where the backend is available.
+        ``narrowpass backends`` shows them, and calls this only where the backend is available.
         """
         return {}
 
     def default_pipeline(self, passes: Collection[str]) -> str:
-        """Give the pipeline text that a build for this target uses when the caller names none.
+        """Return the pipeline text that a build for this target uses when the caller names none.
 
         Args:
             passes: names of the passes and named pipelines that are installed.
@@ -329,10 +395,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
-        """Tell whether the backend runs `node` itself, or why not."""
+        """Report whether the backend runs `node` itself, or why not."""
 
     def quantization_spec(self) -> QuantizationSpec:
-        """Give what the backend computes in int8, and what it needs of integers and scales.
+        """Return the operators that the backend computes in int8, with their limits.
 
         Passes that quantize keep to it. The default has no limits.
         """
@@ -343,15 +409,24 @@ class Backend(abc.ABC):
     def supports_quantized(
         self, node: ir.Node, quantization: NodeQuantization, ctx: Context
     ) -> Accept | Reject:
-        """Tell whether the backend would compute `node` in int8 between the Q/DQ of a proposal.
+        """Report whether the backend would compute `node` in int8 between proposed Q/DQ.
 
-        The default holds the proposal against `quantization_spec`.
+        The default checks the proposal against `quantization_spec`.
 
         Args:
             node: a float operator, as `supports` takes it.
             quantization: of its operands, its weight and its result.
             ctx: of the pass that asks.
+
+        Returns:
+            `Accept`, or `Reject` with the limit that the proposal breaks.
         """
+        from narrowpass.attributes import check_attributes
+
+        try:
+            check_attributes(node)
+        except AttributesError as error:
+            return Reject(str(error))
         spec = self.quantization_spec()
         if node.domain or spec.operator(node.op_type) is None:
             return Reject(f"{self.name} has no int8 {node.op_type}")
@@ -365,7 +440,7 @@ class Backend(abc.ABC):
         return Reject(str(broken[0])) if broken else Accept()
 
     def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
-        """Give the seconds that computing a node in a narrow type saves in a run, as estimated.
+        """Estimate the seconds that computing a node in a narrow type saves in a run.
 
         Args:
             node: with float32 operands; types and shapes of its values as far as they are known.
@@ -386,8 +461,12 @@ class Backend(abc.ABC):
         """
 
 
+BackendLike: TypeAlias = str | Backend
+"""What a backend may be given as: a name, with options or without, or the backend itself."""
+
+
 def verify_structure(model: ir.Model, what: str) -> None:
-    """Verify a model that was given as an object, before anybody relies on its rules.
+    """Verify a model that a caller passes as an object.
 
     Operators that onnx does not know are let through: passes and backends expand some of them.
 
@@ -403,13 +482,13 @@ def verify_structure(model: ir.Model, what: str) -> None:
 
 
 def check_meters(meters: object) -> None:
-    """Check what `Program.observe` is given.
+    """Check the meters of `Program.observe`.
 
     Raises:
         UsageError: no mapping of names to meters.
     """
     if not isinstance(meters, Mapping):
-        raise UsageError(f"meters are given by the names of values, not as {kind_of(meters)}")
+        raise UsageError(f"meters are a mapping from names of values, not {kind_of(meters)}")
     for name, meter in meters.items():
         if not isinstance(name, str) or not hasattr(meter, "add"):
             raise UsageError(
@@ -421,12 +500,13 @@ _NAMED_FALLBACKS = 5
 
 
 def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) -> Program:
-    """Compile a bundle, and hold the backend to ``options.require_native``.
+    """Compile a bundle, and enforce ``options.require_native``.
 
     Raises:
         VerificationError: the structure of a method breaks a rule of ONNX.
-        BackendError: a method that cannot be compiled; or nodes that `Program.explain` gives a
-            reason for, where native ones are required. The message names them with the reasons.
+        BackendError: a method that cannot be compiled; or nodes for which
+            `Program.explain` reports a reason, where native kernels are required. The message names
+            them with the reasons.
     """
     for name, model in bundle.methods.items():
         verify_structure(model, f"method {name!r}")

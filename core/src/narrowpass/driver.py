@@ -25,7 +25,7 @@ from narrowpass.pipeline import Pipeline, PipelineLike
 from narrowpass.plugins import Plugins, Registry, installed_plugins
 
 if TYPE_CHECKING:
-    from narrowpass.backend import Backend
+    from narrowpass.backend import Backend, BackendLike
     from narrowpass.passes import Pass, PassResult
 
 ModelLike: TypeAlias = str | os.PathLike[str] | ir.Model | onnx.ModelProto
@@ -55,7 +55,7 @@ def build(
     pipeline: PipelineLike | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
-    target: str | None = None,
+    target: BackendLike | None = None,
     calibration: SamplesLike | None = None,
     instruments: Sequence[Instrument] = (),
     verify: bool = True,
@@ -71,7 +71,7 @@ def build(
         out: where the result goes: a name that ends in ``.onnx`` for one ordinary ONNX file (one
             method only), anything else for a bundle folder; None to write nothing. It must not
             be one of the files that are read.
-        target: the backend that the bundle is for; None for the default one.
+        target: the backend that the bundle is for, with its options; None for the default one.
         calibration: samples for passes that need data: an iterable of feeds, a function that
             gives one, or what `Samples.parse` reads.
         instruments: told of each pass.
@@ -193,16 +193,13 @@ def choose_pipeline(
 
 def load(
     source: ModelLike | Bundle,
-    backend: str | None = None,
+    backend: BackendLike | None = None,
     *,
     threads: int | None = None,
     keep: Sequence[str] = (),
     require_native: bool = False,
-    spin: bool = False,
     cache: bool | Literal["memory"] = True,
     cache_dir: str | os.PathLike[str] | None = None,
-    share_workspace: bool = False,
-    winograd: bool = True,
     pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
@@ -211,16 +208,14 @@ def load(
     Args:
         source: a bundle (a folder or an object), or an ONNX file or model (of onnx-ir or of onnx),
             which is first built in memory.
-        backend: the backend's name; None for the available one of highest priority.
+        backend: the backend's name, with options where they are not the defaults, such as
+            ``xnn-cpu{winograd=false}``; or a `Backend`; None for the available one of highest
+            priority.
         threads: threads that a run may use; None for as many as the process may run on.
         keep: inner values that must stay readable through ``run(outputs=...)``.
         require_native: whether a node without a native kernel is an error.
-        spin: whether threads wait for the next run awake, for some milliseconds.
         cache: whether packed weights are shared and kept on disk; see `CompileOptions.cache`.
         cache_dir: where they are kept; None for the user's cache directory.
-        share_workspace: whether all methods compute in the same memory, and take turns.
-        winograd: whether convolutions may be computed with fewer multiplications, which rounds
-            more; see `CompileOptions.winograd`.
         pipeline: for an ONNX file: as in `build`; None for the backend's default.
         plugins: the plugins to use; None for the installed ones.
 
@@ -235,13 +230,10 @@ def load(
         threads=threads,
         keep=tuple(names_of(keep, "`keep`")),
         require_native=require_native,
-        spin=spin,
         cache=cache,
         cache_dir=cache_dir,
-        share_workspace=share_workspace,
-        winograd=winograd,
     )
-    bundle = open_bundle(source, chosen.name, pipeline=pipeline, plugins=plugins)
+    bundle = open_bundle(source, chosen, pipeline=pipeline, plugins=plugins)
     program = compile_bundle(chosen, bundle, options)
     if bundle is not source and _weights_of(bundle) > _WORTH_COLLECTING:
         # Graphs refer to themselves in circles: without this, weights that the program does not
@@ -267,7 +259,7 @@ def _weights_of(bundle: Bundle) -> int:
 
 def open_bundle(
     source: ModelLike | Bundle,
-    target: str | None = None,
+    target: BackendLike | None = None,
     *,
     pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,

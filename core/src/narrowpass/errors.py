@@ -60,6 +60,10 @@ class BackendError(InputError):
     """A backend cannot compile or run a method."""
 
 
+class AttributesError(BackendError):
+    """Attributes or operands that an operator may not have: of another type, or out of range."""
+
+
 class ToleranceError(InputError):
     """Outputs differ by more than the caller allows."""
 

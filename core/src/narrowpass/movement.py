@@ -1,7 +1,7 @@
-"""Operators that compute no new number: each element of a result is one of the operand's.
+"""Data movement operators: each element of a result is one of the operand's.
 
-Bytes can be moved as they are, and a narrow number stays the number that it was. One list for all
-passes and backends.
+Quantized elements can be moved as integers, without requantization, and narrow floats without
+rounding. This list is the only one, for all passes and backends.
 """
 
 from __future__ import annotations
@@ -43,15 +43,21 @@ Of Concat all operands are data, of the others the first one. Not every node of 
 `computes` gives the reason.
 """
 
+SELECTION = DATA_MOVEMENT - {"Concat", "Dropout", "Resize", "Upsample"}
+"""Operators of `DATA_MOVEMENT` with one data operand, and no attribute that computes.
+
+Each element of a result is one of the operand's, or the constant that a Pad adds.
+"""
+
 
 def data_operands(node: ir.Node) -> tuple[ir.Value, ...]:
-    """Give the operands of a node of `DATA_MOVEMENT` whose elements it moves."""
+    """Return the operands of a node of `DATA_MOVEMENT` whose elements it moves."""
     given = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     return tuple(value for value in given if value is not None)
 
 
 def computes(node: ir.Node) -> str:
-    """Give why a node of `DATA_MOVEMENT` has results outside the range of its operand.
+    """Return why a node of `DATA_MOVEMENT` has results outside the range of its operand.
 
     Returns:
         The reason; empty where each element of the result is one of the operand's or, of a Resize
@@ -74,9 +80,9 @@ def computes(node: ir.Node) -> str:
 
 def _resizing(node: ir.Node) -> str:
     if node.attributes.get_string("mode", "nearest") == "cubic":
-        return "mode=cubic goes beyond what it reads"
+        return "mode=cubic overshoots the range of its operand"
     if node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize":
-        return "coordinate_transformation_mode=tf_crop_and_resize puts in other elements"
+        return "coordinate_transformation_mode=tf_crop_and_resize inserts extrapolation_value"
     return ""
 
 
@@ -88,7 +94,7 @@ def _padding(node: ir.Node) -> str:
         return ""
     tensor = constant_tensor(filling)
     if tensor is None or filling.is_graph_input():
-        return "what it puts in is computed"
+        return "the value that it pads with is computed"
     if not math.isfinite(float(np.ravel(tensor.numpy())[0])):
-        return "what it puts in is infinite"
+        return "the value that it pads with is not finite"
     return ""

@@ -1,4 +1,4 @@
-"""Values that Python gives for options: checked against the option's type, as text is."""
+"""Option values that are set from Python: checked against the option's type, as text is."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from narrowpass.options import (
 
 
 def check_values(instance: HasOptions) -> None:
-    """Check the options of a frozen dataclass that was just made; defaults are taken as they are.
+    """Check the options of a frozen dataclass that was just constructed; defaults are not checked.
 
-    What has a text form may be given as that text, and a list for a tuple: the field is replaced.
+    An enum or a class with ``parse`` may be set to its text, a tuple to a list, and a number or
+    flag to numpy's: the field is converted.
 
     Raises:
         OptionError: a value that does not fit its type.
@@ -41,22 +42,22 @@ def check_values(instance: HasOptions) -> None:
             continue
         hint = types[field.name]
         try:
-            taken = _take(value, hint)
+            converted = _fitted(value, hint)
         except ValueError as error:
             raise OptionError(
                 field.name.replace("_", "-"),
                 f"option {field.name!r} of {instance.name!r} takes {_described(hint)}, "
                 f"not {value!r}{_advice(value, hint, str(error))}",
             ) from None
-        if taken is not value:
-            object.__setattr__(instance, field.name, taken)
+        if converted is not value:
+            object.__setattr__(instance, field.name, converted)
 
 
 @functools.cache
 def _types(cls: type[HasOptions]) -> Mapping[str, Any]:
-    """Give the types of options, and of functions, by field.
+    """Return the types of options, and of functions, by field.
 
-    Types that are known to type checkers alone are left out, and so is what else only Python gives.
+    Types that only type checkers know are left out, and so are other types without text form.
     """
     found: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(cls) if field.init):
@@ -74,7 +75,7 @@ def _is_function(hint: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """Name a type as `describe_type` does, and beside it what only Python can give."""
+    """Name a type as `describe_type` does, types without text form included."""
     arms = _arms(hint)
     if all(has_text(arm) for arm in arms):
         return describe_type(hint)
@@ -95,8 +96,8 @@ def _arms(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in UNIONS else (hint,)
 
 
-def _take(value: Any, hint: Any) -> Any:
-    """Give the value as the field is to have it; `ValueError` where it does not fit."""
+def _fitted(value: Any, hint: Any) -> Any:
+    """Return the value converted to the field's type; `ValueError` where it does not fit."""
     arms = _arms(hint)
     for arm in arms:
         if _is_of(value, arm):
@@ -111,7 +112,7 @@ def _take(value: Any, hint: Any) -> Any:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of a type as it is; of types that are no options it always is."""
+    """Report whether a value is of a type; always true for types that are no options."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return any(type(value) is type(c) and value == c for c in typing.get_args(hint))
@@ -129,15 +130,17 @@ def _is_of(value: Any, hint: Any) -> bool:
         return type(value) in (int, float) and math.isfinite(value)
     try:
         return isinstance(value, hint)
-    except TypeError:  # a protocol that cannot be asked for
+    except TypeError:  # a protocol that is not runtime-checkable
         return True
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Make a value of a type from one that stands for it."""
+    """Convert a value to a type: text of an enum, a list, a number of numpy."""
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         if _is_of(tuple(value), hint):
             return tuple(value)
+    elif hint is bool and _is_numpy_flag(value):
+        return bool(value)
     elif hint in (int, float) and type(value) is bool:
         raise ValueError
     elif hint is int and isinstance(value, numbers.Integral):
@@ -151,6 +154,12 @@ def _converted(value: Any, hint: Any) -> Any:
         if hasattr(hint, "parse"):
             return hint.parse(value)
     raise ValueError
+
+
+def _is_numpy_flag(value: Any) -> bool:
+    """Report whether a value is a flag of numpy, which this module does not import."""
+    dtype = getattr(value, "dtype", None)
+    return getattr(dtype, "kind", "") == "b" and getattr(value, "ndim", None) == 0
 
 
 def _member(kind: type[enum.Enum], text: str) -> enum.Enum:

@@ -1,4 +1,4 @@
-"""Typed options of passes and instruments, to and from text.
+"""Typed options of passes, instruments and backends, to and from text.
 
 The text form is shared by everything that has options::
 
@@ -6,8 +6,8 @@ The text form is shared by everything that has options::
 
 An option is a field of a frozen dataclass; underscores of the field are hyphens in the text.
 Field types: `bool`, `int`, `float`, `str`, an `enum.Enum` of strings, `typing.Literal` of
-strings, `tuple[str, ...]`, any class with a ``parse(text)`` class method whose ``str()`` gives
-the text back, and unions of these (tried in the order written; `None` is written ``none``). A union
+strings, `tuple[str, ...]`, any class with a ``parse(text)`` class method whose ``str()`` is
+that text, and unions of these (tried in the order written; `None` is written ``none``). A union
 may also have types that only Python can give, such as functions. A class with ``parse`` may say in
 ``text_form`` what its text looks like.
 """
@@ -34,7 +34,7 @@ OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""
 
 UNIONS = (types.UnionType, typing.Union)
-"""What `typing.get_origin` gives for a union."""
+"""Results of `typing.get_origin` for a union."""
 
 _DEFECT = "this is a defect of the plugin that has it"
 
@@ -64,29 +64,29 @@ class OptionError(ValueError):
 
 
 def quote(text: str) -> str:
-    """Give `text` as one scalar of pipeline text, in double quotes where it needs them."""
+    """Return `text` as one scalar of pipeline text, in double quotes where it needs them."""
     if text and not _NEEDS_QUOTES.search(text) and text.isprintable():
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
-    """Give `` (did you mean X?)`` for the known name nearest to `wrong`, else nothing."""
+    """Return `` (did you mean X?)`` for the known name nearest to `wrong`, else nothing."""
     near = difflib.get_close_matches(wrong, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 @functools.cache
 def option_types(cls: type[HasOptions]) -> Mapping[str, Any]:
-    """Give the option names of `cls` in the order of its fields, with their Python types."""
+    """Return the option names of `cls` in the order of its fields, with their Python types."""
     names = [field.name for field in dataclasses.fields(cls) if field.init]
     hints = field_types(cls, names)
-    # What only Python can give is no option of the text.
+    # A field of a type without text form is set from Python only.
     return {name.replace("_", "-"): hints[name] for name in names if is_option(hints[name])}
 
 
 def field_types(cls: type[HasOptions], names: Collection[str]) -> Mapping[str, Any]:
-    """Give the types of some fields; those of others may be known to type checkers alone."""
+    """Return the types of some fields; those of others may be known to type checkers alone."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         texts = {n: t for n, t in inspect.get_annotations(base).items() if n in names}
@@ -114,13 +114,13 @@ def describe_type(hint: Any) -> str:
 
 
 def is_option(hint: Any) -> bool:
-    """Tell whether there is more to say in text than none; types that never are an error later."""
+    """Report whether text can set a field to more than none; unknown types are an error later."""
     arms = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else ()
     return not arms or any(has_text(arm) and arm is not type(None) for arm in arms)
 
 
 def has_text(hint: Any) -> bool:
-    """Tell whether values of a type can be written as text."""
+    """Report whether values of a type have a text form."""
     if typing.get_origin(hint) in (typing.Literal, tuple):
         return True
     if not isinstance(hint, type):
@@ -160,7 +160,7 @@ def _parse_scalar(text: str, hint: Any) -> Any:
         try:
             value: Any = hint(text)
         except ValueError:
-            return _reject()  # what a type of Python says of it helps nobody
+            return _reject()  # Python's own message does not name the option
         return value if hint is not float or math.isfinite(value) else _reject()
     if typing.get_origin(hint) is typing.Literal:
         return text if text in typing.get_args(hint) else _reject()
@@ -174,13 +174,15 @@ def _reject() -> Any:
 
 
 def construct(cls: type[T], given: Mapping[str, OptionText]) -> T:
-    """Make a `cls` from the text of its options.
+    """Construct a `cls` from the text of its options.
 
     Raises:
         OptionError: an unknown option, or a value that does not fit its type.
         PluginError: the class itself fails.
     """
-    with foreign(f"{cls.name!r} cannot be made", PluginError, _DEFECT, passing=(OptionError,)):
+    with foreign(
+        f"{cls.name!r} cannot be constructed", PluginError, _DEFECT, passing=(OptionError,)
+    ):
         return _constructed(cls, given)
 
 
@@ -214,7 +216,7 @@ def _constructed(cls: type[T], given: Mapping[str, OptionText]) -> T:
 
 
 def format_value(value: Any) -> str:
-    """Give the text of one option value."""
+    """Return the text of one option value."""
     if isinstance(value, tuple):
         return "[" + ",".join(quote(str(item)) for item in value) + "]"
     if isinstance(value, bool):
@@ -223,21 +225,21 @@ def format_value(value: Any) -> str:
         return "none"
     if isinstance(value, enum.Enum):
         return quote(str(value.value))
-    if not has_text(type(value)):  # given from Python: its name says what it was
+    if not has_text(type(value)):  # set from Python: shown by its name
         kind = type(value).__name__
         return quote(str(getattr(value, "name", getattr(value, "__name__", kind))))
     return quote(str(value))
 
 
 def default_text(field: dataclasses.Field[Any]) -> str:
-    """Give the text of an option's default; empty where it has none."""
+    """Return the text of an option's default; empty where it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return format_value(field.default_factory())
     return "" if field.default is dataclasses.MISSING else format_value(field.default)
 
 
 def format_options(instance: HasOptions) -> str:
-    """Give ``name{key=value,...}`` with the options that differ from their defaults."""
+    """Return ``name{key=value,...}`` with the options that differ from their defaults."""
     parts = []
     for field in dataclasses.fields(instance):
         if not field.init:

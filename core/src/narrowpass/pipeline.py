@@ -30,9 +30,9 @@ from narrowpass.errors import (
     VerificationError,
 )
 from narrowpass.instruments.calls import tell, tell_failure
-from narrowpass.options import HasOptions, OptionError, construct
+from narrowpass.options import HasOptions
 from narrowpass.passes import Pass, PassResult, run_checked
-from narrowpass.pipeline_text import Item, Parser
+from narrowpass.pipeline_text import Item, Parser, construct_item, parse_item
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -264,10 +264,8 @@ def parse_instrument(text: str, registry: Registry) -> Instrument:
     Raises:
         PipelineError: text that does not parse, an unknown instrument or option.
     """
-    items = Parser(text).items()
-    if len(items) != 1:
-        raise PipelineError(f"one instrument is expected, not {text!r}")
-    return _construct(text, items[0], "instrument", registry.instruments, registry)
+    item = parse_item(text, "instrument")
+    return _construct(text, item, "instrument", registry.instruments, registry)
 
 
 def _parse(text: str, registry: Registry, name: str, within: tuple[str, ...]) -> Pipeline:
@@ -297,8 +295,4 @@ def _construct(
     if item.name not in known:
         listing: dict[str, object] = {**known, **(registry.pipelines if kind == "pass" else {})}
         raise item.error(text, item.start, registry.unknown(kind, item.name, listing))
-    try:
-        return construct(known[item.name], {key: value.text for key, value in item.options.items()})
-    except OptionError as error:
-        place = item.options.get(error.option)
-        raise item.error(text, place.start if place else item.start, str(error)) from error
+    return construct_item(text, item, known[item.name])

@@ -1,20 +1,26 @@
-"""The grammar of pipeline text: from characters to items with options, and carets in errors."""
+"""The grammar of pipeline text: from characters to items with options, and carets in errors.
+
+Passes, instruments and backends are all named by it: ``name{option=value,...}``.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass
+from typing import TypeVar
 
 from narrowpass.errors import PipelineError
-from narrowpass.options import OptionText
+from narrowpass.options import HasOptions, OptionError, OptionText, construct
+
+T = TypeVar("T", bound=HasOptions)
 
 _BARE = re.compile(r'[^\s,\[\]{}="]+')
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def is_name(text: str) -> bool:
-    """Tell whether `text` can stand in pipeline text as a name, and be shown as it is."""
+    """Report whether `text` is a name in pipeline text without quotes, and printable."""
     return _BARE.fullmatch(text) is not None and text.isprintable()
 
 
@@ -36,25 +42,73 @@ class Item:
 
     @staticmethod
     def error(text: str, position: int, message: str) -> PipelineError:
-        """Give an error that shows the text with a caret under `position`."""
-        line = re.sub(r"\s", " ", text)
-        return PipelineError(f"{message}\n  {line}\n  {' ' * position}^")
+        """Return an error that shows the text with a caret under `position`."""
+        return PipelineError(with_caret(text, position, message))
+
+
+def with_caret(text: str, position: int, message: str) -> str:
+    """Return `message`, below it the text, and a caret under the character at `position`."""
+    line = re.sub(r"\s", " ", text)
+    return f"{message}\n  {line}\n  {' ' * position}^"
+
+
+def parse_item(text: str, what: str) -> Item:
+    """Parse the text of one thing, such as a backend with its options.
+
+    Args:
+        text: ``name`` or ``name{option=value,...}``.
+        what: the kind of thing, for messages: ``backend``, ``instrument``.
+
+    Raises:
+        PipelineError: text that does not parse, or that names none or several.
+    """
+    items = Parser(text, what).items()
+    if not items:
+        raise Item.error(text, 0, f"the name of {_one(what)} is expected here")
+    if len(items) > 1:
+        raise Item.error(text, items[1].start, f"one {what} is expected, not {len(items)}")
+    return items[0]
+
+
+def construct_item(text: str, item: Item, cls: type[T]) -> T:
+    """Construct the `cls` that an item of `text` names, with the item's options.
+
+    Raises:
+        PipelineError: an unknown option, or a value that does not fit its type; the caret stands
+            under the option.
+        PluginError: the class itself fails.
+    """
+    try:
+        return construct(cls, {key: value.text for key, value in item.options.items()})
+    except OptionError as error:
+        place = item.options.get(error.option)
+        raise item.error(text, place.start if place else item.start, str(error)) from error
+
+
+def _one(what: str) -> str:
+    return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
 
 
 class Parser:
-    """A recursive-descent parser; its state is the position in the text."""
+    """A recursive-descent parser; its state is the position in the text.
 
-    def __init__(self, text: str) -> None:
+    Args:
+        text: what to parse.
+        what: the kind of thing that an item names, for messages.
+    """
+
+    def __init__(self, text: str, what: str = "pass") -> None:
         self._text = text
+        self._what = what
         self._position = 0
 
     def items(self) -> list[Item]:
-        """Give the items of a whole pipeline text."""
+        """Return the items of a whole pipeline text."""
         items: list[Item] = []
         self._skip_space()
         while self._position < len(self._text):
             if items:
-                self._expect(",", "between passes")
+                self._expect(",", "between passes" if self._what == "pass" else "after the first")
             items.append(self._item())
             self._skip_space()
         return items
@@ -62,7 +116,7 @@ class Parser:
     def _item(self) -> Item:
         self._skip_space()
         start = self._position
-        name = self._bare("the name of a pass")
+        name = self._bare(f"the name of {_one(self._what)}")
         options: dict[str, Value] = {}
         if not self._accept("{"):
             return Item(name, start, options)

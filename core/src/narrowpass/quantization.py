@@ -1,4 +1,4 @@
-"""What a backend computes in int8: integers, scales and granularity, by operator.
+"""The contract of quantizers and backends: operators, integers, scales and granularity of int8.
 
 Passes that quantize ask `narrowpass.Backend.quantization_spec` and keep to it. A real number is
 ``scale · (integer - zero point)``.
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Ratio = Literal["input / output", "input * input / output", "input * weight / output"]
 
 INPUT_TO_OUTPUT: Ratio = "input / output"
-"""The scale of each operand, by itself, over that of the result: Add, Sub, means, conversions."""
+"""The scale of each operand by itself over that of the result: Add, Sub, means, conversions."""
 
 INPUTS_TO_OUTPUT: Ratio = "input * input / output"
 """The scales of all operands, multiplied, over that of the result: Mul."""
@@ -35,11 +35,11 @@ SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True)
 class Parameters:
-    """How a tensor is quantized as a whole.
+    """Per-tensor quantization parameters.
 
     Attributes:
         scale: positive; a float32 number.
-        zero_point: the integer that stands for 0.
+        zero_point: the integer that represents 0.
     """
 
     scale: float
@@ -48,12 +48,12 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Violation:
-    """A limit that a quantized operator does not keep.
+    """A limit that a quantized operator breaks.
 
     Attributes:
         name: of the limit, for reports.
-        measured: what is beyond it: of several, the one that is farthest beyond.
-        limit: what it is beyond of.
+        measured: the value that breaks it; of several, the one farthest beyond the limit.
+        limit: the limit.
     """
 
     name: str
@@ -66,16 +66,16 @@ class Violation:
 
 @dataclass(frozen=True)
 class ScaleBound:
-    """Where a ratio of scales must lie, for requantization to be computed right.
+    """The interval of a ratio of scales that requantization supports.
 
     Attributes:
         ratio: of which scales.
-        low: the least value; it is allowed.
-        high: the limit above.
+        low: the lower limit; it is allowed.
+        high: the upper limit.
         closed: whether `high` itself is allowed.
 
     Raises:
-        UsageError: a ratio that is none of `Ratio`, or limits that no number keeps.
+        UsageError: a ratio that is none of `Ratio`, or an empty interval.
     """
 
     ratio: Ratio
@@ -86,14 +86,17 @@ class ScaleBound:
     def __post_init__(self) -> None:
         if self.ratio not in get_args(Ratio):
             known = ", ".join(map(repr, get_args(Ratio)))
-            raise UsageError(f"a backend limits {self.ratio!r}; what can be kept are {known}")
+            raise UsageError(f"a ScaleBound has the ratio {self.ratio!r}; give one of {known}")
         if not 0 <= self.low < self.high:
-            raise UsageError(f"a backend limits {self.ratio!r} to {self.low} up to {self.high}")
+            raise UsageError(
+                f"the bound of {self.ratio!r} is empty: low is {self.low}, high {self.high}; "
+                "give 0 <= low < high"
+            )
 
     def ratios(
         self, inputs: Sequence[float], weights: Array | None, output: float
     ) -> Iterable[float]:
-        """Give the ratios that the bound is about.
+        """Return the ratios that the bound limits, one for each operand or channel.
 
         Args:
             inputs: the scales of the operands; of `WEIGHT_TO_OUTPUT`, of the first one alone.
@@ -108,9 +111,9 @@ class ScaleBound:
         return [scale / output for scale in inputs]
 
     def violation(self, ratios: Iterable[float]) -> Violation | None:
-        """Give the ratio that is farthest beyond the bound; None where all are within.
+        """Return the ratio farthest outside of the bound; None where all are within.
 
-        Ratios are rounded to float32 before, in which kernels compute them.
+        Ratios are rounded to float32 first, the type in which kernels compute them.
         """
         found = [_float32(ratio) for ratio in ratios]
         if not found:
@@ -124,12 +127,12 @@ class ScaleBound:
 
 @dataclass(frozen=True)
 class IntegerRange:
-    """What elements may be.
+    """Type and range of quantized elements.
 
     Attributes:
         dtype: by numpy's name.
         low: the least integer.
-        high: the largest.
+        high: the largest integer.
     """
 
     dtype: str
@@ -139,7 +142,7 @@ class IntegerRange:
 
 @dataclass(frozen=True)
 class FixedOutput:
-    """The only quantization that an operator's result may have.
+    """The one quantization that the result of an operator may have.
 
     Attributes:
         dtype: by numpy's name.
@@ -159,12 +162,12 @@ class FixedOutput:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """What a backend needs of one quantized operator.
+    """Limits of one operator that is computed in int8.
 
     Attributes:
-        bound: where the ratio of its scales must lie; None for anywhere.
-        same: whether operands and results must have the same scale and zero point.
-        output: the only quantization of its result; None for any.
+        bound: of its ratio of scales; None for no bound.
+        same: whether operands and results must have one scale and zero point.
+        output: the one quantization of its result; None for any.
     """
 
     bound: ScaleBound | None = None
@@ -173,16 +176,16 @@ class OperatorSpec:
 
 
 @dataclass(frozen=True)
-class RowQuantization:
-    """Operators whose activations are quantized at run time, each row by its own range.
+class PerTokenQuantization:
+    """Matmuls with dynamic per-token quantization: each row of activations by its own range.
 
     Attributes:
         operators: which; their weights are int8.
-        most_channels: the largest depth whose sums fit the accumulator; None for any.
+        max_depth: the largest K for which 32-bit accumulators have headroom; None for any.
     """
 
     operators: frozenset[str] = frozenset()
-    most_channels: int | None = None
+    max_depth: int | None = None
 
 
 ANY_OPERATOR = OperatorSpec()
@@ -191,21 +194,21 @@ ANY_OPERATOR = OperatorSpec()
 
 @dataclass(frozen=True)
 class QuantizationSpec:
-    """What a backend computes in int8, and what it needs of scales and integers.
+    """The operators that a backend computes in int8, and its limits of scales and integers.
 
     The default has no limits: any operator, any scale.
 
     Attributes:
-        activations: what their elements may be.
-        weights: what theirs may be.
+        activations: type and range of activations.
+        weights: type and range of weights.
         weight_zero_points: whether weights may have zero points other than 0.
         per_channel: whether a weight may have a scale for each output channel.
-        smallest_scale: the least scale of anything.
-        operators: what is computed in int8, by ONNX operator; ``QuantizeLinear`` is a conversion
-            from int8 to int8.
-        others: what holds for operators that are not listed; None where the backend computes them
-            in float, between DequantizeLinear and QuantizeLinear.
-        rows: what is quantized at run time.
+        smallest_scale: the least scale of any tensor.
+        operators: limits of the operators that are computed in int8, by ONNX operator;
+            ``QuantizeLinear`` is a conversion from int8 to int8.
+        others: limits of operators that are not listed; None where the backend computes them in
+            float, between DequantizeLinear and QuantizeLinear.
+        per_token: matmuls whose activations are quantized at run time, row by row.
     """
 
     activations: IntegerRange = IntegerRange("int8", -128, 127)
@@ -215,34 +218,34 @@ class QuantizationSpec:
     smallest_scale: float = SMALLEST_SCALE
     operators: Mapping[str, OperatorSpec] = field(default_factory=dict)
     others: OperatorSpec | None = ANY_OPERATOR
-    rows: RowQuantization = RowQuantization()
+    per_token: PerTokenQuantization = PerTokenQuantization()
 
     def __post_init__(self) -> None:
-        """Keep the operators from being changed."""
+        """Freeze the mapping of operators."""
         object.__setattr__(self, "operators", MappingProxyType(dict(self.operators)))
         object.__setattr__(self, "smallest_scale", max(self.smallest_scale, SMALLEST_SCALE))
 
     def operator(self, op_type: str) -> OperatorSpec | None:
-        """Give what holds for an operator; None where it is not computed in int8."""
+        """Return the limits of an operator; None where it is not computed in int8."""
         return self.operators.get(op_type, self.others)
 
     def bound(self, op_type: str) -> ScaleBound | None:
-        """Give where the ratio of an operator's scales must lie; None for anywhere."""
+        """Return the bound of an operator's ratio of scales; None for no bound."""
         found = self.operator(op_type)
         return None if found is None else found.bound
 
     @property
     def bounded(self) -> frozenset[str]:
-        """The listed operators whose scales depend on each other: those that compute."""
+        """The listed operators with a bound: those that requantize accumulators."""
         return frozenset(name for name, each in self.operators.items() if each.bound is not None)
 
     def same(self, op_type: str) -> bool:
-        """Tell whether operands and results of an operator must be quantized alike."""
+        """Report whether operands and results of an operator must have one scale and zero point."""
         found = self.operator(op_type)
         return found is not None and found.same
 
     def output(self, op_type: str) -> FixedOutput | None:
-        """Give the only quantization of an operator's result; None for any."""
+        """Return the one quantization of an operator's result; None for any."""
         found = self.operator(op_type)
         return None if found is None else found.output
 
@@ -254,14 +257,14 @@ class QuantizationSpec:
         weights: Array | None = None,
         slope: float = 1.0,
     ) -> list[Violation]:
-        """Give the limits that a quantized operator does not keep; nothing where it keeps all.
+        """Return the limits that a quantized operator breaks; empty where it breaks none.
 
         Args:
             op_type: the operator; ``QuantizeLinear`` for a conversion from int8 to int8.
             inputs: the quantization of its operands, without a weight.
             output: that of its result; None where the result is float.
             weights: the scales of its weight: [] or, by channel, [C].
-            slope: what part of the operand is multiplied by, of LeakyRelu.
+            slope: of LeakyRelu, by which negative elements are multiplied.
         """
         found = self._scales([*inputs, *([output] if output else [])], weights)
         spec = self.operator(op_type)
@@ -276,7 +279,9 @@ class QuantizationSpec:
         if spec.same:
             found += _different("input and output", inputs, output)
         if spec.output is not None:
-            found += _different("output and the only one allowed", [output], spec.output.parameters)
+            found += _different(
+                "output and its only quantization", [output], spec.output.parameters
+            )
         return found
 
     def _scales(self, known: Sequence[Parameters], weights: Array | None) -> list[Violation]:
@@ -297,7 +302,7 @@ class NodeQuantization:
         inputs: the quantization of its computed operands, in their order.
         output: that of its first result; None where it stays float.
         weight_scales: float32 [] or [C]; None where the node has no weight.
-        slope: what part of the operand is multiplied by, of LeakyRelu.
+        slope: of LeakyRelu, by which negative elements are multiplied.
     """
 
     inputs: tuple[Parameters, ...]
@@ -307,7 +312,7 @@ class NodeQuantization:
 
 
 def _different(of: str, inputs: Sequence[Parameters], output: Parameters) -> Iterable[Violation]:
-    """Give the first difference in scale, and the first in zero point."""
+    """Return the first difference in scale, and the first in zero point."""
     for each in inputs:
         if each.scale != output.scale:
             yield Violation(f"scale of {of}", each.scale, output.scale)

@@ -14,6 +14,7 @@ import pytest
 
 import narrowpass
 from narrowpass.cli._app import app
+from narrowpass.reference import ReferenceBackend
 
 
 def _evaluate(path, x):
@@ -139,6 +140,18 @@ def test_reproducer_and_replay(call, passes, install, model, tmp_path):
     path.write_text(path.read_text("utf-8").replace('"fail"', '"negate"'))
     assert "no longer fails" in call("replay", "r").out
     assert call("replay", "r", "--json").json["error"] is None
+
+
+def test_a_reproducer_has_the_options_of_the_target(call, passes, install, model):
+    @dataclass(frozen=True)
+    class Tuned(ReferenceBackend):
+        name = "tuned"
+        cores: int = 4
+
+    install("tuned", narrowpass_backends=[Tuned()])
+    target = "tuned{cores=2}"
+    call("build", model, "-o", "o", "-p", "fail", "--target", target, "--reproducer", "r", code=1)
+    assert json.loads(call("replay", "r", "--json", code=1).out)["target"] == target
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ def _calls(program, plugins):
     """Give the public functions with the names of the arguments that are tried."""
     registry = plugins.registry
     return [
-        (load, ["source", "backend", "threads", "keep", "require_native", "spin", "cache",
-                "cache_dir", "share_workspace", "winograd", "pipeline", "plugins"],
+        (load, ["source", "backend", "threads", "keep", "require_native", "cache",
+                "cache_dir", "pipeline", "plugins"],
          {"source": "model.onnx", "plugins": plugins}),
         (build, ["models", "pipeline", "out", "target", "calibration", "instruments", "verify",
                  "plugins", "progress"], {"models": "model.onnx", "plugins": plugins}),

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.cli._app import app
+from narrowpass.reference import ReferenceBackend
 
 
 @pytest.fixture
@@ -86,8 +87,6 @@ def test_backends(call):
 
 
 def test_details_of_a_backend(call, install):
-    from narrowpass.reference import ReferenceBackend
-
     class Detailed(ReferenceBackend):
         name = "detailed"
 
@@ -112,9 +111,55 @@ def test_details_of_a_backend(call, install):
     assert "backend 'wrong' gave {'isa': 2} in details" in shown.err
 
 
-def test_unavailable_backend(call, install):
-    from narrowpass.reference import ReferenceBackend
+@dataclass(frozen=True)
+class Tuned(ReferenceBackend):
+    """Has options.
 
+    Attributes:
+        cores: how many compute, of `int`.
+    """
+
+    name = "tuned"
+    priority = 9
+
+    cores: int = 4
+
+
+def test_options_of_backends(call, install, model):
+    install(narrowpass_backends=[Tuned()])
+    document = call("backends", "tuned", "--json").json
+    [row] = document["backends"]
+    _check_keys("backends", row)
+    assert row["options"] == [
+        {"name": "cores", "type": "integer", "default": "4", "about": "how many compute, of `int`."}
+    ]
+    assert "how many compute" in call("backends", "tuned").out
+    told = call("backends").out
+    assert "tuned    cores   integer  4" in told
+    assert "how many compute" not in told
+    failed = call("backends", "tunde", code=2)
+    assert "no backend 'tunde' is installed (did you mean 'tuned'?)" in failed.err
+
+
+def test_options_of_backends_are_part_of_their_name(call, install, model):
+    install(narrowpass_backends=[Tuned()])
+    text = "tuned{cores=2}"
+    built = call("build", model, "-o", "m.narrow", "--target", text, "--json").json
+    assert built["target"] == text
+    assert call("explain", "m.narrow", "--backend", text, "--json").json["backend"] == text
+    bench = ("bench", "m.narrow", "--runs", "1", "--json", "--backend")
+    assert call(*bench, " tuned {cores = 2}").json["backend"] == text
+    both = call("compare", model, "m.narrow", "--backend", text, "--json").json
+    assert both["a"]["backend"] == both["b"]["backend"] == text
+    np.savez("x.npz", x=np.zeros((1, 4), np.float32))
+    ran = call("run", "m.narrow", "--input", "x.npz", "--backend", text, "--json").json
+    assert ran["backend"] == text
+    failed = call("bench", "m.narrow", "--backend", "tuned{cores=2,fast=true}", code=2)
+    assert "'tuned' has no option 'fast'; its options: cores\n" in failed.err
+    assert f"  tuned{{cores=2,fast=true}}\n  {' ' * 14}^" in failed.err
+
+
+def test_unavailable_backend(call, install):
     class Away(ReferenceBackend):
         name = "away"
         priority = 9

@@ -86,9 +86,7 @@ def test_whole_numbers_of_numpy_are_threads(threads):
     assert type(CompileOptions(threads=threads).threads) is int
 
 
-@pytest.mark.parametrize(
-    "option", ["require_native", "spin", "share_workspace", "observe", "winograd"]
-)
+@pytest.mark.parametrize("option", ["require_native", "observe"])
 @pytest.mark.parametrize("value", [None, "no", 3, [1], np.array([True]), Odd()], ids=_kind)
 def test_flags_that_are_none(option, value):
     with pytest.raises(UsageError, match=f"`{option}`.* must be True or False"):

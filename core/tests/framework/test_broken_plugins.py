@@ -492,7 +492,7 @@ def test_numbers_of_numpy_are_written_as_those_of_python(entry_point, tmp_path):
 )
 def test_a_pass_that_cannot_be_made(registry_of, error):
     registry = registry_of(_with(__post_init__=raising(error)))
-    with pytest.raises(PluginError, match="'odd' cannot be made"):
+    with pytest.raises(PluginError, match="'odd' cannot be constructed"):
         Pipeline.parse("odd", registry)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass import Color
 from narrowpass.constants import constant_tensor
-from narrowpass.movement import DATA_MOVEMENT
+from narrowpass.movement import SELECTION
 from narrowpass_fp16.borders import borders
 from narrowpass_fp16.schemas import is_float
 
@@ -99,7 +99,7 @@ def _counted(node: ir.Node) -> list[ir.Value]:
     return []
 
 
-_KEEPS = (DATA_MOVEMENT - {"Concat", "Dropout", "Pad", "Resize", "Upsample"}) | {
+_KEEPS = (SELECTION - {"Pad"}) | {
     "Abs",
     "Ceil",
     "Floor",

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from narrowpass import Pass, PassResult
 from narrowpass.constants import constant_tensor
 from narrowpass.inference import inferred
+from narrowpass.movement import SELECTION
 from narrowpass.quantization import QuantizationSpec, Violation
 from narrowpass.subgraphs import Opsets, nested_graphs
 from narrowpass_int8_sym.repair import (
@@ -111,7 +112,7 @@ class _Run:
     def read_forms(self) -> None:
         """Write what is quantized by itself with Q/DQ."""
         version = self.model.opset_imports.get("", 1)
-        rows = self.spec.rows.operators
+        rows = self.spec.per_token.operators
         for node in self._nodes():
             if rewriting.is_microsoft_conversion(node):
                 self._tell(node, rewriting.rewrite_conversion(self.editor, node, version), "")
@@ -145,7 +146,7 @@ class _Run:
 
     def move_integers(self) -> None:
         """Let operators that move integers work on numbers."""
-        for node in self._nodes(*integers.MOVING, "Clip"):
+        for node in self._nodes(*SELECTION, "Clip"):
             source = node.inputs[0] if node.inputs else None
             producer = None if source is None else source.producer()
             how = activations.known(producer, "QuantizeLinear")

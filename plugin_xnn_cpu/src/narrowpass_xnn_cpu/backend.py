@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass import Accept, Backend, CompileOptions, Program, Reject
@@ -15,11 +16,23 @@ if TYPE_CHECKING:
     from narrowpass.quantization import QuantizationSpec
 
 
+@dataclass(frozen=True)
 class XnnCpuBackend(Backend):
     """Runs models on the CPU, with XNNPACK and kernels of its own.
 
     What neither has runs on the reference evaluator, node by node; `Program.explain` says why.
+
+    Attributes:
+        winograd: whether convolutions of floats may be computed by Winograd's algorithm, which
+            needs fewer multiplications and rounds more.
+        spin: whether the threads of the pool spin-wait for the next run, for two milliseconds.
+            Runs that follow soon start sooner; other processes have less of the processor.
+        share_workspace: whether all methods compute in one arena. They then take turns.
     """
+
+    winograd: bool = True
+    spin: bool = False
+    share_workspace: bool = False
 
     name: ClassVar[str] = "xnn-cpu"
     priority: ClassVar[int] = 100
@@ -91,7 +104,7 @@ class XnnCpuBackend(Backend):
         """Return what a stage of lowering decided for each method, as text."""
         from narrowpass_xnn_cpu.stages import plans
 
-        return "".join(plan.text() for plan in plans(bundle, stage, options))
+        return "".join(plan.text() for plan in plans(bundle, stage, options, self))
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.
@@ -102,4 +115,4 @@ class XnnCpuBackend(Backend):
         """
         from narrowpass_xnn_cpu.program import XnnProgram
 
-        return XnnProgram(bundle, options)
+        return XnnProgram(bundle, options, self)

@@ -14,8 +14,8 @@ from narrowpass.quantization import (
     WEIGHT_TO_OUTPUT,
     IntegerRange,
     OperatorSpec,
+    PerTokenQuantization,
     QuantizationSpec,
-    RowQuantization,
     ScaleBound,
 )
 from narrowpass_xnn_cpu.lower.int8.tables import POINTWISE
@@ -47,7 +47,7 @@ _SPEC = QuantizationSpec(
         "QuantizeLinear": ANY_OPERATOR,
     },
     others=None,
-    rows=RowQuantization(frozenset({"MatMul", "Gemm"}), MOST_CHANNELS),
+    per_token=PerTokenQuantization(frozenset({"MatMul", "Gemm"}), MOST_CHANNELS),
 )
 
 

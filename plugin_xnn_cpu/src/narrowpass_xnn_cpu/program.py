@@ -14,6 +14,7 @@ from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
+    from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 
 class XnnProgram(PlannedProgram):
@@ -22,6 +23,7 @@ class XnnProgram(PlannedProgram):
     Args:
         bundle: what to compile.
         options: see `CompileOptions`.
+        backend: whose options hold.
 
     Raises:
         BackendError: a method that cannot be compiled.
@@ -30,15 +32,15 @@ class XnnProgram(PlannedProgram):
 
     _pool: ThreadPool
 
-    def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
+    def __init__(self, bundle: Bundle, options: CompileOptions, backend: XnnCpuBackend) -> None:
         super().__init__(
             bundle,
             options,
-            lowering=XnnLowering(winograd=options.winograd),
+            lowering=XnnLowering(winograd=backend.winograd),
             cache=weights_cache.shared(),
             packer=PACKER,
-            pool=shared(options.threads, spin=options.spin),
-            share_workspace=options.share_workspace,
+            pool=shared(options.threads, spin=backend.spin),
+            share_workspace=backend.share_workspace,
         )
 
     def threads(self) -> ThreadPool:

@@ -21,34 +21,38 @@ from narrowpass_xnn_cpu.program import XnnProgram
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
+    from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 STAGES = (*stages.STAGES, "pack")
 """In the order in which they run. The last one needs the native library."""
 
 
-def plans(bundle: Bundle, stage: str, options: CompileOptions) -> Iterator[LoweredPlan]:
+def plans(
+    bundle: Bundle, stage: str, options: CompileOptions, backend: XnnCpuBackend
+) -> Iterator[LoweredPlan]:
     """Return the plan of each method after a stage.
 
     Args:
         bundle: its methods.
         stage: one of `STAGES`.
         options: see `CompileOptions`.
+        backend: whose options hold.
 
     Raises:
         BackendError: a method that cannot be lowered.
         UsageError: there is no such stage.
     """
     if stage == "pack":
-        with XnnProgram(bundle, options) as program:
+        with XnnProgram(bundle, options, backend) as program:
             for method, partitions in program.partitions.items():
                 sections = [_packed(partition) for partition in partitions]
                 yield LoweredPlan(stage, method, tuple(sections))
         return
     identities = names.printed(bundle)
-    lowering = XnnLowering(winograd=options.winograd)
+    lowering = XnnLowering(winograd=backend.winograd)
     for name, model in bundle.methods.items():
         graph = canonical(inferred(model, lowering), lowering)
-        yield stages.plan_of(stage, name, graph, identities, winograd=options.winograd)
+        yield stages.plan_of(stage, name, graph, identities, winograd=backend.winograd)
 
 
 def _packed(partition: Partition) -> Section:

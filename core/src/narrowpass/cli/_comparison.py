@@ -65,7 +65,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
     Attributes:
         paths: of A and B.
         sizes: on disk, in bytes.
-        backend: what runs both.
+        backend: what runs both, with its options.
         bundles: A and B.
         programs: A and B, compiled.
         pairs: names in A and in B of each method.
@@ -105,7 +105,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         first, second = (
             open_bundle(
                 path,
-                chosen.name,
+                chosen,
                 pipeline=None if is_bundle(path) else text,
                 plugins=state.plugins,
             )
@@ -123,7 +123,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         return cls(
             paths,
             (sizes[0], sizes[1]),
-            chosen.name,
+            str(chosen),
             (first, second),
             (programs[0], programs[1]),
             pairs,

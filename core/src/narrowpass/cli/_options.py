@@ -57,9 +57,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 backend_option = click.option(
     "--backend",
-    metavar="NAME",
+    metavar="NAME{..}",
     shell_complete=complete_backend,
-    help="What runs the model.  [default: the available backend of highest priority]",
+    help="What runs the model, with its options; `narrowpass backends` lists them.  [default: the "
+    "available backend of highest priority]",
 )
 
 pipeline_option = click.option(
@@ -82,12 +83,6 @@ threads_option = click.option(
     help="Threads that a run may use.  [default: as many as the process may run on]",
 )
 
-spin_option = click.option(
-    "--spin",
-    is_flag=True,
-    help="Let threads wait for the next run awake, for some milliseconds.",
-)
-
 cache_option = click.option(
     "--no-cache",
     "cache",
@@ -102,15 +97,6 @@ cache_dir_option = click.option(
     metavar="FOLDER",
     help="Where packed weights are kept.  [default: NARROWPASS_CACHE_DIR, or the user's cache "
     "directory]",
-)
-
-winograd_option = click.option(
-    "--no-winograd",
-    "winograd",
-    is_flag=True,
-    flag_value=False,
-    default=True,
-    help="Compute convolutions without Winograd's algorithm, which is faster and rounds more.",
 )
 
 native_option = click.option(

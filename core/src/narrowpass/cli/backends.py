@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from narrowpass.cli._described import describe_options, option_blocks
 from narrowpass.cli._options import json_option
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
-from narrowpass.errors import NarrowpassError, PluginError
+from narrowpass.errors import NarrowpassError, PluginError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,23 +20,31 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @json_option
 @pass_state
-def backends(state: State, as_json: bool) -> None:
+def backends(state: State, names: tuple[str, ...], as_json: bool) -> None:
     """List the backends and whether each can run here.
 
+    Only those that are named, if any are, and then with what each option does.
+
     The JSON document has the key backends: name, owner, priority, default, available, reason
-    (why not, else null), default_pipeline and details (what it runs on here) of each, the highest
-    priority first.
+    (why not, else null), default_pipeline, details (what it runs on here) and options (name, type,
+    default and about) of each, the highest priority first.
     """
     registry = state.registry
     try:
         default = registry.backend().name
     except PluginError:  # none can run here: the list says why
         default = ""
+    for name in names:
+        if name not in registry.backends:
+            raise UsageError(registry.unknown("backend", name, registry.backends))
     passes = {*registry.passes, *registry.pipelines}
     rows: list[dict[str, Any]] = []
     for backend in sorted(registry.backends.values(), key=lambda b: (-b.priority, b.name)):
+        if names and backend.name not in names:
+            continue
         reason = backend.available()
         rows.append(
             {
@@ -47,6 +56,7 @@ def backends(state: State, as_json: bool) -> None:
                 "reason": reason,
                 "default_pipeline": _default_pipeline(backend, passes),
                 "details": _details(backend) if reason is None else {},
+                "options": describe_options(type(backend)),
             }
         )
     if as_json:
@@ -67,6 +77,9 @@ def backends(state: State, as_json: bool) -> None:
         ],
         right=(2,),
     )
+    for block in option_blocks("backend", rows, notes=bool(names)):
+        click.echo()
+        block()
 
 
 def _default_pipeline(backend: Backend, passes: Collection[str]) -> str:

@@ -22,9 +22,7 @@ from narrowpass.cli._options import (
     pipeline_option,
     seed_option,
     shape_option,
-    spin_option,
     threads_option,
-    winograd_option,
 )
 from narrowpass.cli._output import format_seconds, print_json, print_table
 from narrowpass.cli._state import State, pass_state
@@ -46,9 +44,7 @@ _PROFILE_RUNS = 5
 @backend_option
 @pipeline_option
 @threads_option
-@spin_option
 @native_option
-@winograd_option
 @cache_option
 @cache_dir_option
 @click.option(
@@ -75,9 +71,7 @@ def bench(
     backend: str | None,
     pipeline: str | None,
     threads: int | None,
-    spin: bool,
     require_native: bool,
-    winograd: bool,
     cache: bool,
     cache_dir: str | None,
     runs: int | None,
@@ -104,22 +98,20 @@ def bench(
     if trace is not None:
         check_result_file(trace, "--trace", (model, *files_of(inputs)))
     chosen = state.registry.backend(backend)
-    bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
+    bundle = open_bundle(model, chosen, pipeline=pipeline, plugins=state.plugins)
     method = choose_method(method, list(bundle.methods))
     graph = bundle.methods[method].graph
     feeds, notes = complete_inputs(read_inputs(inputs, graph), graph, method, given, seed)
     for note in notes:
         state.note(note)
     if backend is None:
-        state.note(f"backend: {chosen.name}")
+        state.note(f"backend: {chosen}")
     profiled: list[NodeTime] | None = None
     options = CompileOptions(
         threads=threads,
         require_native=require_native,
-        spin=spin,
         cache=cache,
         cache_dir=cache_dir,
-        winograd=winograd,
     )
     with compile_bundle(chosen, bundle, options) as program:
         try:
@@ -131,7 +123,7 @@ def bench(
     document: dict[str, Any] = {
         "model": model,
         "method": method,
-        "backend": chosen.name,
+        "backend": str(chosen),
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in feeds.items()},
         "latency": latency.to_json(),

@@ -144,9 +144,10 @@ def watch_options(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option(
     "--target",
-    metavar="NAME",
+    metavar="NAME{..}",
     shell_complete=complete_backend,
-    help="The backend to build for.  [default: the available one of highest priority]",
+    help="The backend to build for, with its options.  [default: the available one of highest "
+    "priority]",
 )
 @click.option(
     "--calibration",
@@ -277,17 +278,17 @@ def check_output(output: str, sources: Iterable[str] = ()) -> None:
 
 
 def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str, str]:
-    """Give the target's name and the pipeline's text; what was not given is named in a note."""
+    """Return the target's text and the pipeline's; what was not given is named in a note."""
     from narrowpass.driver import choose_pipeline
 
     backend = state.registry.backend(target)
     text = str(choose_pipeline(pipeline, backend, state.registry))
     if target is None:
-        state.note(f"target: {backend.name}")
+        state.note(f"target: {backend}")
     if pipeline is None:
         empty = "none (no passes are installed that it asks for)"
         state.note(f"pipeline: {text or empty}")
-    return backend.name, text
+    return str(backend), text
 
 
 def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None) -> NarrowpassError:

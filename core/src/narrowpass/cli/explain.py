@@ -14,7 +14,6 @@ from narrowpass.cli._options import (
     native_option,
     pipeline_option,
     threads_option,
-    winograd_option,
 )
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
@@ -36,7 +35,6 @@ _ORIGIN = "narrowpass.origin"
 @pipeline_option
 @threads_option
 @native_option
-@winograd_option
 @click.option(
     "--report",
     metavar="OUT.html",
@@ -53,7 +51,6 @@ def explain(
     pipeline: str | None,
     threads: int | None,
     require_native: bool,
-    winograd: bool,
     report: str | None,
     stage: str | None,
     as_json: bool,
@@ -79,12 +76,12 @@ def explain(
     if report is not None:
         check_result_file(report, "--report", (model,))
     chosen = state.registry.backend(backend)
-    bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
+    bundle = open_bundle(model, chosen, pipeline=pipeline, plugins=state.plugins)
     if method is not None:
         choose_method(method, list(bundle.methods))
     if backend is None:
-        state.note(f"backend: {chosen.name}")
-    options = CompileOptions(threads=threads, require_native=require_native, winograd=winograd)
+        state.note(f"backend: {chosen}")
+    options = CompileOptions(threads=threads, require_native=require_native)
     if stage is not None:
         print_stage(chosen, bundle, stage, options)
         return
@@ -114,7 +111,7 @@ def explain(
         print_json(
             {
                 "model": model,
-                "backend": chosen.name,
+                "backend": str(chosen),
                 "pipeline": bundle.pipeline,
                 "nodes": nodes,
                 "removed": removed,

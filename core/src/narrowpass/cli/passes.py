@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import logging
 from functools import partial
@@ -11,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from narrowpass.boundary import foreign
+from narrowpass.cli._described import describe_options, option_blocks, table_blocks
 from narrowpass.cli._options import json_option
-from narrowpass.cli._output import print_json, print_table
+from narrowpass.cli._output import print_json
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from narrowpass.options import HasOptions
     from narrowpass.passes import Pass
     from narrowpass.plugins import Registry
 
@@ -85,7 +84,7 @@ def _described(registry: Registry, kind: str, name: str, cls: type[Any]) -> dict
         "name": name,
         "owner": registry.owner(kind, name),
         "about": (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "`"),
-        "options": _options(cls),
+        "options": describe_options(cls),
     }
 
 
@@ -103,29 +102,6 @@ def _parts(cls: type[Pass]) -> list[str]:
         return []
 
 
-def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
-    """Give name, type, default and note of each option, as they stand in pipeline text."""
-    from narrowpass.docstrings import attribute_notes
-    from narrowpass.options import default_text, describe_type, option_types
-
-    types = option_types(cls)
-    notes = attribute_notes(cls)
-    rows = []
-    for field in dataclasses.fields(cls):
-        name = field.name.replace("_", "-")
-        if name not in types:
-            continue
-        rows.append(
-            {
-                "name": name,
-                "type": describe_type(types[name]),
-                "default": default_text(field),
-                "about": notes.get(field.name, ""),
-            }
-        )
-    return rows
-
-
 def _print(document: Mapping[str, list[dict[str, Any]]], *, everything: bool) -> None:
     """Print a table of each kind, and of the options; kinds of which there are none are left out.
 
@@ -137,32 +113,20 @@ def _print(document: Mapping[str, list[dict[str, Any]]], *, everything: bool) ->
         blocks.append(partial(click.echo, hint))
     for title, kind in (("pass", "passes"), ("instrument", "instruments")):
         rows = document[kind]
-        blocks += _table((title, "owner", "what it does"), rows, ("name", "owner", "about"))
-        options = [{**option, "of": row["name"]} for row in rows for option in row["options"]]
+        blocks += table_blocks((title, "owner", "what it does"), rows, ("name", "owner", "about"))
         # Notes are long, and the more so those of all passes.
-        noted = not everything and any(option["about"] for option in options)
-        columns = ("of", "name", "type", "default", "about")[: 5 if noted else 4]
-        titles = (title, "option", "takes", "default", "what it does")[: len(columns)]
-        blocks += _table(titles, options, columns)
+        blocks += option_blocks(title, rows, notes=not everything)
         notes = [note for row in rows for note in _notes(row)]
         if notes:
             blocks.append(partial(click.echo, "\n".join(notes)))
-    blocks += _table(
+    blocks += table_blocks(
         ("named pipeline", "owner", "text"), document["pipelines"], ("name", "owner", "text")
     )
-    blocks += _table(("classifier", "owner"), document["classifiers"], ("name", "owner"))
+    blocks += table_blocks(("classifier", "owner"), document["classifiers"], ("name", "owner"))
     for index, block in enumerate(blocks):
         if index:
             click.echo()
         block()
-
-
-def _table(
-    titles: Sequence[str], rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
-) -> list[Callable[[], None]]:
-    """Give what prints a table of the columns; nothing where there are no rows."""
-    cells = [tuple(str(row[column]) for column in columns) for row in rows]
-    return [partial(print_table, titles, cells)] if cells else []
 
 
 def _notes(row: Mapping[str, Any]) -> list[str]:

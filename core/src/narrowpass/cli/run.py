@@ -20,7 +20,6 @@ from narrowpass.cli._options import (
     native_option,
     pipeline_option,
     threads_option,
-    winograd_option,
 )
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 @pipeline_option
 @threads_option
 @native_option
-@winograd_option
 @cache_option
 @cache_dir_option
 @json_option
@@ -53,7 +51,6 @@ def run(
     pipeline: str | None,
     threads: int | None,
     require_native: bool,
-    winograd: bool,
     cache: bool,
     cache_dir: str | None,
     as_json: bool,
@@ -75,20 +72,19 @@ def run(
     if output is not None:
         check_result_file(output, "-o", (model, *files_of(inputs)))
     chosen = state.registry.backend(backend)
-    bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
+    bundle = open_bundle(model, chosen, pipeline=pipeline, plugins=state.plugins)
     method = choose_method(method, list(bundle.methods))
     graph = bundle.methods[method].graph
     feeds = read_inputs(inputs, graph)
     check_given(feeds, graph, method)
     FeedChecker.of(graph, method).check(feeds)
     if backend is None:
-        state.note(f"backend: {chosen.name}")
+        state.note(f"backend: {chosen}")
     options = CompileOptions(
         threads=threads,
         require_native=require_native,
         cache=cache,
         cache_dir=cache_dir,
-        winograd=winograd,
     )
     with compile_bundle(chosen, bundle, options) as program:
         results = program.run(feeds, method)
@@ -97,7 +93,7 @@ def run(
         write_npz(Path(output), arrays)
     rows = [_describe(name, array) for name, array in arrays.items()]
     if as_json:
-        document = {"method": method, "backend": chosen.name, "output": output, "outputs": rows}
+        document = {"method": method, "backend": str(chosen), "output": output, "outputs": rows}
         print_json(document)
         return
     _print(rows)

@@ -31,7 +31,7 @@ class Reproduction:
     Attributes:
         model: path of the model that the pass was given.
         pipeline: the text of the pass.
-        target: the backend's name; empty for none.
+        target: the backend with its options; empty for none.
         calibration: where the calibration data came from; empty for none.
         error: what the pass raised.
     """
@@ -79,7 +79,7 @@ class Reproducer(Instrument):
         self._description = {
             "format": FORMAT,
             "pipeline": str(pass_),
-            "target": ctx.target.name if ctx.target else "",
+            "target": str(ctx.target) if ctx.target else "",
             "calibration": ctx.samples.source if ctx.samples else "",
         }
 

@@ -14,7 +14,7 @@ from narrowpass.classify import TARGET, OpClassifier
 from narrowpass.docstrings import attribute_notes
 from narrowpass.errors import PluginError
 from narrowpass.instruments import Instrument
-from narrowpass.options import default_text, describe_type, option_types
+from narrowpass.options import default_text, describe_type, format_options, option_types
 from narrowpass.passes import Pass
 from narrowpass.pipeline_text import is_name
 
@@ -79,7 +79,7 @@ def _check_type(base: type) -> Callable[[Any], None]:
 
 
 def _check_options(cls: Any) -> None:
-    """Check that the options of a pass or an instrument can be listed, and set."""
+    """Check that the options of a pass, an instrument or a backend can be listed, and set."""
     own = inspect.get_annotations(cls)
     plain = [name for name, hint in own.items() if "ClassVar" not in str(hint)]
     if plain and "__dataclass_params__" not in vars(cls):
@@ -122,6 +122,13 @@ def _check_backend(item: Any) -> None:
     _check_instance(Backend)(item)
     if not isinstance(item.priority, numbers.Real):
         raise PluginError(f"the priority of backend {item.name!r} is {item.priority!r}, no number")
+    _check_options(type(item))
+    text = format_options(item)
+    if text != item.name:
+        raise PluginError(
+            f"backend {item.name!r} is registered as {text!r}: register it with its default "
+            "options, which each field of the class must have"
+        )
 
 
 def _check_classifier(item: Any) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from narrowpass.backend import Backend
+from narrowpass.backend import Backend, BackendLike
 from narrowpass.classify import OpClassifier
 from narrowpass.errors import PluginError, UsageError
 from narrowpass.instruments import Instrument
 from narrowpass.options import suggest
 from narrowpass.passes import Pass
+from narrowpass.pipeline_text import construct_item, parse_item, with_caret
 from narrowpass.plugins.checks import named
 from narrowpass.plugins.ours import BACKENDS, PASSES
 
@@ -80,11 +81,11 @@ class Registry:
     failed: Mapping[str, PluginInfo] = field(default_factory=dict)
 
     def owner(self, kind: str, name: str) -> str:
-        """Give the distribution and version that registered a thing; empty for none."""
+        """Return the distribution and version that registered a thing; empty for none."""
         return self.owners.get((kind, name), "")
 
     def unknown(self, kind: str, name: str, known: Mapping[str, object]) -> str:
-        """Give the sentence that says that `name` is not installed, and what is."""
+        """Return the message for a `name` that is not installed; it lists what is."""
         listing = ", ".join(sorted(known)) or "none"
         home = {"pass": PASSES, "backend": BACKENDS}.get(kind, {}).get(name)
         hint = f"; the plugin {home} has it" if home else suggest(name, known)
@@ -94,29 +95,44 @@ class Registry:
             text += f" (plugins that failed to load: {broken})"
         return text
 
-    def backend(self, name: str | None = None) -> Backend:
-        """Give the backend called `name`; None for the available one of highest priority.
+    def backend(self, name: BackendLike | None = None) -> Backend:
+        """Return the backend that is named; None for the available one of highest priority.
+
+        Args:
+            name: a name, with options where those are not the defaults:
+                ``xnn-cpu{winograd=false}``; or the backend itself.
 
         Raises:
-            UsageError: the name is no text.
+            UsageError: neither text nor a backend.
+            PipelineError: text that does not parse, an unknown option, or a value that does not
+                fit; a caret stands under it.
             PluginError: it is not installed, or not available on this machine.
         """
-        if name is not None and not isinstance(name, str):
-            raise UsageError(
-                f"a backend is given by its name, not as {type(name).__name__}; installed: "
-                f"{', '.join(sorted(self.backends))}"
-            )
         if name is None:
             return self._best_backend()
-        if name not in self.backends:
-            raise PluginError(self.unknown("backend", name, self.backends))
-        reason = self.backends[name].available()
+        if not isinstance(name, str | Backend):
+            raise UsageError(
+                f"a backend is given by its name, such as 'name{{option=value}}', or as a "
+                f"narrowpass.Backend, not as {type(name).__name__}; installed: "
+                f"{', '.join(sorted(self.backends))}"
+            )
+        chosen = self._parse_backend(name) if isinstance(name, str) else name
+        reason = chosen.available()
         if reason is not None:
-            raise PluginError(f"backend {name!r} is not available here: {reason}")
-        return self.backends[name]
+            raise PluginError(f"backend {chosen.name!r} is not available here: {reason}")
+        return chosen
+
+    def _parse_backend(self, text: str) -> Backend:
+        """Return the backend of text: the one that is registered, where it has no options."""
+        item = parse_item(text, "backend")
+        if item.name not in self.backends:
+            message = self.unknown("backend", item.name, self.backends)
+            raise PluginError(with_caret(text, item.start, message) if item.options else message)
+        registered = self.backends[item.name]
+        return construct_item(text, item, type(registered)) if item.options else registered
 
     def _best_backend(self) -> Backend:
-        """Give the available backend of highest priority; warn of those that would come first."""
+        """Return the available backend of highest priority; warn of those that would come first."""
         missing = []
         for backend in sorted(self.backends.values(), key=lambda b: (-b.priority, b.name)):
             reason = backend.available()
@@ -129,7 +145,7 @@ class Registry:
         raise PluginError("no backend is available; `narrowpass backends` says why")
 
     def with_pipelines(self, texts: Mapping[str, str], owner: str) -> Registry:
-        """Give a registry with more named pipelines, such as those of a configuration file.
+        """Return a registry with more named pipelines, such as those of a configuration file.
 
         Raises:
             PluginError: a name that is taken.

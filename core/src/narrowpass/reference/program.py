@@ -25,6 +25,7 @@ from narrowpass.requests import (
     choose_outputs,
     write_outputs,
 )
+from narrowpass.verify import Signature
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -81,6 +82,7 @@ class ReferenceProgram(Program):
         self._methods = {
             name: _compile(name, model, options.keep) for name, model in bundle.methods.items()
         }
+        self._signatures = {name: Signature.of(model) for name, model in bundle.methods.items()}
         self._closed = False
         self._threads = options.threads
         known = frozenset().union(*(method.known for method in self._methods.values()))
@@ -90,6 +92,11 @@ class ReferenceProgram(Program):
     def methods(self) -> Sequence[str]:
         """The names of the methods, in the order of the bundle."""
         return tuple(self._methods)
+
+    def signature(self, method: str = "main") -> Signature:
+        """Return the inputs and outputs of a method; see `Program.signature`."""
+        self._check_open()
+        return choose_method(self._signatures, method)[1]
 
     def run(
         self,
@@ -174,8 +181,9 @@ class ReferenceProgram(Program):
             raise UsageError("the program is closed; compile the bundle again to run it")
 
     def _choose(self, method: str) -> tuple[str, _Method]:
+        methods = self._methods  # before the check: another thread may close the program after it
         self._check_open()
-        return choose_method(self._methods, method)
+        return choose_method(methods, method)
 
     def _evaluate(
         self,

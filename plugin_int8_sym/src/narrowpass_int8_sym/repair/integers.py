@@ -13,13 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass.movement import DATA_MOVEMENT
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import FLOAT, RANGES, Array, Quantization, is_node
 from narrowpass_int8_sym.repair.rewriting import take_place
-
-MOVING = DATA_MOVEMENT - {"Concat", "Dropout", "Resize", "Upsample"}
-"""Operators of one operand whose results have no number that it has not (but what Pad adds)."""
 
 _PADDING = 2
 """The input of Pad with the constant."""
@@ -30,7 +26,7 @@ def rewrite_moving(editor: Editor, node: ir.Node, how: Quantization) -> str:
 
     Args:
         editor: of the model.
-        node: one of `MOVING`.
+        node: one of `narrowpass.movement.SELECTION`.
         how: how the integers are quantized, with one scale.
 
     Returns:

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
+from narrowpass.movement import SELECTION
 from narrowpass.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
-from narrowpass_int8_sym.repair.integers import MOVING
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import INT8, Quantization, is_node
 from narrowpass_int8_sym.repair.rewriting import take_place
@@ -21,7 +21,7 @@ from narrowpass_int8_sym.repair.weights import WEIGHTED
 
 _CONVERSION = "QuantizeLinear"
 
-_PASSING = MOVING | {"Clip", "Concat", "Relu", "Resize"}
+_PASSING = SELECTION | {"Clip", "Concat", "Relu", "Resize"}
 """Operators that may give numbers that they have read, and no others; see `_selects`."""
 
 
@@ -93,7 +93,7 @@ def _selects(node: ir.Node, how: Quantization) -> bool:
         mode = node.attributes.get_string("mode", "nearest")
         outside = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
         return mode == "nearest" and outside != "tf_crop_and_resize"
-    if node.op_type == "Relu" or (node.op_type in MOVING and node.op_type != "Pad"):
+    if node.op_type == "Relu" or (node.op_type in SELECTION and node.op_type != "Pad"):
         return True
     if node.op_type not in ("Clip", "Pad"):
         return False

@@ -7,7 +7,8 @@ import functools
 import onnx
 import onnx_ir as ir
 
-from narrowpass_xnn_cpu.lower.op import AttributesError, Op
+from narrowpass.errors import AttributesError
+from narrowpass_xnn_cpu.lower.op import Op
 
 
 @functools.cache

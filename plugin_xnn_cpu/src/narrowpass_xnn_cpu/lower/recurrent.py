@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError, BackendError
 from narrowpass_planning.graph.facts import Array, Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.linear import ConstantMatMul, rows_for
 from narrowpass_xnn_cpu.lower.matching import producer
-from narrowpass_xnn_cpu.lower.op import AttributesError, Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.own.recurrent import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError, BackendError
 from narrowpass.expansion import expand
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import (
@@ -46,7 +46,7 @@ from narrowpass_xnn_cpu.lower.int8 import (
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.int8 import product as int8_product
-from narrowpass_xnn_cpu.lower.op import AttributesError, Op
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule
 from narrowpass_xnn_cpu.lower.trees import lowering as trees
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_xnn_cpu.lower.op import AttributesError
+from narrowpass.errors import AttributesError
 
 Array = np.ndarray[Any, Any]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError, BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, storage_dtype
-from narrowpass_xnn_cpu.lower.op import AttributesError, Op, needs
+from narrowpass_xnn_cpu.lower.op import Op, needs
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.trees.ensemble import AGGREGATES, Array, Ensemble, ensemble
 from narrowpass_xnn_cpu.lower.trees.reading import by_identifiers, by_places, floats

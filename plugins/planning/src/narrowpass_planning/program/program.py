@@ -29,6 +29,7 @@ from narrowpass.requests import (
     write_outputs,
 )
 from narrowpass.subgraphs import inline_functions, subgraphs
+from narrowpass.verify import Signature
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode
 from narrowpass_planning.memory.workspace import Workspace
@@ -84,6 +85,7 @@ class PlannedProgram(Program):
         self._pool = pool
         self._lowering = lowering
         self._methods: dict[str, Method] = {}
+        self._signatures = {name: Signature.of(model) for name, model in bundle.methods.items()}
         self._closed = False
         self._keep, self._observe = options.keep, options.observe
         self._models: dict[str, ir.Model] = {}
@@ -149,6 +151,11 @@ class PlannedProgram(Program):
     def methods(self) -> Sequence[str]:
         """The names of the methods, in the order of the bundle."""
         return tuple(self._methods)
+
+    def signature(self, method: str = "main") -> Signature:
+        """Return the inputs and outputs of a method; see `Program.signature`."""
+        self._check_open()
+        return choose_method(self._signatures, method)[1]
 
     def run(
         self,
@@ -339,8 +346,9 @@ class PlannedProgram(Program):
             raise UsageError("the program is closed; compile the bundle again to run it")
 
     def _choose(self, name: str) -> Method:
+        methods = self._methods  # before the check: another thread may close the program after it
         self._check_open()
-        return choose_method(self._methods, name)[1]
+        return choose_method(methods, name)[1]
 
 
 def inferred(model: ir.Model, lowering: Lowering[Any]) -> ir.Model:

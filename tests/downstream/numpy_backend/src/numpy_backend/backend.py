@@ -20,7 +20,7 @@ from narrowpass import (
     Reject,
 )
 from narrowpass.movement import DATA_MOVEMENT
-from narrowpass.quantization import QuantizationSpec, RowQuantization
+from narrowpass.quantization import PerTokenQuantization, QuantizationSpec
 from narrowpass_planning.plan import OneThread
 from narrowpass_planning.program import PlannedProgram, supports
 from numpy_backend.lowering import NumpyClassifier, NumpyLowering
@@ -48,7 +48,7 @@ class NumpyBackend(Backend):
 
     def quantization_spec(self) -> QuantizationSpec:
         """Return that only matrices may be int8, of symmetric scales."""
-        return QuantizationSpec(others=None, rows=RowQuantization(frozenset({"MatMul"})))
+        return QuantizationSpec(others=None, per_token=PerTokenQuantization(frozenset({"MatMul"})))
 
     def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
         """Return the seconds that a narrow type costs: its elements are widened and rounded."""
