@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import narrowpass
 from narrowpass.errors import NarrowpassError
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 
 def chain(scales, width=16):

@@ -31,9 +31,9 @@ from narrowpass.quantization import (
     RowQuantization,
     ScaleBound,
 )
-from narrowpass.reference import ReferenceBackend
 from narrowpass.testing import assert_signature_unchanged, run_pass
 from narrowpass_int8_sym.repair_quantized import RepairQuantized
+from narrowpass_reference import ReferenceBackend
 
 Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"

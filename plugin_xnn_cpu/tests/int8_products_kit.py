@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import Bundle, CompileOptions
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.operators.widened import widens
 from narrowpass_xnn_cpu.native.pool import shared

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-import narrowpass_reference as reference
+import generated_reference as reference
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -26,8 +26,8 @@ PUBLIC_MODULES = (
     "narrowpass.meters",
     "narrowpass.metrics",
     "narrowpass.feeds",
-    "narrowpass.onnx_backend",
-    "narrowpass.reference",
+    "narrowpass_reference.onnx_backend",
+    "narrowpass_reference",
     "narrowpass.testing",
     "narrowpass.verify",
 )

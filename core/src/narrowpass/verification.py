@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError, PassError
 from narrowpass.metrics import Tolerance, difference
-from narrowpass.reference import ReferenceBackend
+from narrowpass.oracle import oracle
 from narrowpass.values import check_numbers, in_groups, on_samples
 
 if TYPE_CHECKING:
@@ -192,9 +192,13 @@ class Verification:
 
 
 def judges(target: Backend | None) -> list[Backend]:
-    """Give the backends that judge a rewrite: the reference evaluator, and the target."""
-    found: list[Backend] = [ReferenceBackend()]
-    if target is not None and target.name != ReferenceBackend.name and target.available() is None:
+    """Give the backends that judge a rewrite: the oracle, and the target.
+
+    Raises:
+        PluginError: no oracle is installed.
+    """
+    found = [oracle()]
+    if target is not None and target.name != found[0].name and target.available() is None:
         found.append(target)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 from dataclasses import dataclass
 
@@ -26,13 +27,16 @@ def _check_keys(command, document):
         assert key in told
 
 
-def test_no_plugins(call):
+def test_no_plugins(call, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
     assert "no plugins are installed" in call("plugins").out
     assert "no passes are installed" in call("passes").out
 
 
 def test_plugins(call, passes):
-    assert call("plugins").out == "fake  dist-fake 1.0  loaded    passes, pipelines\n"
+    fake, reference = call("plugins").out.splitlines()
+    assert fake.split() == ["fake", "dist-fake", "1.0", "loaded", "passes,", "pipelines"]
+    assert reference.startswith("reference  narrowpass-reference ")
 
 
 def test_passes(call, passes):
@@ -86,7 +90,7 @@ def test_backends(call):
 
 
 def test_details_of_a_backend(call, install):
-    from narrowpass.reference import ReferenceBackend
+    from narrowpass_reference import ReferenceBackend
 
     class Detailed(ReferenceBackend):
         name = "detailed"
@@ -113,7 +117,7 @@ def test_details_of_a_backend(call, install):
 
 
 def test_unavailable_backend(call, install):
-    from narrowpass.reference import ReferenceBackend
+    from narrowpass_reference import ReferenceBackend
 
     class Away(ReferenceBackend):
         name = "away"

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from plugins_kit import REFERENCE
 
 import narrowpass
 from narrowpass import Bundle, Pipeline, Samples, build, load, load_model, load_plugins, save_model
@@ -54,13 +55,13 @@ def model():
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     save_model(model(), folder / "m.onnx")
-    build(folder / "m.onnx", "", folder / "m.narrow", plugins=load_plugins(entry_points=[]))
+    build(folder / "m.onnx", "", folder / "m.narrow", plugins=load_plugins(entry_points=REFERENCE))
     return folder
 
 
 @pytest.fixture(scope="module")
 def plugins():
-    return load_plugins(entry_points=[])
+    return load_plugins(entry_points=REFERENCE)
 
 
 @pytest.fixture(scope="module")

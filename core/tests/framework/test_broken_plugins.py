@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+from plugins_kit import REFERENCE
 
 import narrowpass
 from narrowpass import (
@@ -30,8 +31,8 @@ from narrowpass import (
 )
 from narrowpass.backend import CompileOptions, compile_bundle
 from narrowpass.errors import BackendError, PassError, PluginError, UsageError
-from narrowpass.reference import ReferenceBackend
 from narrowpass.testing import model_from_text
+from narrowpass_reference import ReferenceBackend
 
 
 class OfItsOwn(BaseException):
@@ -85,6 +86,7 @@ def test_a_hook_may_raise_anything(entry_point, touch, error, hook):
     points = [
         entry_point("bad", **{f"narrowpass_{hook}": error}),
         entry_point("good", narrowpass_passes=[touch]),
+        *REFERENCE,
     ]
     registry = load_plugins(entry_points=points).registry
     assert _name(error) in registry.failed["bad"].error
@@ -327,7 +329,7 @@ def _backend(**methods):
 
 
 def _plugins(entry_point, **hooks):
-    return load_plugins(entry_points=[entry_point("p", **hooks)])
+    return load_plugins(entry_points=[entry_point("p", **hooks), *REFERENCE])
 
 
 @pytest.mark.parametrize("error", RAISED, ids=_name)

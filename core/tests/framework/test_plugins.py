@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from plugins_kit import REFERENCE
 
 from narrowpass import Pass, PassResult, hookimpl, load_plugins
 from narrowpass.errors import PluginError
@@ -123,13 +124,13 @@ def test_two_plugins_of_one_name_name_both_distributions(entry_point):
         _ = load_plugins(entry_points=points).registry
 
 
-def test_what_narrowpass_registers_cannot_be_replaced(entry_point):
-    class Impostor(type(load_plugins(entry_points=[]).registry.backends["reference"])):
+def test_a_backend_that_another_plugin_registers_cannot_be_replaced(entry_point):
+    class Impostor(type(load_plugins(entry_points=REFERENCE).registry.backends["reference"])):
         pass
 
     point = entry_point("p", dist="impostor", narrowpass_backends=[Impostor()])
-    with pytest.raises(PluginError, match=r"narrowpass .* and impostor 1\.0"):
-        _ = load_plugins(entry_points=[point]).registry
+    with pytest.raises(PluginError, match=r"impostor 1\.0 and narrowpass-reference "):
+        _ = load_plugins(entry_points=[point, *REFERENCE]).registry
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_an_unknown_name_tells_what_is_installed_and_what_failed(entry_point, to
 
 
 def test_a_backend_that_is_not_available_gives_its_reason(entry_point):
-    base = type(load_plugins(entry_points=[]).registry.backends["reference"])
+    base = type(load_plugins(entry_points=REFERENCE).registry.backends["reference"])
 
     class Elsewhere(base):
         name = "elsewhere"
@@ -199,7 +200,7 @@ def test_a_backend_that_is_not_available_gives_its_reason(entry_point):
             return "it needs a CPU of another kind"
 
     point = entry_point("p", narrowpass_backends=[Elsewhere()])
-    registry = load_plugins(entry_points=[point]).registry
+    registry = load_plugins(entry_points=[point, *REFERENCE]).registry
     assert registry.backend().name == "reference"
     with pytest.raises(PluginError, match="'elsewhere' is not available here: it needs"):
         registry.backend("elsewhere")

@@ -1,16 +1,8 @@
-"""What narrowpass itself registers: the reference backend and the standard instruments."""
+"""What narrowpass itself registers: the standard instruments."""
 
 from __future__ import annotations
 
-from narrowpass.backend import Backend
 from narrowpass.instruments import Instrument
-
-
-def narrowpass_backends() -> list[Backend]:
-    """Give the backend that every installation has."""
-    from narrowpass.reference import ReferenceBackend
-
-    return [ReferenceBackend()]
 
 
 def narrowpass_instruments() -> list[type[Instrument]]:

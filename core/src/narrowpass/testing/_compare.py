@@ -12,7 +12,7 @@ from narrowpass.backend import CompileOptions, Feeds, Outputs, Program
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError
 from narrowpass.metrics import Tolerance, difference
-from narrowpass.reference import ReferenceBackend
+from narrowpass.oracle import oracle
 from narrowpass.testing._feeds import random_feeds
 from narrowpass.testing._text import model_to_text
 from narrowpass.verify import Signature
@@ -89,7 +89,7 @@ def assert_equivalent(
 
 def _compile(model: ir.Model, which: str) -> Program:
     try:
-        return ReferenceBackend().compile(Bundle({"main": model}), CompileOptions())
+        return oracle().compile(Bundle({"main": model}), CompileOptions())
     except BackendError as error:
         raise AssertionError(f"the model {which} the change does not compile: {error}") from error
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.reference import Recurrent
+from narrowpass_reference import Recurrent
 from narrowpass_xnn_cpu.host import (
     encoders,
     images,

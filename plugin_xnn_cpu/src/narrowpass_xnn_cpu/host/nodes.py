@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import NodeEvaluator, blas_threads
+from narrowpass_reference import NodeEvaluator, blas_threads
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.lower.facts import Facts

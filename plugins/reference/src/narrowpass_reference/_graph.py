@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference._evaluator import Evaluator, Value
+from narrowpass_reference._evaluator import Evaluator, Value
 
 Functions = Mapping[tuple[str, str, str], ir.Function]
 

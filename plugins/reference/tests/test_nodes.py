@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import NodeEvaluator
+from narrowpass_reference import NodeEvaluator
 
 F32 = np.float32
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-import narrowpass.onnx_backend as backend
+import narrowpass_reference.onnx_backend as backend
 from narrowpass.errors import DataError, PipelineError, UsageError, VerificationError
 
 F32 = np.float32

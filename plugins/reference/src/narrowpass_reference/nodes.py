@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference._evaluator import Value
-from narrowpass.reference._graph import constant_array, make_evaluator
-from narrowpass.reference._values import conform
+from narrowpass_reference._evaluator import Value
+from narrowpass_reference._graph import constant_array, make_evaluator
+from narrowpass_reference._values import conform
 
 
 class NodeEvaluator:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference._evaluator import Value
+from narrowpass_reference._evaluator import Value
 
 
 def conform(value: Value, kind: ir.TypeProtocol | None, name: str) -> Value:

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError, DataError, UsageError
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 F32 = np.float32
 

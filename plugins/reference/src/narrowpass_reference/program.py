@@ -14,10 +14,6 @@ from narrowpass.arguments import count_of
 from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.feeds import FeedChecker
-from narrowpass.reference._evaluator import Evaluator, Value
-from narrowpass.reference._graph import constant_array, make_evaluator
-from narrowpass.reference._values import conform, fresh
-from narrowpass.reference.threads import blas_threads
 from narrowpass.requests import (
     check_kept,
     check_targets,
@@ -25,6 +21,10 @@ from narrowpass.requests import (
     choose_outputs,
     write_outputs,
 )
+from narrowpass_reference._evaluator import Evaluator, Value
+from narrowpass_reference._graph import constant_array, make_evaluator
+from narrowpass_reference._values import conform, fresh
+from narrowpass_reference.threads import blas_threads
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle

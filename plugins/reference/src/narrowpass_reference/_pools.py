@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from narrowpass.reference._windows import Window
+from narrowpass_reference._windows import Window
 
 Array = np.ndarray[Any, Any]
 

@@ -1,6 +1,6 @@
 """narrowpass as an `onnx.backend.base.Backend`, for programs and test suites that take one.
 
-The module can be used as the class: ``import narrowpass.onnx_backend as backend``.
+The module can be used as the class: ``import narrowpass_reference.onnx_backend as backend``.
 """
 
 from __future__ import annotations

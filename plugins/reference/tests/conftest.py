@@ -11,7 +11,7 @@ import pytest
 
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 sys.path.insert(0, str(Path(__file__).parent))  # for runtime_kit
 

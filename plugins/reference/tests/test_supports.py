@@ -6,7 +6,7 @@ import pytest
 
 from narrowpass.backend import Accept, Reject
 from narrowpass.context import Context
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 
 def _answer(op_type, domain="", version=None):

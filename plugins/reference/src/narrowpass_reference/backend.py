@@ -46,7 +46,7 @@ class ReferenceBackend(Backend):
             BackendError: a node that the evaluator cannot run; the message names it and why.
             UsageError: a value to keep that no method has.
         """
-        from narrowpass.reference.program import ReferenceProgram
+        from narrowpass_reference.program import ReferenceProgram
 
         return ReferenceProgram(bundle, options)
 
@@ -56,7 +56,7 @@ def _supported(domain: str, op_type: str, version: int | None) -> Accept | Rejec
     import onnx
 
     from narrowpass.errors import BackendError
-    from narrowpass.reference._evaluator import Evaluator
+    from narrowpass_reference._evaluator import Evaluator
 
     if domain not in {"", *(schema.domain for schema in onnx.defs.get_all_schemas())}:
         return Accept()

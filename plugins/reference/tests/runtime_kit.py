@@ -10,7 +10,7 @@ from onnx import helper
 
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 
 def floats(*shape, seed=0):

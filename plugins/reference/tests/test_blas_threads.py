@@ -6,7 +6,7 @@ import numpy as np  # loads the BLAS
 import pytest
 from threadpoolctl import threadpool_info
 
-from narrowpass.reference import blas_threads
+from narrowpass_reference import blas_threads
 
 
 def told() -> list[int]:

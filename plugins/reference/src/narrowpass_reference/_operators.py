@@ -14,9 +14,9 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
-from narrowpass.reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
-from narrowpass.reference._convolutions import Conv, ConvTranspose
-from narrowpass.reference._numeric import (
+from narrowpass_reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
+from narrowpass_reference._convolutions import Conv, ConvTranspose
+from narrowpass_reference._numeric import (
     GatherElements,
     GatherND,
     LogSoftmax,
@@ -30,7 +30,7 @@ from narrowpass.reference._numeric import (
     Unsqueeze,
     log_softmax,
 )
-from narrowpass.reference._pools import (
+from narrowpass_reference._pools import (
     AveragePool,
     GlobalLpPool,
     GlobalMaxPool,
@@ -38,10 +38,10 @@ from narrowpass.reference._pools import (
     LpPool,
     MaxPool,
 )
-from narrowpass.reference._quantization import QuantizeLinear
-from narrowpass.reference._recurrent import RecurrentOperator
-from narrowpass.reference._resize import Resize
-from narrowpass.reference._sampling import GridSample, Upsample
+from narrowpass_reference._quantization import QuantizeLinear
+from narrowpass_reference._recurrent import RecurrentOperator
+from narrowpass_reference._resize import Resize
+from narrowpass_reference._sampling import GridSample, Upsample
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from onnx import helper
 from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError
-from narrowpass.reference import Recurrent, ReferenceBackend
+from narrowpass_reference import Recurrent, ReferenceBackend
 
 F32 = np.float32
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
