@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.constants import constant_tensor
-from narrowpass.expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.emitter import Emitter, Unsupported
 
 Write = Callable[[Emitter], Sequence[ir.Value]]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from narrowpass.expansion.emitter import OPSET, Unsupported
-from narrowpass.expansion.expanding import Expansion, expand
-from narrowpass.expansion.operators import OPERATORS
+from narrowpass_expansion.emitter import OPSET, Unsupported
+from narrowpass_expansion.expanding import Expansion, expand
+from narrowpass_expansion.operators import OPERATORS
 
 __all__ = ["OPERATORS", "OPSET", "Expansion", "Unsupported", "expand"]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.classify import ACTIVATIONS
 from narrowpass.constants import constant_tensor
-from narrowpass.expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.emitter import Emitter, Unsupported
 
 _INPUTS = 8
 """Inputs of LSTM, which come before scales and zero points."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Unsupported
-from narrowpass.expansion.multi_head import masks
-from narrowpass.expansion.scores import Heads, attend, join_heads, split_heads
+from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.multi_head import masks
+from narrowpass_expansion.scores import Heads, attend, join_heads, split_heads
 
 
 def attention(e: Emitter) -> Sequence[ir.Value | None]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Kept, Memory, Unsupported
-from narrowpass.expansion.operators import OPERATORS
 from narrowpass.inference import infer
 from narrowpass.subgraphs import model_graphs
+from narrowpass_expansion.emitter import Emitter, Kept, Memory, Unsupported
+from narrowpass_expansion.operators import OPERATORS
 
 
 @dataclass(frozen=True)

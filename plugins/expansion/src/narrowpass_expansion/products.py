@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.expansion.activations import number
-from narrowpass.expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.activations import number
+from narrowpass_expansion.emitter import Emitter, Unsupported
 
 
 def matmul(e: Emitter) -> Sequence[ir.Value]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.emitter import Emitter, Unsupported
 
 
 def simplified(e: Emitter) -> Sequence[ir.Value | None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Kept
+from narrowpass_expansion.emitter import Emitter, Kept
 
 
 def gather_nd(e: Emitter) -> Sequence[ir.Value]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.emitter import Emitter, Unsupported
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE}
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from narrowpass.expansion import (
+from narrowpass_expansion import (
     activations,
     attention,
     bnb4,
@@ -27,7 +27,7 @@ from narrowpass.expansion import (
     rotary,
     tabular,
 )
-from narrowpass.expansion.emitter import Emitter
+from narrowpass_expansion.emitter import Emitter
 
 MICROSOFT = "com.microsoft"
 ML = classifiers.DOMAIN

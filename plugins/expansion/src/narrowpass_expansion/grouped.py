@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Unsupported
-from narrowpass.expansion.rotary import rotate
-from narrowpass.expansion.scores import Heads, allowed_bias, attend, frontier, join_heads
+from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.rotary import rotate
+from narrowpass_expansion.scores import Heads, allowed_bias, attend, frontier, join_heads
 
 _NOT_THERE = {
     "smooth_softmax": 0,

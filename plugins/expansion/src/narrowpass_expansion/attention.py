@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Unsupported
-from narrowpass.expansion.scores import (
+from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_expansion.scores import (
     PRODUCTS,
     WEIGHTS,
     Heads,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter
+from narrowpass_expansion.emitter import Emitter
 
 
 def gelu(e: Emitter) -> Sequence[ir.Value]:

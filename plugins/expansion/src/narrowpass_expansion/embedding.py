@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter
-from narrowpass.expansion.qlinear import dequantized
+from narrowpass_expansion.emitter import Emitter
+from narrowpass_expansion.qlinear import dequantized
 
 
 def embed(e: Emitter) -> Sequence[ir.Value | None]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter, Kept, Unsupported
-from narrowpass.expansion.tabular import affine, features, kind, narrowed
+from narrowpass_expansion.emitter import Emitter, Kept, Unsupported
+from narrowpass_expansion.tabular import affine, features, kind, narrowed
 
 DOMAIN = "ai.onnx.ml"
 

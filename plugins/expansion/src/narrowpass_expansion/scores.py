@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.expansion.emitter import Emitter
+from narrowpass_expansion.emitter import Emitter
 
 
 @dataclass
