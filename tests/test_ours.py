@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from narrowpass import load_plugins
-from narrowpass.plugins.ours import BACKENDS, PASSES
+from narrowpass.framework.plugins.ours import BACKENDS, PASSES
 
 OURS = tuple(f"narrowpass-{name} " for name in ("constant-folding", "fp16", "int8-sym", "xnn-cpu"))
 

@@ -57,7 +57,7 @@ def test_plugins_use_only_public_names(file: Path) -> None:
     [
         "from narrowpass.testing._feeds import random_feeds",
         "from narrowpass import _private",
-        "import narrowpass.verify._structure",
+        "import narrowpass.ir.verify._structure",
         "import narrowpass as n\nn._MODULE_OF",
         "def f():\n    from narrowpass._x import y",
     ],

@@ -24,9 +24,9 @@ import onnx
 from onnx import shape_inference
 
 from narrowpass import load_model
-from narrowpass.backend import NodePlan
 from narrowpass.errors import NarrowpassError
-from narrowpass.plugins import load_plugins
+from narrowpass.framework.plugins import load_plugins
+from narrowpass.runtime.backend import NodePlan
 from narrowpass_reference.onnx_backend import NarrowpassBackend
 
 Row = tuple[str, int, str]

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import UsageError
-from narrowpass.meters import CHUNK, Counts, Extremes
+from narrowpass.runtime.meters import CHUNK, Counts, Extremes
 from narrowpass_reference import ReferenceBackend
 
 

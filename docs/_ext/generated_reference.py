@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass import errors, load_plugins, pipeline
-from narrowpass.docstrings import attribute_notes, ticks
-from narrowpass.options import describe_type, format_value, option_types
+from narrowpass import errors, load_plugins
+from narrowpass.framework import pipeline
+from narrowpass.framework.docstrings import attribute_notes, ticks
+from narrowpass.framework.options import describe_type, format_value, option_types
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -99,7 +100,7 @@ def _prose(text: str | None) -> str:
 
 
 def grammar() -> str:
-    """Give the grammar as the docstring of `narrowpass.pipeline` has it."""
+    """Give the grammar as the docstring of `narrowpass.framework.pipeline` has it."""
     block = (pipeline.__doc__ or "").partition("::\n\n")[2]
     lines = block.split("\n\n", 1)[0]
     return f"```text\n{inspect.cleandoc(lines)}\n```\n"

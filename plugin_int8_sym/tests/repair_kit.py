@@ -24,7 +24,7 @@ from narrowpass import (
     Program,
     Registry,
 )
-from narrowpass.quantization import (
+from narrowpass.runtime.quantization import (
     FixedOutput,
     OperatorSpec,
     QuantizationSpec,

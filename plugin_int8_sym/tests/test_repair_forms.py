@@ -18,8 +18,8 @@ from repair_kit import (
     repaired,
 )
 
-from narrowpass.classify import ACTIVATIONS
-from narrowpass.quantization import QuantizationSpec, RowQuantization
+from narrowpass.framework.classify import ACTIVATIONS
+from narrowpass.runtime.quantization import QuantizationSpec, RowQuantization
 
 pytestmark = pytest.mark.once
 

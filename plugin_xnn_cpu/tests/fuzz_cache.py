@@ -27,7 +27,7 @@ from cache_kit import INPUT, compiled, network, path_of, result, saved
 
 from narrowpass import Bundle
 from narrowpass.errors import BundleError, NarrowpassError
-from narrowpass.io import MappedTensor
+from narrowpass.ir.io import MappedTensor
 from narrowpass_xnn_cpu.native.operators import Convolution, FullyConnected
 from narrowpass_xnn_cpu.native.operators.convolution import Movement
 from narrowpass_xnn_cpu.native.operators.nbits import BlockedProduct

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
-from narrowpass.movement import DATA_MOVEMENT
+from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
 from narrowpass_xnn_cpu.native.operators.quantized import LEAST_WEIGHT

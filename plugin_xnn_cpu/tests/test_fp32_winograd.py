@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
 
 import narrowpass
-from narrowpass.backend import CompileOptions
 from narrowpass.errors import BackendError
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_xnn_cpu.native.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.operators import (
     UNBOUNDED,

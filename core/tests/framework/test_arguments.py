@@ -16,10 +16,10 @@ from plugins_kit import REFERENCE
 
 import narrowpass
 from narrowpass import Bundle, Pipeline, Samples, build, load, load_model, load_plugins, save_model
-from narrowpass.backend import CompileOptions
 from narrowpass.bundle import verify as verify_bundle
 from narrowpass.errors import DataError, ModelError, NarrowpassError, UsageError, VerificationError
-from narrowpass.io import MappedFile
+from narrowpass.ir.io import MappedFile
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass.testing import model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {

@@ -29,8 +29,8 @@ from narrowpass import (
     load,
     load_plugins,
 )
-from narrowpass.backend import CompileOptions, compile_bundle
 from narrowpass.errors import BackendError, PassError, PluginError, UsageError
+from narrowpass.runtime.backend import CompileOptions, compile_bundle
 from narrowpass.testing import model_from_text
 from narrowpass_reference import ReferenceBackend
 
@@ -225,7 +225,7 @@ def test_names_that_one_kind_cannot_have(entry_point, kind, name):
 
 
 def test_a_name_of_a_projects_pipeline(tmp_path, entry_point):
-    from narrowpass.config import registry_for
+    from narrowpass.framework.config import registry_for
 
     (tmp_path / "pyproject.toml").write_text('[tool.narrowpass.pipelines]\n"a b" = "fold"\n')
     with pytest.raises(UsageError, match=r"pyproject\.toml: the name of pipeline 'a b'"):

@@ -8,7 +8,7 @@ import pytest
 from plugins_kit import REFERENCE
 
 from narrowpass.errors import PluginError
-from narrowpass.oracle import oracle
+from narrowpass.runtime.oracle import oracle
 
 
 def test_the_oracle_is_the_reference_backend(monkeypatch):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from narrowpass import Context, Instrument, Pass, PassResult, Pipeline, load_plugins
 from narrowpass.errors import InputError, NarrowpassError, PassError, PipelineError, UsageError
-from narrowpass.options import describe_type, option_types
-from narrowpass.pipeline import parse_instrument
+from narrowpass.framework.options import describe_type, option_types
+from narrowpass.framework.pipeline import parse_instrument
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -363,7 +363,7 @@ def test_print_after_change_prints_the_models_text(registry, capsys):
 def test_reproducer_keeps_the_input_of_the_pass_that_failed(registry, tmp_path):
     import onnx
 
-    from narrowpass.instruments.reproducer import Reproduction
+    from narrowpass.framework.instruments.reproducer import Reproduction
 
     def change_then_fail(model):
         orphan(model)

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Color, OpClassifier, OpDtypes, Pass, PassResult
-from narrowpass.classify import (
+from narrowpass.analysis.metrics import Tolerance
+from narrowpass.analysis.verification import Verification, judges
+from narrowpass.errors import PassError
+from narrowpass.framework.classify import (
     ClassifierChain,
     choose_classifiers,
     classifier_of,
     matching_nodes,
 )
-from narrowpass.errors import PassError
-from narrowpass.inference import inferred
-from narrowpass.metrics import Tolerance
-from narrowpass.options import OptionError
-from narrowpass.subgraphs import Opsets, model_nodes
-from narrowpass.verification import Verification, judges
+from narrowpass.framework.options import OptionError
+from narrowpass.ir.inference import inferred
+from narrowpass.ir.subgraphs import Opsets, model_nodes
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.constants import Constants

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from narrowpass import Color, Decision
 from narrowpass.errors import PassError
-from narrowpass.inference import inferred
-from narrowpass.subgraphs import Opsets, model_nodes
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.inference import inferred
+from narrowpass.ir.subgraphs import Opsets, model_nodes
+from narrowpass.ir.upgrading import upgrade
 from narrowpass_fp16.schemas import first_version, is_float, slots
 
 if TYPE_CHECKING:

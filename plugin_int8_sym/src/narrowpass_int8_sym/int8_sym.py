@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
+from narrowpass.analysis.metrics import Tolerance
 from narrowpass.errors import PassError, UsageError
-from narrowpass.metrics import Tolerance
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.upgrading import upgrade
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
@@ -28,7 +28,7 @@ from narrowpass_int8_sym.stored import ROWS_STAY, Stored
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.calibration import Samples
+    from narrowpass.analysis.calibration import Samples
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.classify import ACTIVATIONS, matching_nodes
-from narrowpass.constants import constant_tensor
+from narrowpass.framework.classify import ACTIVATIONS, matching_nodes
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.floors import warn_of_weights
 from narrowpass_int8_sym.halves import stay_wide_after
 from narrowpass_int8_sym.products import Product, product_of

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from narrowpass import Context, OpClassifier, OpDtypes
     from narrowpass.bundle import Bundle
-    from narrowpass.quantization import QuantizationSpec
+    from narrowpass.runtime.quantization import QuantizationSpec
 
 
 class XnnCpuBackend(Backend):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
-from narrowpass.classify import ACCUMULATE
+from narrowpass.framework.classify import ACCUMULATE
+from narrowpass.runtime.backend import NodePlan
 from narrowpass_xnn_cpu.host.control_flow import ControlFlow
 from narrowpass_xnn_cpu.host.nodes import HostNode, HostUnit
 from narrowpass_xnn_cpu.lower.assign import Assigned, Unit, Where

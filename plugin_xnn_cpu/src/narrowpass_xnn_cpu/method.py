@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
-from narrowpass.feeds import FeedChecker
+from narrowpass.runtime.backend import NodePlan
+from narrowpass.runtime.feeds import FeedChecker
 from narrowpass_xnn_cpu.form import Form, Premises
 from narrowpass_xnn_cpu.lower.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_xnn_cpu.lower.families import expand_checked
@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.plan.step import Times
 from narrowpass_xnn_cpu.plan.workspace import Workspace
 
 if TYPE_CHECKING:
-    from narrowpass.meters import Meter
+    from narrowpass.runtime.meters import Meter
 
 Array = np.ndarray[Any, Any]
 

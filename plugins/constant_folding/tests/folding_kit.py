@@ -10,8 +10,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Context
-from narrowpass.passes import run_checked
-from narrowpass.verify import verify
+from narrowpass.framework.passes import run_checked
+from narrowpass.ir.verify import verify
 from narrowpass_constant_folding.fold import Fold
 
 HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}{more}]>\n'

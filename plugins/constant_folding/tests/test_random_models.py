@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Context
-from narrowpass.passes import run_checked
+from narrowpass.framework.passes import run_checked
+from narrowpass.ir.verify import verify
 from narrowpass.testing.strategies import models
-from narrowpass.verify import verify
 from narrowpass_constant_folding.fold import Fold
 
 pytestmark = pytest.mark.once

@@ -9,8 +9,8 @@ import pytest
 from folding_kit import assert_same_bits, ops, parse, run_onnxruntime
 
 from narrowpass import Context, load_model
-from narrowpass.io import serialize
-from narrowpass.passes import run_checked
+from narrowpass.framework.passes import run_checked
+from narrowpass.ir.io import serialize
 from narrowpass_constant_folding.cse import Cse
 from narrowpass_constant_folding.drop_casts import DropCasts
 from narrowpass_constant_folding.eliminate_identity import EliminateIdentity

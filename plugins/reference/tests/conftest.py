@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_reference import ReferenceBackend
 
 sys.path.insert(0, str(Path(__file__).parent))  # for runtime_kit

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_reference import ReferenceBackend
 
 

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError, DataError, UsageError
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_reference import ReferenceBackend
 
 F32 = np.float32

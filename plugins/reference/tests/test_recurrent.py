@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from narrowpass.backend import CompileOptions
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_reference import Recurrent, ReferenceBackend
 
 F32 = np.float32

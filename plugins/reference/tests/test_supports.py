@@ -4,8 +4,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from narrowpass.backend import Accept, Reject
-from narrowpass.context import Context
+from narrowpass.framework.context import Context
+from narrowpass.runtime.backend import Accept, Reject
 from narrowpass_reference import ReferenceBackend
 
 

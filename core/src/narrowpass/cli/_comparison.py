@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
+from narrowpass.analysis.calibration import Samples
+from narrowpass.analysis.metrics import Difference, difference
+from narrowpass.analysis.values import check_elements
 from narrowpass.bundle import Bundle, is_bundle
-from narrowpass.calibration import Samples
 from narrowpass.cli._feeds import describe_input, random_inputs
 from narrowpass.cli._measure import Latency, measure
 from narrowpass.cli._nonfinite import Share
 from narrowpass.cli._summary import disk_bytes
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
-from narrowpass.metrics import Difference, difference
-from narrowpass.values import check_elements
+from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
 
 if TYPE_CHECKING:
     from narrowpass.cli._state import State

@@ -12,12 +12,12 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import Outputs
-from narrowpass.calibration import READ_ERRORS
+from narrowpass.analysis.calibration import READ_ERRORS
 from narrowpass.cli._options import split_pair
 from narrowpass.errors import DataError, UsageError
-from narrowpass.feeds import FeedChecker
-from narrowpass.options import suggest
+from narrowpass.framework.options import suggest
+from narrowpass.runtime.backend import Outputs
+from narrowpass.runtime.feeds import FeedChecker
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from narrowpass.cli._state import State
 from narrowpass.errors import NarrowpassError, UsageError
 
 if TYPE_CHECKING:
-    from narrowpass.plugins import Registry
+    from narrowpass.framework.plugins import Registry
 
 _SHAPE = re.compile(r"\d+(x\d+)*")
 
@@ -187,7 +187,7 @@ def choose_method(method: str | None, methods: Sequence[str]) -> str:
     listing = ", ".join(methods)
     if method is not None:
         if method not in methods:
-            from narrowpass.options import suggest
+            from narrowpass.framework.options import suggest
 
             raise UsageError(
                 f"--method {method}: there is no such method{suggest(method, methods)}; "

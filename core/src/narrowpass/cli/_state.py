@@ -11,8 +11,8 @@ import click
 
 from narrowpass.cli._output import visible
 from narrowpass.errors import PluginError
-from narrowpass.options import suggest
-from narrowpass.plugins import Plugins, Registry, load_plugins
+from narrowpass.framework.options import suggest
+from narrowpass.framework.plugins import Plugins, Registry, load_plugins
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +63,7 @@ class State:
     @functools.cached_property
     def registry(self) -> Registry:
         """What is installed, with the named pipelines of the project around."""
-        from narrowpass.config import registry_for
+        from narrowpass.framework.config import registry_for
 
         registry = registry_for(self.plugins)
         for info in registry.failed.values():

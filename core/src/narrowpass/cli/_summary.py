@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from narrowpass.instruments import Instrument
-from narrowpass.instruments.statistics import count_bytes, count_nodes
+from narrowpass.framework.instruments import Instrument
+from narrowpass.framework.instruments.statistics import count_bytes, count_nodes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass.bundle import Bundle
-    from narrowpass.context import Context
-    from narrowpass.passes import Pass, PassResult
+    from narrowpass.framework.context import Context
+    from narrowpass.framework.passes import Pass, PassResult
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def disk_bytes(path: str | os.PathLike[str], models: Sequence[ir.Model] = ()) ->
     if not models:
         data = place.parent.glob(f"{glob.escape(place.name)}.*.data")
         return place.stat().st_size + sum(file.stat().st_size for file in data)
-    from narrowpass.io import MappedTensor
+    from narrowpass.ir.io import MappedTensor
 
     beside = {
         os.path.realpath(tensor.file.name): tensor.file.size

@@ -15,7 +15,7 @@ from narrowpass.errors import NarrowpassError, PluginError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from narrowpass.backend import Backend
+    from narrowpass.runtime.backend import Backend
 
 
 @click.command()

@@ -29,10 +29,10 @@ from narrowpass.cli._options import (
 from narrowpass.cli._output import format_seconds, print_json, print_table
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import BackendError
-from narrowpass.files import replacing_file
+from narrowpass.framework.files import replacing_file
 
 if TYPE_CHECKING:
-    from narrowpass.backend import NodeTime
+    from narrowpass.runtime.backend import NodeTime
 
 _SHOWN_NODES = 40
 _PROFILE_RUNS = 5
@@ -95,10 +95,10 @@ def bench(
     latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
-    from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._feeds import complete_inputs, files_of, read_inputs
     from narrowpass.cli._measure import measure
     from narrowpass.driver import check_result_file, open_bundle
+    from narrowpass.runtime.backend import CompileOptions, compile_bundle
 
     given = parse_shapes(shapes)
     if trace is not None:

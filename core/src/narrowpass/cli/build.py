@@ -31,7 +31,7 @@ from narrowpass.errors import NarrowpassError, UsageError
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.cli._summary import Summary
-    from narrowpass.instruments import Instrument
+    from narrowpass.framework.instruments import Instrument
 
 _NAMED = re.compile(r"(?P<name>[^=/\\]+)=(?P<file>.*)", re.DOTALL)
 
@@ -64,8 +64,8 @@ class Watch:
             methods: the methods that will be built, one after the other.
         """
         from narrowpass.cli._summary import Each
-        from narrowpass.options import quote
-        from narrowpass.pipeline import parse_instrument
+        from narrowpass.framework.options import quote
+        from narrowpass.framework.pipeline import parse_instrument
 
         def make(text: str) -> Instrument:
             return parse_instrument(text, state.registry)
@@ -292,7 +292,7 @@ def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str,
 
 def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None) -> NarrowpassError:
     """Add the method where there are several, and where the failing pass's input lies."""
-    from narrowpass.instruments.reproducer import DESCRIPTION_FILE
+    from narrowpass.framework.instruments.reproducer import DESCRIPTION_FILE
 
     text = str(error)
     if summary.failed_in and len(summary.names) > 1:
@@ -310,7 +310,7 @@ def write_report(bundle: Bundle, path: str, *, title: str) -> None:
         OutputError: the file cannot be written.
     """
     from narrowpass.cli.report import render
-    from narrowpass.files import replacing_file
+    from narrowpass.framework.files import replacing_file
 
     with replacing_file(Path(path)) as file:
         file.write(render(bundle, visible(title)).encode())

@@ -64,10 +64,10 @@ def explain(
     dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit,
     error) of each; and removed: decisions about nodes and values that are no longer there.
     """
-    from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._options import choose_method
     from narrowpass.cli.build import write_report
     from narrowpass.driver import check_result_file, open_bundle
+    from narrowpass.runtime.backend import CompileOptions, compile_bundle
 
     if report is not None:
         check_result_file(report, "--report", (model,))
@@ -133,7 +133,7 @@ def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
     A backend that puts functions in the place of their calls does it as here, and the nodes get
     the same names.
     """
-    from narrowpass.subgraphs import inline_functions
+    from narrowpass.ir.subgraphs import inline_functions
 
     found: dict[tuple[str, str], str] = {}
     for method, model in bundle.methods.items():
@@ -157,7 +157,7 @@ def _bodies(
 
     They are added to `found`.
     """
-    from narrowpass.backend import NodePlan
+    from narrowpass.runtime.backend import NodePlan
 
     rows = []
     for method, model in bundle.methods.items():

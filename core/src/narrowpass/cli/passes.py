@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.boundary import foreign
 from narrowpass.cli._options import json_option
 from narrowpass.cli._output import print_json, print_table
 from narrowpass.cli._state import State, pass_state
 from narrowpass.errors import PluginError, UsageError
+from narrowpass.framework.boundary import foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from narrowpass.options import HasOptions
-    from narrowpass.passes import Pass
-    from narrowpass.plugins import Registry
+    from narrowpass.framework.options import HasOptions
+    from narrowpass.framework.passes import Pass
+    from narrowpass.framework.plugins import Registry
 
 
 @click.command()
@@ -91,7 +91,7 @@ def _described(registry: Registry, kind: str, name: str, cls: type[Any]) -> dict
 
 def _parts(cls: type[Pass]) -> list[str]:
     """Give the text of the passes that one is made of, with its default options."""
-    from narrowpass.fixed_point import FixedPoint
+    from narrowpass.framework.fixed_point import FixedPoint
 
     if not issubclass(cls, FixedPoint):
         return []
@@ -105,8 +105,8 @@ def _parts(cls: type[Pass]) -> list[str]:
 
 def _options(cls: type[HasOptions]) -> list[dict[str, str]]:
     """Give name, type, default and note of each option, as they stand in pipeline text."""
-    from narrowpass.docstrings import attribute_notes
-    from narrowpass.options import default_text, describe_type, option_types
+    from narrowpass.framework.docstrings import attribute_notes
+    from narrowpass.framework.options import default_text, describe_type, option_types
 
     types = option_types(cls)
     notes = attribute_notes(cls)

@@ -67,10 +67,10 @@ def run(
     The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
     max and mean (null where they do not apply), nan and inf (how many elements are) of each.
     """
-    from narrowpass.backend import CompileOptions, compile_bundle
     from narrowpass.cli._feeds import check_given, files_of, read_inputs
     from narrowpass.driver import check_result_file, open_bundle
-    from narrowpass.feeds import FeedChecker
+    from narrowpass.runtime.backend import CompileOptions, compile_bundle
+    from narrowpass.runtime.feeds import FeedChecker
 
     if output is not None:
         check_result_file(output, "-o", (model, *files_of(inputs)))
@@ -126,7 +126,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     import numpy as np
 
     from narrowpass.cli._feeds import widened
-    from narrowpass.files import replacing_file
+    from narrowpass.framework.files import replacing_file
 
     with replacing_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

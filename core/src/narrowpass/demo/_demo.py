@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowpass.backend import CompileOptions, Program
+from narrowpass.analysis.calibration import Samples
+from narrowpass.analysis.metrics import difference
 from narrowpass.bundle import Bundle
-from narrowpass.calibration import Samples
 from narrowpass.cli._measure import measure
 from narrowpass.cli._summary import disk_bytes
 from narrowpass.driver import build
-from narrowpass.instruments.statistics import count_bytes, count_nodes
-from narrowpass.metrics import difference
+from narrowpass.framework.instruments.statistics import count_bytes, count_nodes
+from narrowpass.runtime.backend import CompileOptions, Program
 
 if TYPE_CHECKING:
-    from narrowpass.backend import Backend
-    from narrowpass.plugins import Plugins, Registry
+    from narrowpass.framework.plugins import Plugins, Registry
+    from narrowpass.runtime.backend import Backend
 
 Array = np.ndarray[Any, Any]
 Show = Callable[[str, int, int], None]
@@ -51,7 +51,7 @@ class Row:
         latency: median seconds of a run on one image.
         accuracy: share of the test images that it gets right.
         agreement: share of the test images on which it says the same as the original.
-        relative: how far its outputs are from the original's, see `narrowpass.metrics`.
+        relative: how far its outputs are from the original's, see `narrowpass.analysis.metrics`.
     """
 
     label: str

@@ -12,17 +12,17 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Bundle, CompileOptions
+from narrowpass.analysis.values import blaming, check_elements
+from narrowpass.analysis.verification import judges
 from narrowpass.errors import DataError, UsageError
-from narrowpass.meters import Counts, Meter
-from narrowpass.values import blaming, check_elements
-from narrowpass.verification import judges
+from narrowpass.runtime.meters import Counts, Meter
 from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
 from narrowpass_int8_sym.calibration.observers import Calibrator, Observer, Range
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Program, Samples
-    from narrowpass.backend import Feeds
+    from narrowpass.runtime.backend import Feeds
 
 Progress = Callable[[int, int], object]
 

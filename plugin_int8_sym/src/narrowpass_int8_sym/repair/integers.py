@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.movement import DATA_MOVEMENT
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import FLOAT, RANGES, Array, Quantization, is_node
 from narrowpass_int8_sym.repair.rewriting import take_place

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import QuantizationSpec, Violation
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.integers import MOVING
 from narrowpass_int8_sym.repair.operators import Operator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.subgraphs import Opsets
+from narrowpass.ir.subgraphs import Opsets
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.quantization import Violation
+    from narrowpass.runtime.quantization import Violation
 
 
 _SHOWN = 4

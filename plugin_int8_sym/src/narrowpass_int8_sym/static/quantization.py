@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import PassError
-from narrowpass.inference import inferred
-from narrowpass.quantization import QuantizationSpec, Violation
+from narrowpass.ir.inference import inferred
+from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.bias_correction import take_off
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
 from narrowpass_int8_sym.floors import warn_of_values, warn_of_weights

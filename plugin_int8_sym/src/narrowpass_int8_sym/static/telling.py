@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.classify import matching_nodes
-from narrowpass.quantization import Parameters, Violation
+from narrowpass.framework.classify import matching_nodes
+from narrowpass.runtime.quantization import Parameters, Violation
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.products import product_of
 from narrowpass_int8_sym.static.choosing import Choice

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
-from narrowpass.inference import infer
+from narrowpass.ir.inference import infer
+from narrowpass.runtime.backend import NodePlan
 from narrowpass_xnn_cpu.lower.assign import captured
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.native.pool import ThreadPool

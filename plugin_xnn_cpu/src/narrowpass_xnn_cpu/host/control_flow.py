@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
 from narrowpass.errors import BackendError
+from narrowpass.runtime.backend import NodePlan
 from narrowpass_xnn_cpu.host.bodies import Body, Compile, Formal
 from narrowpass_xnn_cpu.host.iterations import Iterations
 from narrowpass_xnn_cpu.lower.facts import Facts

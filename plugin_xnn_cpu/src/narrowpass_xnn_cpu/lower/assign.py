@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.subgraphs import subgraphs
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_xnn_cpu.host import kernels
 from narrowpass_xnn_cpu.host.quantization import dequantized, quantized
 from narrowpass_xnn_cpu.lower import families

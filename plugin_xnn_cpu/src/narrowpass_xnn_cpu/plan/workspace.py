@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from narrowpass.arguments import Uncopied
+from narrowpass.framework.arguments import Uncopied
 from narrowpass_xnn_cpu.native.tape import aligned
 
 if TYPE_CHECKING:

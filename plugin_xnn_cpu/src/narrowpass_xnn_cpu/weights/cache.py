@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError
+from narrowpass.framework.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.weights.session import Session
 

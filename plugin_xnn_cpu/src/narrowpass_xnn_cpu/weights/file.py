@@ -43,9 +43,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from narrowpass.documents import parse_json
 from narrowpass.errors import InputError, ModelError
-from narrowpass.io import MappedFile
+from narrowpass.framework.documents import parse_json
+from narrowpass.ir.io import MappedFile
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import default_threads
 from narrowpass_xnn_cpu.weights.entry import Entry

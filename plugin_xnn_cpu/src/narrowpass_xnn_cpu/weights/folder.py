@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from narrowpass.documents import parse_json
 from narrowpass.errors import NarrowpassError, OutputError, UsageError
+from narrowpass.framework.documents import parse_json
 from narrowpass_xnn_cpu.weights.entry import Entry
 from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UntrustedError, UnusableError, write
 from narrowpass_xnn_cpu.weights.trust import distrust_file, distrust_folder

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from narrowpass.backend import CompileOptions
 from narrowpass.errors import UsageError
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_xnn_cpu.weights import names
 from narrowpass_xnn_cpu.weights.cache import shared
 from narrowpass_xnn_cpu.weights.entry import Entry

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError, UsageError
-from narrowpass.io import MappedTensor
-from narrowpass.options import suggest
+from narrowpass.framework.arguments import Uncopied
+from narrowpass.framework.options import suggest
+from narrowpass.ir.io import MappedTensor
 from narrowpass_xnn_cpu.native.library import check, extension
 from narrowpass_xnn_cpu.weights.entry import ORIGINS, PRIVATE, Block, Entry
 from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest

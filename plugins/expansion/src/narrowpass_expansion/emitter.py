@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.inference import KNOWN_SHAPE
+from narrowpass.ir.inference import KNOWN_SHAPE
 
 OPSET = 24
 """The operator set whose operators are written."""

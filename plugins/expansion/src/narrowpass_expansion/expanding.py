@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.inference import infer
-from narrowpass.subgraphs import model_graphs
+from narrowpass.ir.inference import infer
+from narrowpass.ir.subgraphs import model_graphs
 from narrowpass_expansion.emitter import Emitter, Kept, Memory, Unsupported
 from narrowpass_expansion.operators import OPERATORS
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
 
 Write = Callable[[Emitter], Sequence[ir.Value]]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.io import ViewedTensor
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.io import ViewedTensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
 
 _KINDS = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.classify import ACTIVATIONS
-from narrowpass.constants import constant_tensor
+from narrowpass.framework.classify import ACTIVATIONS
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
 
 _INPUTS = 8

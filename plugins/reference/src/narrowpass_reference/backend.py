@@ -6,13 +6,13 @@ import functools
 from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
-from narrowpass.backend import Accept, Backend, CompileOptions, Program, Reject
+from narrowpass.runtime.backend import Accept, Backend, CompileOptions, Program, Reject
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass.bundle import Bundle
-    from narrowpass.context import Context
+    from narrowpass.framework.context import Context
 
 
 class ReferenceBackend(Backend):

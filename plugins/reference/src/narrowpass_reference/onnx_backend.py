@@ -13,14 +13,14 @@ import onnx
 import onnx_ir as ir
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
-from narrowpass.backend import CompileOptions, Program
 from narrowpass.bundle import Bundle
-from narrowpass.config import registry_for
-from narrowpass.context import Context
 from narrowpass.errors import DataError, UsageError
-from narrowpass.pipeline import Pipeline
-from narrowpass.plugins import Plugins, Registry, load_plugins
-from narrowpass.verify import verify
+from narrowpass.framework.config import registry_for
+from narrowpass.framework.context import Context
+from narrowpass.framework.pipeline import Pipeline
+from narrowpass.framework.plugins import Plugins, Registry, load_plugins
+from narrowpass.ir.verify import verify
+from narrowpass.runtime.backend import CompileOptions, Program
 
 __all__ = [
     "NarrowpassBackend",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.arguments import count_of
-from narrowpass.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.errors import BackendError, UsageError
-from narrowpass.feeds import FeedChecker
-from narrowpass.requests import (
+from narrowpass.framework.arguments import count_of
+from narrowpass.runtime.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
+from narrowpass.runtime.feeds import FeedChecker
+from narrowpass.runtime.requests import (
     check_kept,
     check_targets,
     choose_method,

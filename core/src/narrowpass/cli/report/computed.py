@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.classify import ACTIVATIONS
-from narrowpass.constants import constant_tensor
+from narrowpass.framework.classify import ACTIVATIONS
+from narrowpass.ir.constants import constant_tensor
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.cli.report.layout import Edge, lay_out
 from narrowpass.cli.report.texts import Texts, dtype_name
-from narrowpass.subgraphs import nested_graphs, subgraphs
+from narrowpass.ir.subgraphs import nested_graphs, subgraphs
 
 _CAST = (46, 20)
 """Width and height of a Cast."""

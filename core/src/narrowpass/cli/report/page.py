@@ -14,7 +14,7 @@ from narrowpass.cli._output import format_bytes
 from narrowpass.cli.report.graph import draw
 from narrowpass.cli.report.summary import summary
 from narrowpass.cli.report.tables import section, table
-from narrowpass.instruments.statistics import count_bytes, count_nodes
+from narrowpass.framework.instruments.statistics import count_bytes, count_nodes
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from narrowpass.cli._output import format_bytes
 from narrowpass.cli.report.graph import Drawing
 from narrowpass.cli.report.texts import PRECISIONS, dtype_name, precision
-from narrowpass.instruments.statistics import count_nodes
+from narrowpass.framework.instruments.statistics import count_nodes
 
 _ORDER = list(PRECISIONS)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.movement import DATA_MOVEMENT
+from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass_xnn_cpu.lower import families
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits

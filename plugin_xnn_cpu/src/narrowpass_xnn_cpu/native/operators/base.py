@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from narrowpass.arguments import Uncopied
 from narrowpass.errors import BackendError
+from narrowpass.framework.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import check, extension
 from narrowpass_xnn_cpu.weights.cache import WeightsCache
 from narrowpass_xnn_cpu.weights.entry import Block

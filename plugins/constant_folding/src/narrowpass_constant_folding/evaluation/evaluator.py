@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.evaluation.calls import Call
 from narrowpass_constant_folding.evaluation.inference import Inference
 from narrowpass_constant_folding.evaluation.operands import Array, Operand
