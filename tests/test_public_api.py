@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import narrowpass
+from narrowpass.public import PUBLIC_MODULES
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
@@ -23,6 +24,8 @@ SOURCES = sorted(
     for folder in ROOT.glob(pattern)
     for file in folder.rglob("*.py")
 )
+
+MODULES = {module.name for module in pkgutil.walk_packages(narrowpass.__path__, "narrowpass.")}
 
 
 def private_uses(source: str) -> Iterator[str]:
@@ -34,12 +37,16 @@ def private_uses(source: str) -> Iterator[str]:
             for name in node.names:
                 if name.name.partition(".")[0] == "narrowpass":
                     aliases.add(name.asname or "narrowpass")
-                    yield from (name.name for part in name.name.split(".") if part[0] == "_")
+                    if name.name not in ("narrowpass", *PUBLIC_MODULES):
+                        yield name.name
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             if node.level == 0 and module.partition(".")[0] == "narrowpass":
-                parts = [*module.split("."), *(name.name for name in node.names)]
-                yield from (f"{module}: {part}" for part in parts if part[0] == "_")
+                if module not in ("narrowpass", *PUBLIC_MODULES):
+                    yield module
+                yield from (f"{module}: {n.name}" for n in node.names if n.name[0] == "_")
+                inner = {f"{module}.{name.name}" for name in node.names}
+                yield from sorted(name for name in inner & MODULES if name not in PUBLIC_MODULES)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             root = ast.unparse(node).partition(".")[0]
@@ -58,12 +65,21 @@ def test_plugins_use_only_public_names(file: Path) -> None:
         "from narrowpass.testing._feeds import random_feeds",
         "from narrowpass import _private",
         "import narrowpass.ir.verify._structure",
+        "import narrowpass.framework.boundary",
+        "from narrowpass.framework.boundary import foreign",
+        "from narrowpass.framework import boundary",
         "import narrowpass as n\nn._MODULE_OF",
         "def f():\n    from narrowpass._x import y",
     ],
 )
 def test_a_private_use_is_found(source: str) -> None:
     assert list(private_uses(source))
+
+
+def test_public_modules_are_a_sorted_list_of_modules() -> None:
+    assert list(PUBLIC_MODULES) == sorted(set(PUBLIC_MODULES))
+    assert set(PUBLIC_MODULES) <= MODULES
+    assert not [name for name in PUBLIC_MODULES if "._" in name]
 
 
 def test_plugins_were_found() -> None:
