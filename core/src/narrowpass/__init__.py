@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from narrowpass.framework.passes import Pass, PassResult
     from narrowpass.framework.pipeline import Pipeline
     from narrowpass.framework.plugins import PluginInfo, Plugins, Registry, hookimpl, load_plugins
+    from narrowpass.framework.reports import ReportWriter
     from narrowpass.ir.io import load_model, save_model
     from narrowpass.runtime.backend import (
         Accept,
@@ -71,6 +72,7 @@ _HOME = {
     "narrowpass.ir.io": ("load_model", "save_model"),
     "narrowpass.framework.passes": ("Pass", "PassResult"),
     "narrowpass.framework.pipeline": ("Pipeline",),
+    "narrowpass.framework.reports": ("ReportWriter",),
     "narrowpass.framework.plugins": (
         "PluginInfo",
         "Plugins",
@@ -106,6 +108,7 @@ __all__ = [
     "Program",
     "Registry",
     "Reject",
+    "ReportWriter",
     "Samples",
     "build",
     "choose_classifiers",

@@ -14,16 +14,16 @@ from narrowpass.analysis.calibration import Samples
 from narrowpass.analysis.metrics import Difference, difference
 from narrowpass.analysis.values import check_elements
 from narrowpass.bundle import Bundle, is_bundle
-from narrowpass.cli._feeds import describe_input, random_inputs
-from narrowpass.cli._measure import Latency, measure
-from narrowpass.cli._nonfinite import Share
-from narrowpass.cli._summary import disk_bytes
+from narrowpass.cli.feeds import describe_input, random_inputs
+from narrowpass.cli.measure import Latency, measure
+from narrowpass.cli.nonfinite import Share
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
+from narrowpass.ir.sizes import disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
 
 if TYPE_CHECKING:
-    from narrowpass.cli._state import State
+    from narrowpass.cli.state import State
 
 Show = Callable[[str, int, int], None]
 

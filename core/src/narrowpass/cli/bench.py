@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import (
+from narrowpass.cli.options import (
     backend_option,
     cache_dir_option,
     cache_option,
@@ -26,8 +26,8 @@ from narrowpass.cli._options import (
     threads_option,
     winograd_option,
 )
-from narrowpass.cli._output import format_seconds, print_json, print_table
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.output import format_seconds, print_json, print_table
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import BackendError
 from narrowpass.framework.files import replacing_file
 
@@ -95,8 +95,8 @@ def bench(
     latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
-    from narrowpass.cli._feeds import complete_inputs, files_of, read_inputs
-    from narrowpass.cli._measure import measure
+    from narrowpass.cli.feeds import complete_inputs, files_of, read_inputs
+    from narrowpass.cli.measure import measure
     from narrowpass.driver import check_result_file, open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import (
+from narrowpass.cli.options import (
     complete_backend,
     complete_instrument,
     complete_pipeline,
     json_option,
 )
-from narrowpass.cli._output import (
+from narrowpass.cli.output import (
     change,
     format_bytes,
     format_seconds,
@@ -25,7 +25,7 @@ from narrowpass.cli._output import (
     progress,
     visible,
 )
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import NarrowpassError, UsageError
 
 if TYPE_CHECKING:
@@ -184,14 +184,15 @@ def build(
     pipeline, report, methods (by name: source, nodes and weight_bytes, each with before and
     after) and passes (pass, method, modified, seconds, counters, summary).
     """
-    from narrowpass.cli._summary import Summary, disk_bytes
+    from narrowpass.cli._summary import Summary
     from narrowpass.driver import build as run_build
-    from narrowpass.driver import check_result_file
+    from narrowpass.ir.sizes import disk_bytes
 
     named = parse_models(models)
     check_output(output, named.values())
+    write = None
     if report is not None:
-        check_result_file(report, "--report", (*named.values(), output))
+        write = report_writer(state, report, (*named.values(), output))
     chosen, text = choose(state, target, pipeline)
     watching = Watch(watch.pop("time_"), **watch)
     summary = Summary(list(named))
@@ -212,8 +213,8 @@ def build(
             )
         except NarrowpassError as error:
             raise _with_hint(error, summary, watching.reproducer) from error.__cause__
-    if report is not None:
-        write_report(bundle, report, title=output)
+    if write is not None:
+        write(bundle, output)
     document = {
         "output": output,
         "format": "onnx" if output.endswith(".onnx") else "bundle",
@@ -303,17 +304,33 @@ def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None)
     return error
 
 
-def write_report(bundle: Bundle, path: str, *, title: str) -> None:
-    """Write the bundle's reports as a web page.
+def report_writer(state: State, path: str, sources: Iterable[str]) -> Callable[..., None]:
+    """Find what writes the report early: a long build must not end in that.
+
+    Args:
+        state: has the report writers.
+        path: the value of ``--report``.
+        sources: files and bundles that are read or written, which it may not be in.
+
+    Returns:
+        A function to call with the bundle and the title.
 
     Raises:
-        OutputError: the file cannot be written.
+        PluginError: no report writer is installed.
+        UsageError: `path` cannot be written to.
     """
-    from narrowpass.cli.report import render
+    from narrowpass.driver import check_result_file
     from narrowpass.framework.files import replacing_file
+    from narrowpass.framework.reports import writer_of
 
-    with replacing_file(Path(path)) as file:
-        file.write(render(bundle, visible(title)).encode())
+    check_result_file(path, "--report", sources)
+    writer = writer_of(path, state.registry.reports)
+
+    def write(bundle: Bundle, title: str) -> None:
+        with replacing_file(Path(path)) as file:
+            file.write(writer.render(bundle, visible(title)).encode())
+
+    return write
 
 
 def _print_summary(document: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from narrowpass.cli._options import (
+from narrowpass.cli.options import (
     backend_option,
     complete_pipeline,
     json_option,
@@ -16,7 +16,7 @@ from narrowpass.cli._options import (
     shape_option,
     threads_option,
 )
-from narrowpass.cli._output import (
+from narrowpass.cli.output import (
     format_bytes,
     format_seconds,
     print_json,
@@ -24,7 +24,7 @@ from narrowpass.cli._output import (
     progress,
     visible,
 )
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import ToleranceError, UsageError
 
 

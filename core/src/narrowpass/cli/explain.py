@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import (
+from narrowpass.cli.options import (
     backend_option,
     json_option,
     native_option,
@@ -16,8 +16,8 @@ from narrowpass.cli._options import (
     threads_option,
     winograd_option,
 )
-from narrowpass.cli._output import print_json, print_table
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.output import print_json, print_table
+from narrowpass.cli.state import State, pass_state
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -64,13 +64,12 @@ def explain(
     dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit,
     error) of each; and removed: decisions about nodes and values that are no longer there.
     """
-    from narrowpass.cli._options import choose_method
-    from narrowpass.cli.build import write_report
-    from narrowpass.driver import check_result_file, open_bundle
+    from narrowpass.cli.build import report_writer
+    from narrowpass.cli.options import choose_method
+    from narrowpass.driver import open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
 
-    if report is not None:
-        check_result_file(report, "--report", (model,))
+    write = None if report is None else report_writer(state, report, (model,))
     chosen = state.registry.backend(backend)
     bundle = open_bundle(model, chosen.name, pipeline=pipeline, plugins=state.plugins)
     if method is not None:
@@ -98,8 +97,8 @@ def explain(
         for decision in decisions
         if (name, node) not in found
     ]
-    if report is not None:
-        write_report(bundle, report, title=model)
+    if write is not None:
+        write(bundle, model)
     if as_json:
         print_json(
             {

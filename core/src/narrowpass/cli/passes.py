@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import json_option
-from narrowpass.cli._output import print_json, print_table
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import print_json, print_table
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import PluginError, UsageError
 from narrowpass.framework.boundary import foreign
 

@@ -7,29 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass.framework.instruments import Instrument
+from narrowpass.ir.sizes import count_bytes, count_nodes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass.framework.context import Context
     from narrowpass.framework.passes import Pass, PassResult
-
-
-def count_nodes(model: ir.Model) -> int:
-    """Give the number of nodes of the graph, its subgraphs and the model's functions."""
-    total = sum(1 for _ in model.graph.all_nodes())
-    return total + sum(1 for function in model.functions.values() for _ in function.all_nodes())
-
-
-def count_bytes(model: ir.Model) -> int:
-    """Give the bytes of all initializers; one tensor used by several counts once."""
-    tensors = {
-        id(value.const_value): value.const_value.nbytes
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if value.const_value is not None
-    }
-    return sum(tensors.values())
 
 
 @dataclass

@@ -16,6 +16,7 @@ from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.options import default_text, describe_type, option_types
 from narrowpass.framework.passes import Pass
 from narrowpass.framework.pipeline_text import is_name
+from narrowpass.framework.reports import ReportWriter
 from narrowpass.runtime.backend import Backend
 
 
@@ -153,5 +154,6 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = MappingProxyType(
         "narrowpass_classifiers": _check_classifier,
         "narrowpass_backends": _check_backend,
         "narrowpass_commands": _check_command,
+        "narrowpass_reports": _check_instance(ReportWriter),
     }
 )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from narrowpass.framework.classify import OpClassifier
     from narrowpass.framework.instruments import Instrument
     from narrowpass.framework.passes import Pass
+    from narrowpass.framework.reports import ReportWriter
     from narrowpass.runtime.backend import Backend
 
 PROJECT = "narrowpass"
@@ -99,6 +100,19 @@ def narrowpass_pipelines() -> Mapping[str, str]:  # type: ignore[empty-body]
     Returns:
         Pipeline text by name. It is parsed when it is first used, so that it may name passes of
         other plugins.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
+    """Give report writers: each writes the files of one ending for ``--report``.
+
+    Called once by `Plugins.registry`.
+
+    Returns:
+        Instances of `narrowpass.ReportWriter`, each with a ``name`` of its own, the ending.
 
     Since version 0.1.
     """

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import click
 
     from narrowpass.framework.plugins.loading import PluginInfo
+    from narrowpass.framework.reports import ReportWriter
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ class Registry:
         instruments: instrument types.
         pipelines: text of named pipelines.
         commands: commands that plugins add to the command line.
+        reports: report writers.
         owners: the distribution, with its version, that registered a thing, by (kind, name);
             kinds are the names of the attributes above.
         failed: plugins that could not be used, by name.
@@ -76,6 +78,7 @@ class Registry:
     instruments: Mapping[str, type[Instrument]] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, click.Command] = field(default_factory=dict)
+    reports: Mapping[str, ReportWriter] = field(default_factory=dict)
     owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
     failed: Mapping[str, PluginInfo] = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass.cli._feeds import widened
+from narrowpass.cli.feeds import widened
 
 
 @dataclass

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
+import types
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from narrowpass import hookimpl
 from narrowpass.bundle import Bundle, MethodReport, Report
 
 sys.path.insert(0, str(Path(__file__).parent))  # for page_kit
+
+pytest_plugins = ["narrowpass.testing.fixtures"]
 
 HOSTILE = '</script><img src="x" onerror="document.body.dataset.harm=1"><!--<script>'
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -113,3 +120,47 @@ def nested():
     opsets = [helper.make_opsetid("", 21)]
     function = helper.make_function("here", "Twice", ["a"], ["b"], inside, opsets)
     return Bundle({"main": _model(nodes, ["y"], functions=[function])})
+
+
+@dataclass(frozen=True)
+class Point:
+    """An entry point whose module is at hand."""
+
+    name: str
+    plugin: Any
+    dist: None = None
+    value: str = "fake.module"
+
+    def load(self):
+        return self.plugin
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Give a function that installs passes, beside the report: nothing else is visible."""
+    points = [
+        point
+        for point in importlib.metadata.entry_points(group="narrowpass")
+        if point.name in ("reference", "report")
+    ]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(points))
+
+    def add(*passes):
+        module = types.ModuleType("fake_plugin")
+        module.narrowpass_passes = hookimpl(lambda: list(passes))
+        points.append(Point("fake", module))
+
+    return add
+
+
+@pytest.fixture
+def call(install, narrowpass_cli, tmp_path, monkeypatch):
+    """Give a function that calls the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        result = narrowpass_cli(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narrowpass.cli.report import layout as module
-from narrowpass.cli.report.layout import Edge, lay_out
+from narrowpass_report import layout as module
+from narrowpass_report.layout import Edge, lay_out
 
 
 @st.composite

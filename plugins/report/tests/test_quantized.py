@@ -10,8 +10,8 @@ from page_kit import Page
 
 from narrowpass import Decision, Histogram
 from narrowpass.bundle import Bundle, MethodReport, Report
-from narrowpass.cli.report import render
-from narrowpass.cli.report.quantized import quantized
+from narrowpass_report.page import render
+from narrowpass_report.quantized import quantized
 
 HISTOGRAM = Histogram(-2.0, 6.0, (1, 10, 100, 1000, 100, 10, 0, 1), 500, (-1.0, 4.0))
 

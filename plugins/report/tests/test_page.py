@@ -3,34 +3,68 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import onnx
+import onnx_ir as ir
 import pytest
 from page_kit import Page
 
+from narrowpass import Decision, Pass, PassResult
 from narrowpass.bundle import Bundle, MethodReport, Report
-from narrowpass.cli.report import graph, render
+from narrowpass.testing import model_from_text
+from narrowpass_report import graph
+from narrowpass_report.page import render
+
+
+@dataclass(frozen=True)
+class Judge(Pass):
+    """Decides about the first node, and adds one."""
+
+    name = "judge"
+
+    def run(self, model, ctx):
+        first = model.graph[0]
+        ctx.decisions.append(
+            Decision(first.name, first.op_type, "kept", "judge", "it is <first>", 0.5, 1.0)
+        )
+        value = model.graph.outputs[0]
+        node = ir.node("Neg", [value])
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        model.graph.append(node)
+        model.graph.outputs[0] = node.outputs[0]
+        node.outputs[0].name, value.name = value.name, "before"
+        ctx.decisions.append(Decision("neg", "Neg", "added", "judge"))
+        ctx.counters["judged"] += 1
+        return PassResult(model, modified=True)
+
+
+@pytest.fixture
+def model(tmp_path):
+    text = "g (float[n] x) => (float[n] y) { a = Relu(x) b = Abs(a) y = Neg(b) }"
+    proto = ir.to_proto(model_from_text(text))
+    proto.graph.node[0].name = "<script>alert(1)</script>"
+    onnx.save(proto, tmp_path / "odd.onnx")
+    return "odd.onnx"
 
 
 @pytest.mark.parametrize("command", ["build", "explain"])
-def test_report(call, passes, save, tmp_path, command):
-    proto = onnx.load(save("model.onnx"))
-    proto.graph.node[0].name = "<script>alert(1)</script>"
-    model = save("odd.onnx", proto=proto)
+def test_report(call, install, model, tmp_path, command):
+    install(Judge)
     output = ["-o", "o.narrow"] if command == "build" else []
-    result = call(command, model, *output, "-p", "negate", "--report", "r & <r>.html")
-    assert "wrote r & <r>.html" in result.out
+    printed = call(command, model, *output, "-p", "judge", "--report", "r & <r>.html")
+    assert "wrote r & <r>.html" in printed
     content = (tmp_path / "r & <r>.html").read_text("utf-8")
     page = Page(content)
     assert "<script>alert" not in content
     assert page.scripts == 2  # the data, and ours
     assert "<script>alert(1)</script>" in page.text
     assert "it is <first>" in page.text
-    for text in ("negated", "kept", "0.5", "Decisions: 4", "added"):
+    for text in ("judged", "kept", "0.5", "Decisions: 2", "added"):
         assert text in page.text
 
 
-def test_without_passes(call, install, model, tmp_path):
+def test_without_passes(call, model, tmp_path):
     call("build", model, "-o", "o.narrow", "--report", "r.html")
     content = (tmp_path / "r.html").read_text("utf-8")
     assert "No pass ran" in content

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from narrowpass.cli._options import json_option
-from narrowpass.cli._output import (
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import (
     format_bytes,
     format_seconds,
     print_json,
     print_table,
     progress,
 )
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from narrowpass.demo import Result
+    from narrowpass_demo.run import Result
 
 
 @click.command()
@@ -50,7 +50,7 @@ def demo(state: State, keep: str | None, runs: int | None, as_json: bool) -> Non
     The JSON document has the keys backend, images, passes (whether any is installed) and rows:
     label, pipeline, path, bytes, weights, nodes, latency (seconds), accuracy, agreement, relative.
     """
-    from narrowpass.demo import run_demo
+    from narrowpass_demo.run import run_demo
 
     with _folder(keep) as folder, progress(enabled=not (state.quiet or as_json)) as show:
         result = run_demo(folder, state.plugins, runs=runs, show=show)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.analysis.calibration import READ_ERRORS
-from narrowpass.cli._options import split_pair
+from narrowpass.cli.options import split_pair
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.options import suggest
 from narrowpass.runtime.backend import Outputs

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from narrowpass.cli.report.quantized import quantized
+from narrowpass_report.quantized import quantized
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Report

@@ -8,10 +8,10 @@ from html import escape
 
 import onnx_ir as ir
 
-from narrowpass.cli._output import format_bytes
-from narrowpass.cli.report.graph import Drawing
-from narrowpass.cli.report.texts import PRECISIONS, dtype_name, precision
-from narrowpass.framework.instruments.statistics import count_nodes
+from narrowpass.cli.output import format_bytes
+from narrowpass.ir.sizes import count_nodes
+from narrowpass_report.graph import Drawing
+from narrowpass_report.texts import PRECISIONS, dtype_name, precision
 
 _ORDER = list(PRECISIONS)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from narrowpass.cli._state import State
+from narrowpass.cli.state import State
 from narrowpass.errors import NarrowpassError, UsageError
 
 if TYPE_CHECKING:

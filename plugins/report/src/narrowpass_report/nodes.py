@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass.cli.report.layout import Edge, lay_out
-from narrowpass.cli.report.texts import Texts, dtype_name
 from narrowpass.ir.subgraphs import nested_graphs, subgraphs
+from narrowpass_report.layout import Edge, lay_out
+from narrowpass_report.texts import Texts, dtype_name
 
 _CAST = (46, 20)
 """Width and height of a Cast."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from narrowpass.cli._output import visible
+from narrowpass.cli.output import visible
 from narrowpass.errors import PluginError
 from narrowpass.framework.options import suggest
 from narrowpass.framework.plugins import Plugins, Registry, load_plugins

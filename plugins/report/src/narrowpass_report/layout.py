@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from narrowpass.cli.report import placing
+from narrowpass_report import placing
 
 GAP = 34
 """Pixels between layers."""

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from narrowpass.cli._output import format_bytes
-from narrowpass.cli.report.graph import draw
-from narrowpass.cli.report.summary import summary
-from narrowpass.cli.report.tables import section, table
-from narrowpass.framework.instruments.statistics import count_bytes, count_nodes
+from narrowpass import ReportWriter
+from narrowpass.cli.output import format_bytes
+from narrowpass.ir.sizes import count_bytes, count_nodes
+from narrowpass_report.graph import draw
+from narrowpass_report.summary import summary
+from narrowpass_report.tables import section, table
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -33,6 +34,16 @@ _SCRIPTS = (
 """They are one script; the last starts it."""
 
 _UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+class WebPage(ReportWriter):
+    """Writes a page of HTML that loads nothing."""
+
+    name = "html"
+
+    def render(self, bundle: Bundle, title: str) -> str:
+        """Return the page; see `render`."""
+        return render(bundle, title)
 
 
 def render(bundle: Bundle, title: str) -> str:
@@ -117,5 +128,5 @@ def _policy(script: str) -> str:
 
 
 def _asset(name: str) -> str:
-    folder = importlib.resources.files("narrowpass.cli.report").joinpath("assets")
+    folder = importlib.resources.files("narrowpass_report").joinpath("assets")
     return folder.joinpath(name).read_text(encoding="utf-8")

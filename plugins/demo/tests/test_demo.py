@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 
 import numpy as np
@@ -10,12 +11,12 @@ import onnx.numpy_helper
 import onnx.reference
 
 import narrowpass
-from narrowpass.cli._app import app
+from narrowpass_demo.command import demo
 
 
 def _oracle():
     """Accuracy of the model as onnx's own evaluator computes it."""
-    folder = resources.files("narrowpass.demo")
+    folder = resources.files("narrowpass_demo")
     model = onnx.load_from_string((folder / "digits.onnx").read_bytes())
     with (folder / "digits.npz").open("rb") as file, np.load(file) as archive:
         images, labels = archive["image"], archive["label"]
@@ -24,8 +25,8 @@ def _oracle():
     return float(np.mean(logits.argmax(1) == labels)), len(labels), len(model.graph.node)
 
 
-def test_core_alone(call, tmp_path):
-    document = call("demo", "--runs", "1", "--json").json
+def test_no_passes(call, tmp_path):
+    document = json.loads(call("demo", "--runs", "1", "--json"))
     accuracy, count, nodes = _oracle()
     assert (document["images"], document["passes"]) == (count, False)
     original, bundle = document["rows"]
@@ -34,23 +35,23 @@ def test_core_alone(call, tmp_path):
         assert row["accuracy"] == accuracy
         assert (row["nodes"], row["agreement"], row["relative"]) == (nodes, 1.0, 0.0)
     assert original["bytes"] == len(
-        (resources.files("narrowpass.demo") / "digits.onnx").read_bytes()
+        (resources.files("narrowpass_demo") / "digits.onnx").read_bytes()
     )
-    weights = onnx.load(str(resources.files("narrowpass.demo") / "digits.onnx")).graph.initializer
+    weights = onnx.load(str(resources.files("narrowpass_demo") / "digits.onnx")).graph.initializer
     assert {row["weights"] for row in (original, bundle)} == {
         sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in weights)
     }
-    told = app.get_command(None, "demo").help
+    told = demo.help
     for key in (*document, *original):
         assert key in told
     assert list(tmp_path.iterdir()) == []
 
 
 def test_table_and_what_is_kept(call, tmp_path):
-    result = call("demo", "--runs", "1", "--keep", "kept")
+    printed = call("demo", "--runs", "1", "--keep", "kept")
     for text in ("original", "bundle, no passes", "accuracy", "No passes are installed"):
-        assert text in result.out
-    lines = [line.strip() for line in result.out.splitlines() if line.startswith("  narrowpass ")]
+        assert text in printed
+    lines = [line.strip() for line in printed.splitlines() if line.startswith("  narrowpass ")]
     assert len(lines) == 3
     for line in lines:
         call(*line.split()[1:])
@@ -58,7 +59,7 @@ def test_table_and_what_is_kept(call, tmp_path):
     assert names == {"digits.onnx", "digits-unchanged.narrow"}
 
 
-def test_rows_come_from_what_is_installed(call, install, passes):
+def test_rows_come_from_what_is_installed(call, install):
     from dataclasses import dataclass
 
     from narrowpass import PassResult
@@ -84,6 +85,6 @@ def test_rows_come_from_what_is_installed(call, install, passes):
             )
             return PassResult(model, modified=False)
 
-    install("more", narrowpass_passes=[Fold, Fp16])
-    rows = call("demo", "--runs", "1", "--json").json["rows"]
+    install(Fold, Fp16)
+    rows = json.loads(call("demo", "--runs", "1", "--json"))["rows"]
     assert [row["label"] for row in rows] == ["original", "fold", "fold,fp16"]

@@ -16,10 +16,9 @@ import numpy as np
 from narrowpass.analysis.calibration import Samples
 from narrowpass.analysis.metrics import difference
 from narrowpass.bundle import Bundle
-from narrowpass.cli._measure import measure
-from narrowpass.cli._summary import disk_bytes
+from narrowpass.cli.measure import measure
 from narrowpass.driver import build
-from narrowpass.framework.instruments.statistics import count_bytes, count_nodes
+from narrowpass.ir.sizes import count_bytes, count_nodes, disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Program
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def pipelines(backend: Backend, registry: Registry) -> list[str]:
 
 
 def _resource(name: str) -> Any:
-    return resources.files("narrowpass.demo") / name
+    return resources.files("narrowpass_demo") / name
 
 
 def _folder_name(text: str) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from narrowpass import Histogram
 from narrowpass.bundle import Bundle, MethodReport, Report
-from narrowpass.cli.report import layout, render
+from narrowpass_report import layout
+from narrowpass_report.page import render
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
