@@ -259,5 +259,5 @@ def test_an_interrupt_while_modules_are_imported():
 
 
 def test_arguments_with_a_nul(call, model):
-    for words in (["inspect", "a\0b"], ["run", model, "-o", "\0"], ["demo", "--keep", "\0"]):
+    for words in (["inspect", "a\0b"], ["run", model, "-o", "\0"]):
         assert "has a NUL character" in call(*words, code=2).err

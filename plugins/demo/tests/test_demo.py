@@ -88,3 +88,9 @@ def test_rows_come_from_what_is_installed(call, install):
     install(Fold, Fp16)
     rows = json.loads(call("demo", "--runs", "1", "--json"))["rows"]
     assert [row["label"] for row in rows] == ["original", "fold", "fold,fp16"]
+
+
+def test_a_folder_with_a_nul(narrowpass_cli, install):
+    result = narrowpass_cli("demo", "--keep", "\0")
+    assert result.exit_code == 2
+    assert "has a NUL character" in result.stderr

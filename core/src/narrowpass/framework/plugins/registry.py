@@ -14,7 +14,6 @@ from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.options import suggest
 from narrowpass.framework.passes import Pass
 from narrowpass.framework.plugins.checks import named
-from narrowpass.framework.plugins.ours import BACKENDS, PASSES
 from narrowpass.runtime.backend import Backend
 
 if TYPE_CHECKING:
@@ -89,8 +88,7 @@ class Registry:
     def unknown(self, kind: str, name: str, known: Mapping[str, object]) -> str:
         """Give the sentence that says that `name` is not installed, and what is."""
         listing = ", ".join(sorted(known)) or "none"
-        home = {"pass": PASSES, "backend": BACKENDS}.get(kind, {}).get(name)
-        hint = f"; the plugin {home} has it" if home else suggest(name, known)
+        hint = suggest(name, known) or "; install the plugin that has it"
         text = f"no {kind} {name!r} is installed{hint}; installed: {listing}"
         if self.failed:
             broken = "; ".join(f"{info.name}: {info.error}" for info in self.failed.values())
