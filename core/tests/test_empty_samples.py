@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from narrowpass import Samples
-from narrowpass.analysis.values import check_elements
 from narrowpass.errors import DataError
+from narrowpass_analysis.values import check_elements
 
 
 def test_samples_refuse_what_has_no_elements():

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from narrowpass import Samples
-from narrowpass.analysis.values import in_groups, on_samples
 from narrowpass.errors import BackendError
+from narrowpass_analysis.values import in_groups, on_samples
 from narrowpass_reference import ReferenceBackend
 
 SAMPLES = Samples("three", lambda: [{"x": np.float32([n, -n])} for n in range(3)])

@@ -26,18 +26,25 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+OURS = ("narrowpass-analysis ", "narrowpass-demo ")
+"""The distributions whose commands are described with those of the core."""
+
 TUTORIAL_PLUGIN = "narrowpass-hello"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def commands() -> Mapping[str, click.Command]:
-    """Give our own commands by full name, the group first; those of plugins are left out."""
+    """Give our own commands by full name, the group first; those of others are left out."""
     from narrowpass.cli import app
     from narrowpass.cli._app import COMMANDS
 
     context = click.Context(app)
     given: dict[str, click.Command] = {"narrowpass": app}
-    for name in COMMANDS:
+    owners = load_plugins().registry.owners
+    more = [
+        name for (kind, name), by in owners.items() if kind == "commands" and by.startswith(OURS)
+    ]
+    for name in [*COMMANDS, *sorted(more)]:
         command = app.get_command(context, name)
         if command is not None:
             given.update(_walk(f"narrowpass {name}", command))

@@ -246,7 +246,7 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     # Without ranges the verification alone must find the overflow.
     from narrowpass.analysis.calibration import Samples
     from narrowpass.analysis.metrics import Tolerance
-    from narrowpass.analysis.verification import Verification, judges
+    from narrowpass_analysis.verification import Verification, judges
 
     source = ir.from_proto(proto)
     samples, log = Samples("here", lambda: SAMPLES), logging.getLogger(__name__)

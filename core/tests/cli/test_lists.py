@@ -34,7 +34,8 @@ def test_no_plugins(call, monkeypatch):
 
 
 def test_plugins(call, passes):
-    fake, reference = call("plugins").out.splitlines()
+    analysis, fake, reference = call("plugins").out.splitlines()
+    assert analysis.startswith("analysis   narrowpass-analysis ")
     assert fake.split() == ["fake", "dist-fake", "1.0", "loaded", "passes,", "pipelines"]
     assert reference.startswith("reference  narrowpass-reference ")
 

@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from narrowpass import Color, OpClassifier, OpDtypes, Pass, PassResult
 from narrowpass.analysis.metrics import Tolerance
-from narrowpass.analysis.verification import Verification, judges
 from narrowpass.errors import PassError
 from narrowpass.framework.classify import (
     ClassifierChain,
@@ -24,6 +23,7 @@ from narrowpass.framework.classify import (
 from narrowpass.framework.options import OptionError
 from narrowpass.ir.inference import inferred
 from narrowpass.ir.subgraphs import Opsets, model_nodes
+from narrowpass_analysis.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.constants import Constants

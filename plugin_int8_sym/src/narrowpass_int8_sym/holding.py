@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass.analysis.metrics import Tolerance
-from narrowpass.analysis.verification import Verification, judges
+from narrowpass_analysis.verification import Verification, judges
 
 if TYPE_CHECKING:
     from narrowpass import Context

@@ -33,7 +33,7 @@ def install(monkeypatch):
     points = [
         point
         for point in importlib.metadata.entry_points(group="narrowpass")
-        if point.name in ("demo", "reference")
+        if point.name in ("analysis", "demo", "reference")
     ]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(points))
 

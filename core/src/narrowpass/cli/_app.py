@@ -21,8 +21,6 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "build": "narrowpass.cli.build:build",
         "run": "narrowpass.cli.run:run",
-        "bench": "narrowpass.cli.bench:bench",
-        "compare": "narrowpass.cli.compare:compare",
         "explain": "narrowpass.cli.explain:explain",
         "inspect": "narrowpass.cli.inspect:inspect",
         "plugins": "narrowpass.cli.plugins:plugins",

@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Bundle, CompileOptions
-from narrowpass.analysis.values import blaming, check_elements
-from narrowpass.analysis.verification import judges
 from narrowpass.errors import DataError, UsageError
 from narrowpass.runtime.meters import Counts, Meter
+from narrowpass_analysis.values import blaming, check_elements
+from narrowpass_analysis.verification import judges
 from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
 from narrowpass_int8_sym.calibration.observers import Calibrator, Observer, Range

@@ -16,10 +16,10 @@ import numpy as np
 from narrowpass.analysis.calibration import Samples
 from narrowpass.analysis.metrics import difference
 from narrowpass.bundle import Bundle
-from narrowpass.cli.measure import measure
 from narrowpass.driver import build
 from narrowpass.ir.sizes import count_bytes, count_nodes, disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Program
+from narrowpass_analysis.latency import measure
 
 if TYPE_CHECKING:
     from narrowpass.framework.plugins import Plugins, Registry

@@ -97,7 +97,7 @@ def compare(
     share of NaN). Infinity is the largest number of float64.
     """
     from narrowpass.analysis.metrics import Tolerance
-    from narrowpass.cli._comparison import Comparison
+    from narrowpass_analysis.comparison import Comparison
 
     try:
         limit = None if tolerance is None else Tolerance.parse(tolerance)

@@ -96,9 +96,9 @@ def bench(
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
     from narrowpass.cli.feeds import complete_inputs, files_of, read_inputs
-    from narrowpass.cli.measure import measure
     from narrowpass.driver import check_result_file, open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
+    from narrowpass_analysis.latency import measure
 
     given = parse_shapes(shapes)
     if trace is not None:

@@ -12,15 +12,15 @@ import onnx_ir as ir
 
 from narrowpass.analysis.calibration import Samples
 from narrowpass.analysis.metrics import Difference, difference
-from narrowpass.analysis.values import check_elements
 from narrowpass.bundle import Bundle, is_bundle
 from narrowpass.cli.feeds import describe_input, random_inputs
-from narrowpass.cli.measure import Latency, measure
 from narrowpass.cli.nonfinite import Share
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
 from narrowpass.ir.sizes import disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
+from narrowpass_analysis.latency import Latency, measure
+from narrowpass_analysis.values import check_elements
 
 if TYPE_CHECKING:
     from narrowpass.cli.state import State

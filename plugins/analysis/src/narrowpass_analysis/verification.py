@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.analysis.metrics import Tolerance, difference
-from narrowpass.analysis.values import check_numbers, in_groups, on_samples
 from narrowpass.errors import BackendError, PassError
 from narrowpass.runtime.oracle import oracle
+from narrowpass_analysis.values import check_numbers, in_groups, on_samples
 
 if TYPE_CHECKING:
     from narrowpass.analysis.calibration import Samples
