@@ -21,6 +21,7 @@ from narrowpass import (
     CompileOptions,
     Context,
     Decision,
+    Observer,
     Program,
     Registry,
 )
@@ -164,7 +165,7 @@ def repaired(proto: onnx.ModelProto, spec: QuantizationSpec | None = None) -> Re
         result = run_pass(
             RepairQuantized(),
             given,
-            ctx=Context(target, decisions=found, log=log),
+            ctx=Context(target, decisions=found, observer=Observer(log=log)),
             registry=REGISTRY,
         )
     finally:
@@ -176,7 +177,9 @@ def repaired(proto: onnx.ModelProto, spec: QuantizationSpec | None = None) -> Re
     second = run_pass(
         RepairQuantized(),
         result.model,
-        ctx=Context(target, decisions=again, log=logging.getLogger("narrowpass.again")),
+        ctx=Context(
+            target, decisions=again, observer=Observer(logging.getLogger("narrowpass.again"))
+        ),
         registry=REGISTRY,
     )
     assert not second.modified, "a second run changes the model"

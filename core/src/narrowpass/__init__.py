@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         classifier_of,
         matching_nodes,
     )
-    from narrowpass.framework.context import Context, Decision
+    from narrowpass.framework.context import Context, Decision, Observer
     from narrowpass.framework.fixed_point import FixedPoint
     from narrowpass.framework.instruments import Instrument
     from narrowpass.framework.passes import Pass, PassResult
@@ -63,7 +63,7 @@ _HOME = {
         "classifier_of",
         "matching_nodes",
     ),
-    "narrowpass.framework.context": ("Context", "Decision"),
+    "narrowpass.framework.context": ("Context", "Decision", "Observer"),
     "narrowpass.driver": ("build", "load", "open_bundle"),
     "narrowpass.errors": ("NarrowpassError",),
     "narrowpass.framework.fixed_point": ("FixedPoint",),
@@ -98,6 +98,7 @@ __all__ = [
     "NarrowpassError",
     "NodePlan",
     "NodeTime",
+    "Observer",
     "OpClassifier",
     "OpDtypes",
     "Pass",

@@ -149,7 +149,7 @@ class Work(narrowpass.Pass):
 
     def run(self, model, ctx):
         for done in range(4):
-            ctx.progress("calibrating", done + 1, 4)
+            ctx.observer.progress("calibrating", done + 1, 4)
             time.sleep(0.15)  # a bar is drawn ten times in a second
         return narrowpass.PassResult(model, modified=False)
 

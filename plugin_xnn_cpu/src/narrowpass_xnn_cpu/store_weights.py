@@ -112,7 +112,7 @@ class StoreWeights(Pass):
             made, changed = upgrade(model, least)
         except PassError as error:
             raise PassError(f"{reason}: {error}") from error
-        ctx.log.info("store-weights: operator set %d becomes %d", before, least)
+        ctx.observer.log.info("store-weights: operator set %d becomes %d", before, least)
         ctx.decisions.extend(
             Decision(node.name or "", node.op_type, "upgraded", self.name, reason)
             for node in changed

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from folding_kit import run
 
-from narrowpass import Context
+from narrowpass import Context, Observer
 from narrowpass.framework.passes import run_checked
 from narrowpass_constant_folding.cse import Cse
 from narrowpass_constant_folding.dead_code import DeadCode
@@ -69,5 +69,7 @@ def test_a_node_without_a_schema_stays():
 def test_a_wrong_declaration_does_not_stop_inference():
     """ONNX's checker is not asked, which refuses such a model."""
     text = "g (float[2] x) => (float[2] y) <float[3] a> { a = Relu(x) b = Neg(x) y = Add(a, b) }"
-    result = run_checked(InferShapes(), ir.from_proto(parse(text)), Context(strict=True))
+    result = run_checked(
+        InferShapes(), ir.from_proto(parse(text)), Context(observer=Observer(strict=True))
+    )
     assert str(result.model.graph[1].outputs[0].shape) == "[2]"

@@ -90,6 +90,23 @@ def check_report(ctx: Context) -> None:
 
 
 @dataclass(frozen=True)
+class Observer:
+    """Who watches a pass while it runs.
+
+    Attributes:
+        log: for warnings and notes.
+        progress: called in long work with what is being done, how much of it is done, and how much
+            there is (0 where that is not known). Instruments hear it, and a terminal shows a bar.
+        strict: whether each pass, also one within another, is checked to report truly whether it
+            changed the model. For tests: it costs time.
+    """
+
+    log: logging.Logger = logging.getLogger("narrowpass")
+    progress: Progress = _nothing
+    strict: bool = False
+
+
+@dataclass(frozen=True)
 class Context:
     """What `Pass.run` may ask and tell.
 
@@ -99,11 +116,7 @@ class Context:
         samples: calibration data, None where the caller gave none.
         counters: what the pass counts, by name; shown in its summary line.
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
-        log: for warnings and notes.
-        progress: told in long work what is being done, how much of it is done, and how much there
-            is (0 where that is not known). Instruments hear it, and a terminal shows a bar.
-        strict: whether each pass, also one within another, is checked to tell truly whether it
-            changed the model. For tests: it costs time.
+        observer: who watches the pass: its log and its progress.
     """
 
     target: Backend | None = None
@@ -111,6 +124,4 @@ class Context:
     samples: Samples | None = None
     counters: Counter[str] = field(default_factory=Counter)
     decisions: list[Decision] = field(default_factory=list)
-    log: logging.Logger = logging.getLogger("narrowpass")
-    progress: Progress = _nothing
-    strict: bool = False
+    observer: Observer = field(default_factory=Observer)

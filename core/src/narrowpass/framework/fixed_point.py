@@ -71,7 +71,7 @@ class FixedPoint(Pass):
             inner = dataclasses.replace(ctx, counters=Counter(), decisions=[])
             start = time.perf_counter()
             result = _run_part(parts[index], model, inner)
-            ctx.log.debug(
+            ctx.observer.log.debug(
                 "%s: round %d: %s: %.3f s%s",
                 self.name,
                 turn // len(parts) + 1,

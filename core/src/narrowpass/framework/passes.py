@@ -103,7 +103,7 @@ def run_checked(pass_: Pass, model: ir.Model, ctx: Context) -> PassResult:
 
     from narrowpass.ir.verify import fingerprint
 
-    before = fingerprint(model) if ctx.strict else ""
+    before = fingerprint(model) if ctx.observer.strict else ""
     result = pass_.run(model, ctx)
     if not isinstance(result, PassResult):
         raise PassError(f"it gave {result!r} and not a PassResult")
@@ -112,6 +112,6 @@ def run_checked(pass_: Pass, model: ir.Model, ctx: Context) -> PassResult:
     if not isinstance(result.summary, str):
         raise PassError(f"it gave a summary of {result.summary!r}, which is no text")
     result = PassResult(result.model, bool(result.modified), result.summary)
-    if ctx.strict and not result.modified and fingerprint(result.model) != before:
+    if ctx.observer.strict and not result.modified and fingerprint(result.model) != before:
         raise PassError("it changed the model and said that it did not")
     return result

@@ -176,7 +176,8 @@ class Pipeline:
         if not in_place:
             model = model.clone()
         if strict:
-            ctx = dataclasses.replace(ctx, strict=True)
+            observer = dataclasses.replace(ctx.observer, strict=True)
+            ctx = dataclasses.replace(ctx, observer=observer)
         modified = False
         for pass_ in self:
             ctx.counters.clear()
@@ -191,7 +192,7 @@ def _telling(pass_: Pass, ctx: Context, instruments: Sequence[Instrument]) -> Pr
     """Give what tells the instruments of a pass's progress, and who made the context."""
 
     def show(what: str, done: int, total: int) -> None:
-        ctx.progress(what, done, total)
+        ctx.observer.progress(what, done, total)
         tell(instruments, "progress", pass_, what, done, total)
 
     return show
@@ -210,7 +211,8 @@ def _run_one(
 
     signature = Signature.of(model)
     tell(instruments, "before_pass", pass_, model, ctx)
-    watched = dataclasses.replace(ctx, progress=_telling(pass_, ctx, instruments))
+    observer = dataclasses.replace(ctx.observer, progress=_telling(pass_, ctx, instruments))
+    watched = dataclasses.replace(ctx, observer=observer)
     start = time.perf_counter()
     try:
         result = run_checked(pass_, model, watched)
@@ -221,7 +223,7 @@ def _run_one(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the boundary to plugin code: every failure names its pass
-        tell_failure(instruments, pass_, error, ctx.log)
+        tell_failure(instruments, pass_, error, ctx.observer.log)
         if isinstance(error, NarrowpassError) and not isinstance(error, VerificationError):
             error.args = (f"pass {str(pass_)!r}: {error}",)
             raise

@@ -100,7 +100,7 @@ class Report:
             shown.append(f"and {len(causes) - _SHOWN} reasons more")
         fixes = dict.fromkeys(fix for reason, _ in causes if (fix := _fix(reason)))
         advice = "".join(f" {fix}." for fix in fixes)
-        self._ctx.log.warning(
+        self._ctx.observer.log.warning(
             "repair-quantized: what the target does not take stays float. %s.%s "
             "The report has all of them",
             "; ".join(shown),

@@ -63,7 +63,9 @@ def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
     decisions = _decisions(model, outcome)
     for unit in outcome.broken:
         first = decisions[unit.nodes[0]]
-        ctx.log.warning("int8-sym: %s %r stays float: %s", first.op_type, first.node, first.reason)
+        ctx.observer.log.warning(
+            "int8-sym: %s %r stays float: %s", first.op_type, first.node, first.reason
+        )
     for node in model.graph.all_nodes():
         if node in decisions:
             ctx.decisions.append(decisions[node])
