@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import narrowpass
-from narrowpass.metrics import relative
+from narrowpass.analysis.metrics import relative
 from narrowpass.testing import random_feeds
 
 Array = np.ndarray[Any, Any]

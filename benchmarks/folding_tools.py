@@ -21,8 +21,8 @@ def narrowpass(source: str, target: str) -> Run:
     """Prepare narrowpass's `fold`."""
     import narrowpass.bundle
     import narrowpass.driver
-    import narrowpass.io
-    import narrowpass.verify
+    import narrowpass.ir.io
+    import narrowpass.ir.verify
 
     plugins = narrowpass.load_plugins()
     narrowpass.driver.registry_for(plugins)

@@ -32,7 +32,7 @@ GOAL_MEGABYTES = 250.0
 CHILD = """
 import sys, time
 import narrowpass
-import narrowpass.bundle, narrowpass.driver, narrowpass.io, narrowpass.verify
+import narrowpass.bundle, narrowpass.driver, narrowpass.ir.io, narrowpass.ir.verify
 plugins = narrowpass.load_plugins()
 narrowpass.driver.registry_for(plugins)
 print("imported", flush=True)

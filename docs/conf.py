@@ -19,7 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
-    "narrowpass_reference",
+    "generated_reference",
 ]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}

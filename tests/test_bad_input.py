@@ -46,7 +46,7 @@ def _external(location, **keys):
 
 
 def _write_models(folder):
-    digits = (resources.files("narrowpass.demo") / "digits.onnx").read_bytes()
+    digits = (resources.files("narrowpass_demo") / "digits.onnx").read_bytes()
     files = {
         "digits.onnx": digits,
         "empty.onnx": b"",

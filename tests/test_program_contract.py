@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
 from narrowpass import Bundle, CompileOptions, Program, load_plugins
-from narrowpass.backend import compile_bundle
 from narrowpass.errors import UsageError
-from narrowpass.verify import ValueSpec
+from narrowpass.ir.verify import ValueSpec
+from narrowpass.runtime.backend import compile_bundle
 
 BACKENDS = sorted(
     name for name, each in load_plugins().registry.backends.items() if each.available() is None

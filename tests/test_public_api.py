@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import narrowpass
+from narrowpass.public import PUBLIC_MODULES
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
@@ -24,26 +25,38 @@ SOURCES = sorted(
     for file in folder.rglob("*.py")
 )
 
-SHARED = ("narrowpass", "narrowpass_planning")
-"""Packages that others build on."""
+LIBRARIES = ("narrowpass_planning", "narrowpass_expansion", "narrowpass_reference")
+"""Packages beside the core that others build on: a module is public unless its name is private."""
+
+MODULES = {module.name for module in pkgutil.walk_packages(narrowpass.__path__, "narrowpass.")}
 
 
 def private_uses(source: str) -> Iterator[str]:
-    """Give the private names of shared packages that a module imports or reaches through them."""
-    aliases = {*SHARED}
+    """Yield the private names of shared packages that a module imports or reaches through them."""
+    aliases = {"narrowpass", *LIBRARIES}
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
                 package = name.name.partition(".")[0]
-                if package in SHARED:
+                if package in LIBRARIES:
                     aliases.add(name.asname or package)
                     yield from (name.name for part in name.name.split(".") if part[0] == "_")
+                if package == "narrowpass":
+                    aliases.add(name.asname or package)
+                    if name.name not in ("narrowpass", *PUBLIC_MODULES):
+                        yield name.name
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
-            if node.level == 0 and module.partition(".")[0] in SHARED:
+            if node.level == 0 and module.partition(".")[0] in LIBRARIES:
                 parts = [*module.split("."), *(name.name for name in node.names)]
                 yield from (f"{module}: {part}" for part in parts if part[0] == "_")
+            if node.level == 0 and module.partition(".")[0] == "narrowpass":
+                if module not in ("narrowpass", *PUBLIC_MODULES):
+                    yield module
+                yield from (f"{module}: {n.name}" for n in node.names if n.name[0] == "_")
+                inner = {f"{module}.{name.name}" for name in node.names}
+                yield from sorted(name for name in inner & MODULES if name not in PUBLIC_MODULES)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             root = ast.unparse(node).partition(".")[0]
@@ -53,7 +66,9 @@ def private_uses(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_plugins_use_only_public_names(file: Path) -> None:
-    assert list(private_uses(file.read_text(encoding="utf-8"))) == []
+    own = {part for part in file.parts if part.startswith("narrowpass_")}
+    found = private_uses(file.read_text(encoding="utf-8"))
+    assert [use for use in found if use.partition(".")[0].partition(":")[0] not in own] == []
 
 
 @pytest.mark.parametrize(
@@ -62,13 +77,22 @@ def test_plugins_use_only_public_names(file: Path) -> None:
         "from narrowpass.testing._feeds import random_feeds",
         "from narrowpass import _private",
         "from narrowpass_planning.weights import _private",
-        "import narrowpass.verify._structure",
+        "import narrowpass.ir.verify._structure",
+        "import narrowpass.framework.boundary",
+        "from narrowpass.framework.boundary import foreign",
+        "from narrowpass.framework import boundary",
         "import narrowpass as n\nn._MODULE_OF",
         "def f():\n    from narrowpass._x import y",
     ],
 )
 def test_a_private_use_is_found(source: str) -> None:
     assert list(private_uses(source))
+
+
+def test_public_modules_are_a_sorted_list_of_modules() -> None:
+    assert list(PUBLIC_MODULES) == sorted(set(PUBLIC_MODULES))
+    assert set(PUBLIC_MODULES) <= MODULES
+    assert not [name for name in PUBLIC_MODULES if "._" in name]
 
 
 def test_plugins_were_found() -> None:

@@ -20,8 +20,8 @@ PROJECTS = sorted(
     for file in ROOT.glob(f"{pattern}/pyproject.toml")
 )
 
-LIBRARIES = ("narrowpass-planning",)
-"""Distributions that backends depend on, and that are no plugins."""
+LIBRARIES = {"narrowpass-expansion", "narrowpass-planning"}
+"""Distributions that other plugins import, and that register nothing."""
 
 projects = pytest.mark.parametrize("file", PROJECTS, ids=lambda file: file.parent.name)
 
@@ -102,12 +102,12 @@ def test_distribution(file: Path) -> None:
 
 @projects
 def test_plugin_declares_its_narrowpass(file: Path) -> None:
-    """A plugin says which versions of the core it works with, and registers itself."""
+    """A plugin says which versions of the core it works with, and registers what it has."""
     about = project(file)
     if about["name"] == "narrowpass":
         return
     assert any(re.fullmatch(r"narrowpass>=[\d.]+,<[\d.]+", text) for text in about["dependencies"])
-    # A library for backends registers nothing.
+    # A library registers nothing.
     registers = "narrowpass" in about.get("entry-points", {})
     assert registers == (about["name"] not in LIBRARIES)
 

@@ -24,10 +24,10 @@ import onnx
 from onnx import shape_inference
 
 from narrowpass import load_model
-from narrowpass.backend import NodePlan
 from narrowpass.errors import NarrowpassError
-from narrowpass.onnx_backend import NarrowpassBackend
-from narrowpass.plugins import load_plugins
+from narrowpass.framework.plugins import load_plugins
+from narrowpass.runtime.backend import NodePlan
+from narrowpass_reference.onnx_backend import NarrowpassBackend
 
 Row = tuple[str, int, str]
 """An operator, the version of its schema, and element types: of input 0 to output 0."""

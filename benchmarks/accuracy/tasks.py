@@ -40,10 +40,10 @@ def digits(folder: Path, _data: Path) -> Task:
     """The digit classifier of the demo: accuracy on its 450 images, of which 64 calibrate."""
     from importlib import resources
 
-    from narrowpass.demo import load_images
+    from narrowpass_demo.run import load_images
 
     path = folder / "digits.onnx"
-    path.write_bytes((resources.files("narrowpass.demo") / "digits.onnx").read_bytes())
+    path.write_bytes((resources.files("narrowpass_demo") / "digits.onnx").read_bytes())
     images, labels = load_images()
     samples = [{"image": images[number : number + 1]} for number in range(len(images))]
 

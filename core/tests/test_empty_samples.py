@@ -7,7 +7,7 @@ import pytest
 
 from narrowpass import Samples
 from narrowpass.errors import DataError
-from narrowpass.values import check_elements
+from narrowpass_analysis.values import check_elements
 
 
 def test_samples_refuse_what_has_no_elements():

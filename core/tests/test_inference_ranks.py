@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from narrowpass.inference import infer
+from narrowpass.ir.inference import infer
 
 
 @pytest.mark.parametrize("operator", ["GreaterOrEqual", "LessOrEqual"])

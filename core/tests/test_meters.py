@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import UsageError
-from narrowpass.meters import CHUNK, Counts, Extremes
-from narrowpass.reference import ReferenceBackend
+from narrowpass.runtime.meters import CHUNK, Counts, Extremes
+from narrowpass_reference import ReferenceBackend
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])

@@ -9,8 +9,8 @@ import pytest
 
 from narrowpass import Samples
 from narrowpass.errors import BackendError
-from narrowpass.reference import ReferenceBackend
-from narrowpass.values import in_groups, on_samples
+from narrowpass_analysis.values import in_groups, on_samples
+from narrowpass_reference import ReferenceBackend
 
 SAMPLES = Samples("three", lambda: [{"x": np.float32([n, -n])} for n in range(3)])
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from narrowpass.errors import VerificationError
-from narrowpass.verify import verify
+from narrowpass.ir.verify import verify
 
 BASE = """
 <ir_version: 10, opset_import: ["" : 21, "local" : 1]>

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from narrowpass.verify import fingerprint, verify
+from narrowpass.ir.verify import fingerprint, verify
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21, "f" : 1]>

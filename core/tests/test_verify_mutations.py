@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 
 from narrowpass.errors import VerificationError
-from narrowpass.verify import verify
+from narrowpass.ir.verify import verify
 
 pytestmark = pytest.mark.once
 

@@ -7,7 +7,7 @@ import json
 import onnx_ir as ir
 import pytest
 
-from narrowpass.verify import Signature, ValueSpec
+from narrowpass.ir.verify import Signature, ValueSpec
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

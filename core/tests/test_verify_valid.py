@@ -14,7 +14,7 @@ import pytest
 from onnx.backend.test.loader import load_model_tests
 
 from narrowpass.errors import VerificationError
-from narrowpass.verify import verify
+from narrowpass.ir.verify import verify
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
 

@@ -12,11 +12,11 @@ from onnx import helper
 
 import narrowpass
 from narrowpass import Backend, Color, OpClassifier, OpDtypes, Pipeline
-from narrowpass.classify import ACCUMULATE, choose_classifiers, classifier_of
 from narrowpass.errors import PassError, PipelineError
-from narrowpass.reference import ReferenceBackend
+from narrowpass.framework.classify import ACCUMULATE, choose_classifiers, classifier_of
 from narrowpass_fp16.mixed_precision import MixedPrecision
 from narrowpass_fp16.sized import SizedClassifier
+from narrowpass_reference import ReferenceBackend
 
 SHAPES = {"x": [3, 16]}, {"y": [3, 16]}
 

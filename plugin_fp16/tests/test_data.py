@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import narrowpass
 from narrowpass.errors import NarrowpassError
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 
 def chain(scales, width=16):
@@ -244,9 +244,9 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     assert ReferenceBackend.name == "reference"
     proto = chain([1000, 1000, 1e-3, 1e-3])
     # Without ranges the verification alone must find the overflow.
-    from narrowpass.calibration import Samples
-    from narrowpass.metrics import Tolerance
-    from narrowpass.verification import Verification, judges
+    from narrowpass.analysis.calibration import Samples
+    from narrowpass.analysis.metrics import Tolerance
+    from narrowpass_analysis.verification import Verification, judges
 
     source = ir.from_proto(proto)
     samples, log = Samples("here", lambda: SAMPLES), logging.getLogger(__name__)

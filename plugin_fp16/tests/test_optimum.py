@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 import narrowpass
 from narrowpass import Color
-from narrowpass.inference import inferred
+from narrowpass.ir.inference import inferred
 from narrowpass_fp16.emission import Emission
 from narrowpass_fp16.placement import Placement
 

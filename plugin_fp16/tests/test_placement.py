@@ -24,7 +24,7 @@ from fp16_kit import (
 from onnx import helper
 
 from narrowpass import Color
-from narrowpass.inference import inferred
+from narrowpass.ir.inference import inferred
 from narrowpass_fp16.placement import Placement
 
 COUNT = "fp16{cost=count}"

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import narrowpass
-from narrowpass.instruments import Instrument
+from narrowpass.framework.instruments import Instrument
 
 BF16 = "fp16{dtype=bfloat16}"
 BFLOAT = TensorProto.BFLOAT16

@@ -21,19 +21,20 @@ from narrowpass import (
     CompileOptions,
     Context,
     Decision,
+    Observer,
     Program,
     Registry,
 )
-from narrowpass.quantization import (
+from narrowpass.runtime.quantization import (
     FixedOutput,
     OperatorSpec,
     PerTokenQuantization,
     QuantizationSpec,
     ScaleBound,
 )
-from narrowpass.reference import ReferenceBackend
 from narrowpass.testing import assert_signature_unchanged, run_pass
 from narrowpass_int8_sym.repair_quantized import RepairQuantized
+from narrowpass_reference import ReferenceBackend
 
 Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"
@@ -164,7 +165,7 @@ def repaired(proto: onnx.ModelProto, spec: QuantizationSpec | None = None) -> Re
         result = run_pass(
             RepairQuantized(),
             given,
-            ctx=Context(target, decisions=found, log=log),
+            ctx=Context(target, decisions=found, observer=Observer(log=log)),
             registry=REGISTRY,
         )
     finally:
@@ -176,7 +177,9 @@ def repaired(proto: onnx.ModelProto, spec: QuantizationSpec | None = None) -> Re
     second = run_pass(
         RepairQuantized(),
         result.model,
-        ctx=Context(target, decisions=again, log=logging.getLogger("narrowpass.again")),
+        ctx=Context(
+            target, decisions=again, observer=Observer(logging.getLogger("narrowpass.again"))
+        ),
         registry=REGISTRY,
     )
     assert not second.modified, "a second run changes the model"

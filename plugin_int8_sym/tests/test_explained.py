@@ -9,7 +9,7 @@ from int8_kit import floats, model
 from onnx import helper
 
 import narrowpass
-from narrowpass.cli.report.computed import computed_types
+from narrowpass_report.computed import computed_types
 
 
 def network():
@@ -66,7 +66,7 @@ def test_the_page_counts_rows_that_are_quantized_at_run_time():
 
 
 def test_the_report_of_a_build_says_8_bits():
-    from narrowpass.cli.report import render
+    from narrowpass_report.page import render
 
     page = render(built("int8-sym", "reference"), "title")
     part = page[page.index("Nodes by precision they compute in") :][:800]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from narrowpass.errors import UsageError
-from narrowpass.quantization import (
+from narrowpass.runtime.quantization import (
     FixedOutput,
     OperatorSpec,
     Parameters,

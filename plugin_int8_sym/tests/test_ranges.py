@@ -15,10 +15,10 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Samples
-from narrowpass.backend import Backend
 from narrowpass.errors import DataError, UsageError
-from narrowpass.reference import ReferenceBackend
+from narrowpass.runtime.backend import Backend
 from narrowpass_int8_sym.calibration import Calibrator, calibrate, ranges
+from narrowpass_reference import ReferenceBackend
 
 HISTOGRAMS = ("percentile", "l2", "entropy")
 

@@ -9,7 +9,7 @@ from int8_kit import build, constants, floats, model, rewritten, verdicts
 from onnx import helper
 
 import narrowpass
-from narrowpass.classify import ACTIVATIONS
+from narrowpass.framework.classify import ACTIVATIONS
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 INPUTS, HIDDEN, STEPS, BATCH = 24, 20, 6, 3

@@ -18,8 +18,8 @@ from repair_kit import (
     repaired,
 )
 
-from narrowpass.classify import ACTIVATIONS
-from narrowpass.quantization import PerTokenQuantization, QuantizationSpec
+from narrowpass.framework.classify import ACTIVATIONS
+from narrowpass.runtime.quantization import PerTokenQuantization, QuantizationSpec
 
 pytestmark = pytest.mark.once
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from repair_kit import MICROSOFT, XNNPACK, integers, model, node, repaired
 
-from narrowpass.quantization import IntegerRange, QuantizationSpec
+from narrowpass.runtime.quantization import IntegerRange, QuantizationSpec
 
 pytestmark = pytest.mark.once
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from repair_kit import FEEDS, IMAGE, floats, integers, model, node, pair, repaired, same
 
-from narrowpass.quantization import QuantizationSpec
+from narrowpass.runtime.quantization import QuantizationSpec
 
 
 class TestMoves:

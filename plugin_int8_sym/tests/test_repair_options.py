@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Backend, Context
-from narrowpass.quantization import IntegerRange, QuantizationSpec
+from narrowpass.runtime.quantization import IntegerRange, QuantizationSpec
 from narrowpass_int8_sym.repair_quantized import RepairQuantized
 
 RNG = np.random.default_rng(4)

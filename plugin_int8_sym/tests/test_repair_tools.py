@@ -9,7 +9,7 @@ import pytest
 from repair_kit import XNNPACK, Limited, evaluated, floats, model, node, on_onnxruntime, repaired
 
 from narrowpass import Context, Samples, load_plugins
-from narrowpass.quantization import QuantizationSpec
+from narrowpass.runtime.quantization import QuantizationSpec
 from narrowpass.testing import run_pass
 
 pytestmark = pytest.mark.once

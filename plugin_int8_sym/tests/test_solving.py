@@ -6,7 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowpass.quantization import INPUT_TO_OUTPUT, INPUTS_TO_OUTPUT, WEIGHT_TO_OUTPUT, ScaleBound
+from narrowpass.runtime.quantization import (
+    INPUT_TO_OUTPUT,
+    INPUTS_TO_OUTPUT,
+    WEIGHT_TO_OUTPUT,
+    ScaleBound,
+)
 from narrowpass_int8_sym.static.sharing import Sharing
 from narrowpass_int8_sym.static.solving import Relation, solve
 

@@ -12,7 +12,7 @@ from int8_kit import floats
 from static_kit import graph, limits, quantized
 
 from narrowpass.errors import NarrowpassError
-from narrowpass.quantization import (
+from narrowpass.runtime.quantization import (
     FixedOutput,
     IntegerRange,
     OperatorSpec,

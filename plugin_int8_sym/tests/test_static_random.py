@@ -12,10 +12,10 @@ from static_kit import Limited, graph, outputs, quantized
 
 from narrowpass import Context, Samples
 from narrowpass.errors import DataError
-from narrowpass.quantization import OperatorSpec, QuantizationSpec, ScaleBound
+from narrowpass.ir.verify import verify
+from narrowpass.runtime.quantization import OperatorSpec, QuantizationSpec, ScaleBound
 from narrowpass.testing import random_feeds, run_pass
 from narrowpass.testing.strategies import models
-from narrowpass.verify import verify
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_int8_sym.static import Static
 

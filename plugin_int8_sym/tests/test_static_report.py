@@ -9,9 +9,9 @@ from static_kit import Limited, graph, quantized
 
 import narrowpass
 from narrowpass import Context, Samples
-from narrowpass.cli.report import render
-from narrowpass.quantization import QuantizationSpec
+from narrowpass.runtime.quantization import QuantizationSpec
 from narrowpass_int8_sym.int8_sym import Int8Sym
+from narrowpass_report.page import render
 
 MODEL = """g (float[N,16] x, float[16,8] w, float[8,4] v) => (float[N,4] y) {
     [first] a = MatMul (x, w)

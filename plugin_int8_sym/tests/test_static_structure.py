@@ -9,7 +9,7 @@ from int8_kit import floats
 from static_kit import assert_runs_elsewhere, graph, outputs, quantized
 
 from narrowpass.errors import NarrowpassError
-from narrowpass.quantization import QuantizationSpec
+from narrowpass.runtime.quantization import QuantizationSpec
 
 pytestmark = pytest.mark.once
 

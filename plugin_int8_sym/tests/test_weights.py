@@ -12,8 +12,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import narrowpass
-from narrowpass.classify import ACTIVATIONS
 from narrowpass.errors import NarrowpassError
+from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass_int8_sym.weights import QuantizedTensor, magnitudes
 
 pytestmark = pytest.mark.once

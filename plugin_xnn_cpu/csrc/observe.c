@@ -1,7 +1,7 @@
 /* Looking at a value where it lies: its extremes, and counts of its elements in bins.
  *
  * Floats are compared as integers of the same order, so that one pass finds the extremes, NaN and
- * infinities. Bins are those of narrowpass.meters, to the bit. Each thread counts for itself. */
+ * infinities. Bins are those of narrowpass.runtime.meters, to the bit. Each thread counts for itself. */
 #include <math.h>
 #include <string.h>
 

@@ -8,9 +8,9 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import Bundle, CompileOptions
-from narrowpass.reference import ReferenceBackend
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Quantized, Weight
+from narrowpass_reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.own.upcast import widens
 from narrowpass_xnn_cpu.native.pool import shared

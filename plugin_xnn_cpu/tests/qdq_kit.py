@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 import narrowpass
 from narrowpass.bundle import Bundle
-from narrowpass.reference import NodeEvaluator
+from narrowpass_reference import NodeEvaluator
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_model
 
 from narrowpass import Bundle, CompileOptions
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import bf16_choice
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]

@@ -10,7 +10,7 @@ import pytest
 from flow_kit import agrees, floats, model_of
 from xnn_kit import check, compile_model
 
-from narrowpass.meters import Extremes
+from narrowpass.runtime.meters import Extremes
 
 SQUEEZE = """g (float[N, M, 4] x) => (float[%s] y) <int64[1] one = {1}, int64 i = {1}> {
     s = Shape(x) n = Gather(s, i) e = Constant<value = int64 {1}>() c = Equal(n, e)

@@ -27,7 +27,7 @@ from test_weights_file_damage import resigned
 from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import BundleError, UsageError
-from narrowpass.io import MappedTensor
+from narrowpass.ir.io import MappedTensor
 from narrowpass_planning.weights import folder as folder_module
 from narrowpass_planning.weights import writing
 from narrowpass_planning.weights.file import HEADER, PackedFile

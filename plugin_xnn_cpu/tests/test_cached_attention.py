@@ -11,7 +11,7 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
-from narrowpass.meters import Extremes
+from narrowpass.runtime.meters import Extremes
 from narrowpass_xnn_cpu.native import kernels
 
 pytestmark = pytest.mark.once

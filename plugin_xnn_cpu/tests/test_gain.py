@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from xnn_kit import compile_model, fully_connected, one_node
 
 from narrowpass import Color, OpDtypes
-from narrowpass.classify import ACCUMULATE, choose_classifiers
+from narrowpass.framework.classify import ACCUMULATE, choose_classifiers
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import cpu, target
 from narrowpass_xnn_cpu.native.library import extension

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from narrowpass import Bundle, CompileOptions
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 target, threads = sys.argv[1], int(sys.argv[2])

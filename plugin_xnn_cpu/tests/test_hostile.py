@@ -15,8 +15,8 @@ from xnn_kit import close, feeds_for
 
 import narrowpass
 from narrowpass.errors import NarrowpassError
-from narrowpass.onnx_backend import prepare
-from narrowpass.plugins import load_plugins
+from narrowpass.framework.plugins import load_plugins
+from narrowpass_reference.onnx_backend import prepare
 
 PLUGINS = load_plugins()
 

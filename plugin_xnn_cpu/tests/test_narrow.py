@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from xnn_kit import compile_model
 
 from narrowpass import Bundle, CompileOptions
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice
 from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul

@@ -231,7 +231,7 @@ def run_both(model, feeds):
     import onnx_ir as ir
 
     from narrowpass import Bundle, CompileOptions
-    from narrowpass.reference import ReferenceBackend
+    from narrowpass_reference import ReferenceBackend
 
     reference = ReferenceBackend().compile(Bundle({"main": ir.from_proto(model)}), CompileOptions())
     (expected,) = reference.run(feeds).values()

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model, feeds_for, one_node
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass.meters import Counts, Extremes
+from narrowpass.runtime.meters import Counts, Extremes
 from narrowpass_xnn_cpu.program import XnnProgram
 
 pytestmark = pytest.mark.once

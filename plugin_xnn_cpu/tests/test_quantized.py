@@ -72,7 +72,7 @@ def check_steps(model, program, x) -> float:
     import onnx_ir as ir
 
     from narrowpass import Bundle, CompileOptions
-    from narrowpass.reference import ReferenceBackend
+    from narrowpass_reference import ReferenceBackend
 
     reference = ReferenceBackend().compile(Bundle({"main": ir.from_proto(model)}), CompileOptions())
     right = reference.run({"x": x})["y"].astype(int)

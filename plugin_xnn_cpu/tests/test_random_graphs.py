@@ -13,9 +13,9 @@ from xnn_kit import check, close, compile_model, feeds_for
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import NarrowpassError
-from narrowpass.reference import ReferenceBackend
 from narrowpass.testing import random_feeds
 from narrowpass.testing.strategies import models
+from narrowpass_reference import ReferenceBackend
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 pytestmark = pytest.mark.once

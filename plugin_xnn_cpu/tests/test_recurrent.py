@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import check, compile_model
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import Recurrent
+from narrowpass_reference import Recurrent
 
 RNG = np.random.default_rng(5)
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

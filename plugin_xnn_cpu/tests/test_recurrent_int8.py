@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_model, skip_where_nan_is_lost
 
 from narrowpass import Bundle
-from narrowpass.classify import ACTIVATIONS
+from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 

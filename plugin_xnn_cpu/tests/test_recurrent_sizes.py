@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_model, skip_where_nan_is_lost
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import Recurrent
+from narrowpass_reference import Recurrent
 
 RNG = np.random.default_rng(7)
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from xnn_kit import compile_model
 
-from narrowpass.backend import Program
+from narrowpass.runtime.backend import Program
 
 pytestmark = pytest.mark.once
 

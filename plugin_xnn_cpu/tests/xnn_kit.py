@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import Bundle, CompileOptions, Program
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 

@@ -16,8 +16,8 @@ import pytest
 from onnx.backend.test.runner import Runner
 
 from narrowpass import Program
-from narrowpass.onnx_backend import NarrowpassBackend, NarrowpassRep
-from narrowpass.plugins import load_plugins
+from narrowpass.framework.plugins import load_plugins
+from narrowpass_reference.onnx_backend import NarrowpassBackend, NarrowpassRep
 
 LIST = Path(__file__).with_name("expected_failures.toml")
 _PLUGINS = load_plugins()

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from narrowpass.plugins import load_plugins
+from narrowpass.framework.plugins import load_plugins
 
 LIST = Path(__file__).with_name("evaluator_xnn_cpu.toml")
 TOOL = Path(__file__).parents[2] / "tools" / "fallbacks.py"

@@ -21,7 +21,16 @@ import pytest
 from docs_pages import Block
 
 CORE = "narrowpass"
-FIRST_PARTY = ("constant-folding", "fp16", "int8-sym", "xnn-cpu")
+FIRST_PARTY = (
+    "analysis",
+    "constant-folding",
+    "demo",
+    "fp16",
+    "int8-sym",
+    "reference",
+    "report",
+    "xnn-cpu",
+)
 """The plugins that the pages may use; all others are left out, whatever is installed."""
 
 _INSTALL = re.compile(r"(?:python -m )?pip install (?:-q )?-e (?P<folder>\S+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from narrowpass.expansion import OPERATORS, OPSET
+from narrowpass_expansion import OPERATORS, OPSET
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "fast-path" / "operators.md"
 

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-import narrowpass_reference as reference
+import generated_reference as reference
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -15,21 +15,21 @@ import pytest
 import narrowpass
 from narrowpass import Decision, Pass, PassResult, Pipeline, errors
 from narrowpass.bundle import Manifest
-from narrowpass.options import option_types
-from narrowpass.plugins import hookspecs
+from narrowpass.framework.options import option_types
+from narrowpass.framework.plugins import hookspecs
 from narrowpass.testing import model_from_text
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_MODULES = (
     "narrowpass.bundle",
-    "narrowpass.io",
-    "narrowpass.meters",
-    "narrowpass.metrics",
-    "narrowpass.feeds",
-    "narrowpass.onnx_backend",
-    "narrowpass.reference",
+    "narrowpass.ir.io",
+    "narrowpass.runtime.meters",
+    "narrowpass.analysis.metrics",
+    "narrowpass.runtime.feeds",
+    "narrowpass_reference.onnx_backend",
+    "narrowpass_reference",
     "narrowpass.testing",
-    "narrowpass.verify",
+    "narrowpass.ir.verify",
 )
 
 
@@ -45,7 +45,8 @@ def test_hooks(page):
     hooks = {name for name in vars(hookspecs) if name.startswith("narrowpass_")}
     described = set(
         re.findall(
-            r"autofunction:: narrowpass\.plugins\.hookspecs\.(\w+)", page("reference/hooks.md")
+            r"autofunction:: narrowpass\.framework\.plugins\.hookspecs\.(\w+)",
+            page("reference/hooks.md"),
         )
     )
     assert described == hooks

@@ -54,7 +54,7 @@ def test_public_names_are_objects_of_the_site(inventory):
 
 
 def test_hooks_are_objects_of_the_site(inventory):
-    assert "narrowpass.plugins.hookspecs.narrowpass_passes" in inventory
+    assert "narrowpass.framework.plugins.hookspecs.narrowpass_passes" in inventory
 
 
 def test_testing_is_in_the_site(inventory):

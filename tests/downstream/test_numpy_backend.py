@@ -12,9 +12,9 @@ import pytest
 
 import narrowpass
 from narrowpass import OpDtypes, Reject, testing
-from narrowpass.inference import infer
-from narrowpass.meters import Extremes
-from narrowpass.quantization import NodeQuantization, Parameters
+from narrowpass.ir.inference import infer
+from narrowpass.runtime.meters import Extremes
+from narrowpass.runtime.quantization import NodeQuantization, Parameters
 
 pytest.importorskip("narrowpass_planning")
 

@@ -26,8 +26,8 @@ from narrowpass import (
     Reject,
     hookimpl,
 )
+from narrowpass.ir.verify import ValueSpec, verify
 from narrowpass.testing import assert_equivalent, model_from_text, random_feeds, run_pass
-from narrowpass.verify import ValueSpec, verify
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from narrowpass.backend import (
-        Accept,
-        Backend,
-        CompileOptions,
-        NodePlan,
-        NodeTime,
-        Program,
-        Reject,
-    )
+    from narrowpass.analysis.calibration import Samples
+    from narrowpass.analysis.histogram import Histogram
     from narrowpass.bundle import Bundle
-    from narrowpass.calibration import Samples
-    from narrowpass.classify import (
+    from narrowpass.driver import build, load, open_bundle
+    from narrowpass.errors import NarrowpassError
+    from narrowpass.framework.classify import (
         ClassifierChain,
         Color,
         OpClassifier,
@@ -30,19 +24,26 @@ if TYPE_CHECKING:
         classifier_of,
         matching_nodes,
     )
-    from narrowpass.context import Context, Decision
-    from narrowpass.driver import build, load, open_bundle
-    from narrowpass.errors import NarrowpassError
-    from narrowpass.fixed_point import FixedPoint
-    from narrowpass.histogram import Histogram
-    from narrowpass.instruments import Instrument
-    from narrowpass.io import load_model, save_model
-    from narrowpass.passes import Pass, PassResult
-    from narrowpass.pipeline import Pipeline
-    from narrowpass.plugins import PluginInfo, Plugins, Registry, hookimpl, load_plugins
+    from narrowpass.framework.context import Context, Decision, Observer
+    from narrowpass.framework.fixed_point import FixedPoint
+    from narrowpass.framework.instruments import Instrument
+    from narrowpass.framework.passes import Pass, PassResult
+    from narrowpass.framework.pipeline import Pipeline
+    from narrowpass.framework.plugins import PluginInfo, Plugins, Registry, hookimpl, load_plugins
+    from narrowpass.framework.reports import ReportWriter
+    from narrowpass.ir.io import load_model, save_model
+    from narrowpass.runtime.backend import (
+        Accept,
+        Backend,
+        CompileOptions,
+        NodePlan,
+        NodeTime,
+        Program,
+        Reject,
+    )
 
 _HOME = {
-    "narrowpass.backend": (
+    "narrowpass.runtime.backend": (
         "Accept",
         "Backend",
         "CompileOptions",
@@ -52,8 +53,8 @@ _HOME = {
         "Reject",
     ),
     "narrowpass.bundle": ("Bundle",),
-    "narrowpass.calibration": ("Samples",),
-    "narrowpass.classify": (
+    "narrowpass.analysis.calibration": ("Samples",),
+    "narrowpass.framework.classify": (
         "ClassifierChain",
         "Color",
         "OpClassifier",
@@ -62,16 +63,23 @@ _HOME = {
         "classifier_of",
         "matching_nodes",
     ),
-    "narrowpass.context": ("Context", "Decision"),
+    "narrowpass.framework.context": ("Context", "Decision", "Observer"),
     "narrowpass.driver": ("build", "load", "open_bundle"),
     "narrowpass.errors": ("NarrowpassError",),
-    "narrowpass.fixed_point": ("FixedPoint",),
-    "narrowpass.histogram": ("Histogram",),
-    "narrowpass.instruments": ("Instrument",),
-    "narrowpass.io": ("load_model", "save_model"),
-    "narrowpass.passes": ("Pass", "PassResult"),
-    "narrowpass.pipeline": ("Pipeline",),
-    "narrowpass.plugins": ("PluginInfo", "Plugins", "Registry", "hookimpl", "load_plugins"),
+    "narrowpass.framework.fixed_point": ("FixedPoint",),
+    "narrowpass.analysis.histogram": ("Histogram",),
+    "narrowpass.framework.instruments": ("Instrument",),
+    "narrowpass.ir.io": ("load_model", "save_model"),
+    "narrowpass.framework.passes": ("Pass", "PassResult"),
+    "narrowpass.framework.pipeline": ("Pipeline",),
+    "narrowpass.framework.reports": ("ReportWriter",),
+    "narrowpass.framework.plugins": (
+        "PluginInfo",
+        "Plugins",
+        "Registry",
+        "hookimpl",
+        "load_plugins",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -90,6 +98,7 @@ __all__ = [
     "NarrowpassError",
     "NodePlan",
     "NodeTime",
+    "Observer",
     "OpClassifier",
     "OpDtypes",
     "Pass",
@@ -100,6 +109,7 @@ __all__ = [
     "Program",
     "Registry",
     "Reject",
+    "ReportWriter",
     "Samples",
     "build",
     "choose_classifiers",

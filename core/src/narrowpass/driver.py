@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from narrowpass.arguments import flag_of, instance_of, kind_of, names_of, path_of
-from narrowpass.backend import CompileOptions, Program, compile_bundle, verify_structure
+from narrowpass.analysis.calibration import Samples, SamplesLike
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
-from narrowpass.calibration import Samples, SamplesLike
-from narrowpass.config import registry_for
-from narrowpass.context import Context
 from narrowpass.errors import UsageError
-from narrowpass.instruments import Instrument
-from narrowpass.io import MappedTensor, load_model, load_proto, save_model
-from narrowpass.pipeline import Pipeline, PipelineLike
-from narrowpass.plugins import Plugins, Registry, installed_plugins
+from narrowpass.framework.arguments import flag_of, instance_of, kind_of, names_of, path_of
+from narrowpass.framework.config import registry_for
+from narrowpass.framework.context import Context
+from narrowpass.framework.instruments import Instrument
+from narrowpass.framework.pipeline import Pipeline, PipelineLike
+from narrowpass.framework.plugins import Plugins, Registry, installed_plugins
+from narrowpass.ir.io import MappedTensor, load_model, load_proto, save_model
+from narrowpass.runtime.backend import CompileOptions, Program, compile_bundle, verify_structure
 
 if TYPE_CHECKING:
-    from narrowpass.backend import Backend, BackendLike
-    from narrowpass.passes import Pass, PassResult
+    from narrowpass.framework.passes import Pass, PassResult
+    from narrowpass.runtime.backend import Backend, BackendLike
 
 ModelLike: TypeAlias = str | os.PathLike[str] | ir.Model | onnx.ModelProto
 """What a model may be given as."""

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from plugins_kit import ANALYSIS, REFERENCE
 
 from narrowpass import Decision, Pass, PassResult, hookimpl
 from narrowpass.cli import main
@@ -129,7 +130,7 @@ def _hooks(**values):
 @pytest.fixture
 def install(monkeypatch):
     """Give a function that installs plugins: nothing else is visible then."""
-    points = []
+    points = [*ANALYSIS, *REFERENCE]
     monkeypatch.setattr(
         importlib.metadata,
         "entry_points",

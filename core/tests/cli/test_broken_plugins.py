@@ -8,7 +8,7 @@ import click
 import pytest
 
 from narrowpass import hookimpl
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 
 class OfItsOwn(BaseException):

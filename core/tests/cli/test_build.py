@@ -14,7 +14,7 @@ import pytest
 
 import narrowpass
 from narrowpass.cli._app import app
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 
 def _evaluate(path, x):
@@ -162,7 +162,7 @@ class Work(narrowpass.Pass):
 
     def run(self, model, ctx):
         for done in range(4):
-            ctx.progress("calibrating", done + 1, 4)
+            ctx.observer.progress("calibrating", done + 1, 4)
             time.sleep(0.15)  # a bar is drawn ten times in a second
         return narrowpass.PassResult(model, modified=False)
 
@@ -177,7 +177,7 @@ def test_no_bar_where_nobody_watches(call, install, model, options):
 
 def test_lines_of_long_work_where_nobody_watches(call, install, model, monkeypatch):
     install(narrowpass_passes=[Work])
-    monkeypatch.setattr("narrowpass.cli._output.EVERY", 0.1)
+    monkeypatch.setattr("narrowpass.cli.output.EVERY", 0.1)
     result = call("build", model, "-o", "o.narrow", "-p", "work")
     lines = [line for line in result.err.splitlines() if "calibrating" in line]
     assert lines
@@ -188,14 +188,14 @@ def test_lines_of_long_work_where_nobody_watches(call, install, model, monkeypat
 @pytest.mark.parametrize("options", [("-q",), ("--json",)])
 def test_no_lines_of_long_work_where_none_are_wanted(call, install, model, monkeypatch, options):
     install(narrowpass_passes=[Work])
-    monkeypatch.setattr("narrowpass.cli._output.EVERY", 0.1)
+    monkeypatch.setattr("narrowpass.cli.output.EVERY", 0.1)
     result = call("build", model, "-o", "o.narrow", "-p", "work", *options)
     assert "calibrating" not in result.err + result.out
 
 
 def test_a_bar_on_a_terminal(call, install, model, monkeypatch):
     install(narrowpass_passes=[Work])
-    monkeypatch.setattr("narrowpass.cli._output.error_is_terminal", lambda: True)
+    monkeypatch.setattr("narrowpass.cli.output.error_is_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

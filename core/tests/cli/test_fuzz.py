@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plugins_kit import REFERENCE
 
 from narrowpass import (
     Bundle,
@@ -149,7 +150,7 @@ def _check_message(text, function, given):
 
 def _fuzz(prepared, capsys, seed, count):
     rng = random.Random(seed)
-    plugins = load_plugins(entry_points=[])
+    plugins = load_plugins(entry_points=REFERENCE)
     with load("model.onnx", "reference", plugins=plugins) as program:
         calls = _calls(program, plugins)
         for _ in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.cli._app import app
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 
 @pytest.fixture
@@ -27,13 +28,17 @@ def _check_keys(command, document):
         assert key in told
 
 
-def test_no_plugins(call):
+def test_no_plugins(call, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
     assert "no plugins are installed" in call("plugins").out
     assert "no passes are installed" in call("passes").out
 
 
 def test_plugins(call, passes):
-    assert call("plugins").out == "fake  dist-fake 1.0  loaded    passes, pipelines\n"
+    analysis, fake, reference = call("plugins").out.splitlines()
+    assert analysis.startswith("analysis   narrowpass-analysis ")
+    assert fake.split() == ["fake", "dist-fake", "1.0", "loaded", "passes,", "pipelines"]
+    assert reference.startswith("reference  narrowpass-reference ")
 
 
 def test_passes(call, passes):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from narrowpass import Pass
+from narrowpass import Pass, ReportWriter
 
 X = np.ones((2, 4), np.float32)
 
@@ -91,8 +91,18 @@ def test_files_that_hold_no_array(run):
 # Files that are written
 
 
+class Page(ReportWriter):
+    """Writes the title."""
+
+    name = "html"
+
+    def render(self, bundle, title):
+        return title
+
+
 @pytest.fixture
-def sources(call, model):
+def sources(call, install, model):
+    install("page", narrowpass_reports=[Page()])
     np.save("x.npy", X)
     call("build", model, "-o", "m.narrow", "-p", "")
     return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
@@ -259,5 +269,5 @@ def test_an_interrupt_while_modules_are_imported():
 
 
 def test_arguments_with_a_nul(call, model):
-    for words in (["inspect", "a\0b"], ["run", model, "-o", "\0"], ["demo", "--keep", "\0"]):
+    for words in (["inspect", "a\0b"], ["run", model, "-o", "\0"]):
         assert "has a NUL character" in call(*words, code=2).err

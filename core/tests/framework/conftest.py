@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from plugins_kit import REFERENCE
 
 from narrowpass import Pass, PassResult, hookimpl, load_plugins
 
@@ -66,7 +67,7 @@ def registry_of(entry_point):
 
     def make(*passes, **hooks):
         point = entry_point("fake", narrowpass_passes=list(passes), **hooks)
-        return load_plugins(entry_points=[point]).registry
+        return load_plugins(entry_points=[point, *REFERENCE]).registry
 
     return make
 

@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from plugins_kit import REFERENCE
 
 import narrowpass
 from narrowpass import Bundle, Pipeline, Samples, build, load, load_model, load_plugins, save_model
-from narrowpass.backend import CompileOptions
 from narrowpass.bundle import verify as verify_bundle
 from narrowpass.errors import DataError, ModelError, NarrowpassError, UsageError, VerificationError
-from narrowpass.io import MappedFile
+from narrowpass.ir.io import MappedFile
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass.testing import model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
@@ -54,13 +55,13 @@ def model():
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     save_model(model(), folder / "m.onnx")
-    build(folder / "m.onnx", "", folder / "m.narrow", plugins=load_plugins(entry_points=[]))
+    build(folder / "m.onnx", "", folder / "m.narrow", plugins=load_plugins(entry_points=REFERENCE))
     return folder
 
 
 @pytest.fixture(scope="module")
 def plugins():
-    return load_plugins(entry_points=[])
+    return load_plugins(entry_points=REFERENCE)
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 import narrowpass
 from narrowpass.errors import PipelineError, PluginError, UsageError
-from narrowpass.options import OptionError
-from narrowpass.plugins import load_plugins
-from narrowpass.reference import ReferenceBackend
+from narrowpass.framework.options import OptionError
+from narrowpass.framework.plugins import load_plugins
+from narrowpass_reference import ReferenceBackend
 
 
 class Layout(enum.Enum):

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+from plugins_kit import REFERENCE
 
 import narrowpass
 from narrowpass import (
@@ -28,10 +29,10 @@ from narrowpass import (
     load,
     load_plugins,
 )
-from narrowpass.backend import CompileOptions, compile_bundle
 from narrowpass.errors import BackendError, PassError, PluginError, UsageError
-from narrowpass.reference import ReferenceBackend
+from narrowpass.runtime.backend import CompileOptions, compile_bundle
 from narrowpass.testing import model_from_text
+from narrowpass_reference import ReferenceBackend
 
 
 class OfItsOwn(BaseException):
@@ -85,6 +86,7 @@ def test_a_hook_may_raise_anything(entry_point, touch, error, hook):
     points = [
         entry_point("bad", **{f"narrowpass_{hook}": error}),
         entry_point("good", narrowpass_passes=[touch]),
+        *REFERENCE,
     ]
     registry = load_plugins(entry_points=points).registry
     assert _name(error) in registry.failed["bad"].error
@@ -223,7 +225,7 @@ def test_names_that_one_kind_cannot_have(entry_point, kind, name):
 
 
 def test_a_name_of_a_projects_pipeline(tmp_path, entry_point):
-    from narrowpass.config import registry_for
+    from narrowpass.framework.config import registry_for
 
     (tmp_path / "pyproject.toml").write_text('[tool.narrowpass.pipelines]\n"a b" = "fold"\n')
     with pytest.raises(UsageError, match=r"pyproject\.toml: the name of pipeline 'a b'"):
@@ -327,7 +329,7 @@ def _backend(**methods):
 
 
 def _plugins(entry_point, **hooks):
-    return load_plugins(entry_points=[entry_point("p", **hooks)])
+    return load_plugins(entry_points=[entry_point("p", **hooks), *REFERENCE])
 
 
 @pytest.mark.parametrize("error", RAISED, ids=_name)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from narrowpass import Pipeline
-from narrowpass.config import project_file, project_pipelines, registry_for
 from narrowpass.errors import PluginError, UsageError
+from narrowpass.framework.config import project_file, project_pipelines, registry_for
 
 
 @pytest.fixture

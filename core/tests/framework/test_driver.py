@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
+from plugins_kit import REFERENCE
 
 import narrowpass
 from narrowpass import Context, Decision, Pass, PassResult, load_plugins
@@ -38,7 +39,9 @@ class Report(Pass):
 
 @pytest.fixture
 def plugins(entry_point, touch):
-    return load_plugins(entry_points=[entry_point("fake", narrowpass_passes=[touch, Report])])
+    return load_plugins(
+        entry_points=[entry_point("fake", narrowpass_passes=[touch, Report]), *REFERENCE]
+    )
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from narrowpass import Pass, PassResult
-from narrowpass.metrics import Tolerance
-from narrowpass.options import OptionError
+from narrowpass.analysis.metrics import Tolerance
+from narrowpass.framework.options import OptionError
 
 if TYPE_CHECKING:
     from nowhere import Unknown

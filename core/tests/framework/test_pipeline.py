@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narrowpass import Context, Instrument, Pass, PassResult, Pipeline, load_plugins
+from narrowpass import Context, Instrument, Observer, Pass, PassResult, Pipeline, load_plugins
 from narrowpass.errors import InputError, NarrowpassError, PassError, PipelineError, UsageError
-from narrowpass.options import describe_type, option_types
-from narrowpass.pipeline import parse_instrument
+from narrowpass.framework.options import describe_type, option_types
+from narrowpass.framework.pipeline import parse_instrument
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -363,7 +363,7 @@ def test_print_after_change_prints_the_models_text(registry, capsys):
 def test_reproducer_keeps_the_input_of_the_pass_that_failed(registry, tmp_path):
     import onnx
 
-    from narrowpass.instruments.reproducer import Reproduction
+    from narrowpass.framework.instruments.reproducer import Reproduction
 
     def change_then_fail(model):
         orphan(model)
@@ -392,7 +392,7 @@ def test_instruments_and_callers_hear_of_progress(registry_of):
 
         def run(self, model, ctx):
             for done in range(3):
-                ctx.progress("working", done + 1, 3)
+                ctx.observer.progress("working", done + 1, 3)
             return PassResult(model, modified=False)
 
     @dataclass
@@ -406,7 +406,7 @@ def test_instruments_and_callers_hear_of_progress(registry_of):
             self.heard.append((str(pass_), what, done, total))
 
     told, ear = [], Ear()
-    context = Context(progress=lambda *all_: told.append(all_))
+    context = Context(observer=Observer(progress=lambda *all_: told.append(all_)))
     model = ir.from_onnx_text(MODEL)
     Pipeline.parse("work,work", registry_of(Work)).run(model, context, instruments=[ear])
     once = [("working", done, 3) for done in (1, 2, 3)]
@@ -415,4 +415,4 @@ def test_instruments_and_callers_hear_of_progress(registry_of):
 
 
 def test_nobody_need_listen_to_progress():
-    assert Context().progress("working", 1, 2) is None
+    assert Context().observer.progress("working", 1, 2) is None

@@ -9,14 +9,14 @@ import pytest
 from narrowpass import Accept, Context, Reject
 from narrowpass.attributes import check_attributes
 from narrowpass.errors import AttributesError
-from narrowpass.quantization import (
+from narrowpass.runtime.quantization import (
     NodeQuantization,
     OperatorSpec,
     Parameters,
     QuantizationSpec,
     ScaleBound,
 )
-from narrowpass.reference import ReferenceBackend
+from narrowpass_reference import ReferenceBackend
 
 SPEC = QuantizationSpec(
     operators={

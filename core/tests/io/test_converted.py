@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from narrowpass.io import ConvertedTensor, rounding, rounding_at_most
+from narrowpass.ir.io import ConvertedTensor, rounding, rounding_at_most
 
 TYPES = [ir.DataType.FLOAT16, ir.DataType.BFLOAT16]
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from narrowpass.io import MappedTensor, load_model
+from narrowpass.ir.io import MappedTensor, load_model
 
 NEWEST = onnx.defs.onnx_opset_version()
 OPSETS = [helper.make_opsetid("", NEWEST), helper.make_opsetid("mine", 1)]

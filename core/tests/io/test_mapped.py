@@ -16,8 +16,8 @@ import pytest
 from onnx import numpy_helper
 
 from narrowpass.errors import BundleError, ModelError
-from narrowpass.io import MappedFile, MappedTensor, ViewedTensor
-from narrowpass.io.mapped import CHUNK, write_all
+from narrowpass.ir.io import MappedFile, MappedTensor, ViewedTensor
+from narrowpass.ir.io.mapped import CHUNK, write_all
 
 DTYPES = [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 

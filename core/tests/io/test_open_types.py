@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from narrowpass.errors import ModelError
-from narrowpass.io import load_model, save_model
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.io import load_model, save_model
+from narrowpass.ir.upgrading import upgrade
 
 OPEN = {
     "no shape": helper.make_tensor_value_info("y", TensorProto.FLOAT, None),

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.errors import ModelError, NarrowpassError, UsageError
-from narrowpass.io import load_model
+from narrowpass.ir.io import load_model
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])

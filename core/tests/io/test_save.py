@@ -17,9 +17,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass.errors import ModelError, OutputError, UsageError
-from narrowpass.io import load_model, save_model, serialize
-from narrowpass.io import save as save_module
-from narrowpass.verify import fingerprint
+from narrowpass.ir.io import load_model, save_model, serialize
+from narrowpass.ir.io import save as save_module
+from narrowpass.ir.verify import fingerprint
 
 DTYPES = [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 
@@ -319,7 +319,7 @@ SCRIPT = """
 import resource, sys
 sys.path[:0] = {path!r}
 from narrowpass.errors import OutputError
-from narrowpass.io import load_model, save_model
+from narrowpass.ir.io import load_model, save_model
 model = load_model({source!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))
 try:

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from narrowpass.io import external_reference, serialize, shape_operands
-from narrowpass.io._shape_operands import READ_INPUTS
+from narrowpass.ir.io import external_reference, serialize, shape_operands
+from narrowpass.ir.io._shape_operands import READ_INPUTS
 
 ONES = [1] * 32
 AXES = list(range(32))

@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.errors import ModelError
-from narrowpass.io import load_model, load_proto, save_model
-from narrowpass.io._sparse import DENSE_BYTES, DENSE_FACTOR
+from narrowpass.ir.io import load_model, load_proto, save_model
+from narrowpass.ir.io._sparse import DENSE_BYTES, DENSE_FACTOR
 
 DTYPES = [
     np.float32,
@@ -202,7 +202,7 @@ def test_many_small_ones_are_counted_together():
 
 
 def test_what_is_large_in_the_file_may_be_large(monkeypatch):
-    monkeypatch.setattr("narrowpass.io._sparse.DENSE_BYTES", 16)
+    monkeypatch.setattr("narrowpass.ir.io._sparse.DENSE_BYTES", 16)
     dense = np.zeros(4096, np.float32)
     dense[::16] = 1
     loaded = load_proto(model(coo(dense, linear=True)))

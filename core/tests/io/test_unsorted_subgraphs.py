@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from narrowpass.errors import VerificationError
-from narrowpass.io import load_model
+from narrowpass.ir.io import load_model
 
 
 def model_of(*, cycle):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from onnx.reference import ReferenceEvaluator
 
+from narrowpass.ir.verify import verify
 from narrowpass.testing import assert_equivalent, random_feeds
 from narrowpass.testing._steps import STEPS
 from narrowpass.testing.strategies import models
-from narrowpass.verify import verify
 
 
 @settings(max_examples=100)

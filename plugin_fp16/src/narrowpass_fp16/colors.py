@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Color, Decision
-from narrowpass.classify import ClassifierChain
-from narrowpass.constants import constant_tensor
 from narrowpass.errors import PassError
-from narrowpass.io import ConvertedTensor
-from narrowpass.subgraphs import Opsets, model_graphs, model_nodes
+from narrowpass.framework.classify import ClassifierChain
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.io import ConvertedTensor
+from narrowpass.ir.subgraphs import Opsets, model_graphs, model_nodes
 from narrowpass_fp16.constants import Constants, constant_of
 from narrowpass_fp16.exactness import (
     CONTROL_FLOW,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_fp16.exactness import CONTROL_FLOW
 from narrowpass_fp16.schemas import is_float
 

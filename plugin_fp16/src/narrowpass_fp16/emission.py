@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.classify import ACCUMULATE
-from narrowpass.constants import constant_tensor
-from narrowpass.io import ConvertedTensor
-from narrowpass.subgraphs import Opsets, model_graphs
+from narrowpass.framework.classify import ACCUMULATE
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.io import ConvertedTensor
+from narrowpass.ir.subgraphs import Opsets, model_graphs
 from narrowpass_fp16.placement import Placement, Uses
 from narrowpass_fp16.schemas import FLOAT, sums_attribute
 

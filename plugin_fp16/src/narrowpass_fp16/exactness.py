@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass.constants import constant_tensor
-from narrowpass.movement import SELECTION
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.movement import SELECTION
 from narrowpass_fp16.borders import borders
 from narrowpass_fp16.schemas import is_float
 

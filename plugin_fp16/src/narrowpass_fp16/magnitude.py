@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_fp16.borders import borders
 from narrowpass_fp16.schemas import is_float, sums_attribute
 

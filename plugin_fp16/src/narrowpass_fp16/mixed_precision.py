@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Color, OpClassifier, OpDtypes, Pass, PassResult
-from narrowpass.classify import (
+from narrowpass.analysis.metrics import Tolerance
+from narrowpass.errors import PassError
+from narrowpass.framework.classify import (
     ClassifierChain,
     choose_classifiers,
     classifier_of,
     matching_nodes,
 )
-from narrowpass.errors import PassError
-from narrowpass.inference import inferred
-from narrowpass.metrics import Tolerance
-from narrowpass.options import OptionError
-from narrowpass.subgraphs import Opsets, model_nodes
-from narrowpass.verification import Verification, judges
+from narrowpass.framework.options import OptionError
+from narrowpass.ir.inference import inferred
+from narrowpass.ir.subgraphs import Opsets, model_nodes
+from narrowpass_analysis.verification import Verification, judges
 from narrowpass_fp16.classifier import DefaultClassifier
 from narrowpass_fp16.colors import Coloring, Verdict
 from narrowpass_fp16.constants import Constants
@@ -120,7 +120,7 @@ class MixedPrecision(Pass):
             return self._result(given, model, modified, ctx)
         original = model.clone()
         verification = Verification(
-            original, ctx.samples, self.tolerance, judges(ctx.target), ctx.log
+            original, ctx.samples, self.tolerance, judges(ctx.target), ctx.observer.log
         )
         held = self._held(original, ctx, constants, verification, ranges)
         modified, _ = self._rewrite(model, ctx, constants, ranges, held)
@@ -133,7 +133,8 @@ class MixedPrecision(Pass):
         dtype = _TYPES[self.dtype]
 
         def tried(each: ir.Model) -> tuple[int, int]:
-            trial = dataclasses.replace(ctx, counters=Counter(), decisions=[], log=_quiet())
+            quiet = dataclasses.replace(ctx.observer, log=_quiet())
+            trial = dataclasses.replace(ctx, counters=Counter(), decisions=[], observer=quiet)
             self._rewrite(each.clone(), trial, constants, Ranges(), frozenset())
             return trial.counters["narrow"], -trial.counters["casts"]
 
@@ -264,7 +265,7 @@ class MixedPrecision(Pass):
             selected = matching_nodes(getattr(self, option), nodes, Opsets(model).label)
             for item, found in selected.items():
                 if not found:
-                    ctx.log.warning("fp16: %s item %r selects no node", option, item)
+                    ctx.observer.log.warning("fp16: %s item %r selects no node", option, item)
                 chosen.update((node, (color, f"option {option}")) for node in found)
         return Coloring(
             model,

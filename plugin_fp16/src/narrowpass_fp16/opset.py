@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from narrowpass import Color, Decision
 from narrowpass.errors import PassError
-from narrowpass.inference import inferred
-from narrowpass.subgraphs import Opsets, model_nodes
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.inference import inferred
+from narrowpass.ir.subgraphs import Opsets, model_nodes
+from narrowpass.ir.upgrading import upgrade
 from narrowpass_fp16.schemas import first_version, is_float, slots
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def with_more(
     try:
         made, changed = upgrade(model.clone(), least)
     except PassError as error:
-        ctx.log.warning("fp16: operators that have bfloat16 from %d on stay wide: %s", least, error)
+        ctx.observer.log.warning(
+            "fp16: operators that have bfloat16 from %d on stay wide: %s", least, error
+        )
         return model
     if made is model or not gains(model, made):
         return model
@@ -104,7 +106,7 @@ def _wanted(
 
 
 def _tell(ctx: Context, changed: list[ir.Node], before: int, to: int, why: str) -> None:
-    ctx.log.info("fp16: operator set %d becomes %d", before, to)
+    ctx.observer.log.info("fp16: operator set %d becomes %d", before, to)
     ctx.counters["upgraded-to"] = to
     reason = f"{why}; the model had {before}"
     ctx.decisions.extend(

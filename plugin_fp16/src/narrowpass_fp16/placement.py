@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass.constants import constant_tensor
-from narrowpass.subgraphs import Opsets, subgraphs
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
 from narrowpass_fp16.schemas import can_hold, is_float, slots
 from narrowpass_fp16.stored import stored_value

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.subgraphs import model_graphs, subgraphs
+from narrowpass.ir.subgraphs import model_graphs, subgraphs
 from narrowpass_fp16.schemas import FLOAT, is_float
 
 NOT_RUN = -1.0

@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Samples
-from narrowpass.subgraphs import model_nodes, subgraphs
-from narrowpass.values import check_elements, check_numbers, in_groups, on_samples
-from narrowpass.verification import judges
+from narrowpass.ir.subgraphs import model_nodes, subgraphs
+from narrowpass_analysis.values import check_elements, check_numbers, in_groups, on_samples
+from narrowpass_analysis.verification import judges
 from narrowpass_fp16.probes import NOT_RUN, Probes
 from narrowpass_fp16.runnable import cut_off
 from narrowpass_fp16.schemas import is_float
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from narrowpass import Context
-    from narrowpass.backend import Feeds
+    from narrowpass.runtime.backend import Feeds
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
 
     Args:
         model: as it was before anything is narrow, with types; not changed.
-        samples: gone through once for every `narrowpass.values.AT_ONCE` values.
+        samples: gone through once for every `narrowpass_analysis.values.AT_ONCE` values.
         ctx: gives the target, which runs it; the reference evaluator if there is none.
 
     Raises:

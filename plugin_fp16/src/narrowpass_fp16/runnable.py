@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass import Accept
-from narrowpass.reference import ReferenceBackend
-from narrowpass.subgraphs import model_nodes, nested_graphs, subgraphs
-from narrowpass.verification import judges
+from narrowpass.ir.subgraphs import model_nodes, nested_graphs, subgraphs
+from narrowpass.runtime.oracle import oracle
+from narrowpass_analysis.verification import judges
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -63,10 +63,10 @@ def _runs(model: ir.Model, node: ir.Node, ctx: Context) -> bool:
     if node.op_identifier() in model.functions:
         return True
     # The evaluator takes an operator of a domain that it does not know for a function.
-    if node.domain in _domains() and isinstance(ReferenceBackend().supports(node, ctx), Accept):
+    if node.domain in _domains() and isinstance(oracle().supports(node, ctx), Accept):
         return True
     *_, backend = judges(ctx.target)
-    if isinstance(backend, ReferenceBackend):
+    if backend.name == oracle().name:
         return False
     return isinstance(backend.supports(node, ctx), Accept)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.io import elements
+from narrowpass.ir.io import elements
 from narrowpass_fp16.borders import borders
 from narrowpass_fp16.constants import constant_of
 from narrowpass_fp16.schemas import is_float

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.channels.observe import observe_channels
 from narrowpass_int8_sym.channels.operand import Operand, known
 from narrowpass_int8_sym.channels.places import Place

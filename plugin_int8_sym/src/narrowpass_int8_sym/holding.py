@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from narrowpass.metrics import Tolerance
-from narrowpass.verification import Verification, judges
+from narrowpass.analysis.metrics import Tolerance
+from narrowpass_analysis.verification import Verification, judges
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.calibration import Samples
+    from narrowpass.analysis.calibration import Samples
 
 Rewrite = Callable[[ir.Model, Mapping[int, str], "Context"], object]
 """Quantizes a model in place, with the nodes of these numbers kept float."""
@@ -47,11 +47,14 @@ def nodes_to_hold(
     # else has, because its level is its own.
     silent = logging.Logger("trial", logging.CRITICAL + 1)  # noqa: LOG001
     # The evaluator does not quantize rows: the target has the last word.
-    verification = Verification(original, samples, tolerance, judges(ctx.target)[-1:], ctx.log)
+    verification = Verification(
+        original, samples, tolerance, judges(ctx.target)[-1:], ctx.observer.log
+    )
 
     def rewritten(held: frozenset[int]) -> ir.Model:
         clone = original.clone()
-        trial = dataclasses.replace(ctx, counters=Counter(), decisions=[], log=silent)
+        quiet = dataclasses.replace(ctx.observer, log=silent)
+        trial = dataclasses.replace(ctx, counters=Counter(), decisions=[], observer=quiet)
         rewrite(clone, dict.fromkeys(held, ""), trial)
         return clone
 
@@ -59,8 +62,10 @@ def nodes_to_hold(
         return {}
     ratios: dict[int, float] = {}
     for number in numbers:
-        ctx.progress("measuring the harm of nodes", len(ratios), len(numbers))
-        ctx.log.info("int8-sym: harm of %d of %d nodes is known", len(ratios), len(numbers))
+        ctx.observer.progress("measuring the harm of nodes", len(ratios), len(numbers))
+        ctx.observer.log.info(
+            "int8-sym: harm of %d of %d nodes is known", len(ratios), len(numbers)
+        )
         ratios[number] = verification.sensitivity(rewritten(frozenset(numbers) - {number}))
     worst = sorted(numbers, key=lambda number: (ratios[number], number))
     return {

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
+from narrowpass.analysis.metrics import Tolerance
 from narrowpass.errors import PassError, UsageError
-from narrowpass.metrics import Tolerance
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.upgrading import upgrade
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
@@ -28,7 +28,7 @@ from narrowpass_int8_sym.stored import ROWS_STAY, Stored
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.calibration import Samples
+    from narrowpass.analysis.calibration import Samples
 
 Array = np.ndarray[Any, Any]
 
@@ -136,7 +136,7 @@ class Int8Sym(Pass):
         if not left:
             return False
         way = "leave mode=dynamic out and " if self.mode == "dynamic" else ""
-        ctx.log.warning(
+        ctx.observer.log.warning(
             "int8-sym: 0 of %d convolutions became int8: static int8 needs calibration data: "
             "%spass --calibration DATA, or build(calibration=...); mode=weight-only stores their "
             "weights as int8 without any, and computes in float",
@@ -150,7 +150,7 @@ class Int8Sym(Pass):
         model = given.clone()
         samples = _given(ctx)
         if self.mode == "auto":
-            ctx.log.info("int8-sym: mode=static, because there are samples")
+            ctx.observer.log.info("int8-sym: mode=static, because there are samples")
         scheme = Scheme(
             self.weights == "per-channel",
             self.activations == "symmetric",
@@ -160,7 +160,7 @@ class Int8Sym(Pass):
         static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
         told: list[Decision] = []
         if self.smooth:
-            ctx.progress("smoothing channels", 0, 0)
+            ctx.observer.progress("smoothing channels", 0, 0)
             limit = _fewer(self.samples, equalize.SAMPLES)
             floats, narrow = static.floats(model, ctx), static.between(model, ctx)
             smoothed = smooth(model, floats, narrow, samples, ctx.target, limit)
@@ -170,7 +170,7 @@ class Int8Sym(Pass):
         calibrated = static.calibrate(model, samples, ctx)
         shifts = {}
         if self.bias_correction:
-            ctx.progress("correcting biases", 0, 0)
+            ctx.observer.progress("correcting biases", 0, 0)
             shifts = self._shifts(model, static, samples, ctx)
         calibrated = dataclasses.replace(calibrated, shifts=shifts)
 
@@ -187,7 +187,7 @@ class Int8Sym(Pass):
         ctx.counters["smoothed"] += len(told)
         ctx.counters["biases"] += len(shifts)
         ctx.decisions.extend(told)
-        ctx.progress("measuring the noise of values", 0, 0)
+        ctx.observer.progress("measuring the noise of values", 0, 0)
         tell_noise(before, model, samples, ctx)
         return model
 
@@ -207,7 +207,7 @@ class Int8Sym(Pass):
 
     def _stored(self, model: ir.Model, ctx: Context) -> bool:
         if self.mode == "auto":
-            ctx.log.info("int8-sym: mode=dynamic, because there are no samples")
+            ctx.observer.log.info("int8-sym: mode=dynamic, because there are no samples")
         stored = Stored(
             self.mode != "weight-only",
             self.weights == "per-channel",
@@ -237,13 +237,13 @@ def _tell_nothing(ctx: Context) -> None:
     Where all that could be int8 is so already, that is as it should be.
     """
     if any(item.decision == "kept" for item in ctx.decisions):
-        ctx.log.info("int8-sym: nothing is quantized that was not so before")
+        ctx.observer.log.info("int8-sym: nothing is quantized that was not so before")
         return
     left = [item for item in ctx.decisions if item.decision == "float"]
     products = [item for item in left if item.op_type in PRODUCTS] or left
     first = next((item for item in products if item.reason), None)
     why = "no node has a constant weight" if first is None else f"{first.node!r}: {first.reason}"
-    ctx.log.warning("int8-sym: nothing is quantized; %s", why)
+    ctx.observer.log.warning("int8-sym: nothing is quantized; %s", why)
 
 
 def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool]:
@@ -254,7 +254,7 @@ def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool
     made, changed = upgrade(model, least)
     if made is model:
         return model, False
-    ctx.log.info("int8-sym: operator set %d becomes %d", before, least)
+    ctx.observer.log.info("int8-sym: operator set %d becomes %d", before, least)
     reason = f"int8 weights of that kind came with operator set {least}; the model had {before}"
     ctx.decisions.extend(
         Decision(node.name or "", node.op_type, "upgraded", "rule", reason) for node in changed

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
-from narrowpass.constants import constant_tensor
-from narrowpass.inference import inferred
-from narrowpass.movement import SELECTION
-from narrowpass.quantization import QuantizationSpec, Violation
-from narrowpass.subgraphs import Opsets, nested_graphs
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.inference import inferred
+from narrowpass.ir.movement import SELECTION
+from narrowpass.ir.subgraphs import Opsets, nested_graphs
+from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair import (
     activations,
     biases,

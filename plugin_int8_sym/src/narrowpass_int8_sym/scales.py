@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowpass.quantization import SMALLEST_SCALE, Parameters
+from narrowpass.runtime.quantization import SMALLEST_SCALE, Parameters
 
 LEAST_SCALE = 2.0**-12
 """The least scale of the policy ``floor``: products of two of them, over the largest of 256, are

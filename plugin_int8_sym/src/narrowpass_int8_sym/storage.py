@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_int8_sym.weights import Array, QuantizedTensor
 
 

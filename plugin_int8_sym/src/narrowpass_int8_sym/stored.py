@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.classify import ACTIVATIONS, matching_nodes
-from narrowpass.constants import constant_tensor
+from narrowpass.framework.classify import ACTIVATIONS, matching_nodes
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.floors import warn_of_weights
 from narrowpass_int8_sym.halves import stay_wide_after
 from narrowpass_int8_sym.products import Product, product_of
@@ -89,7 +89,7 @@ class Stored:
             ctx.counters["nodes"] += 1
             _decide(ctx, node, "int8", by, "")
         if self.floor:
-            warn_of_weights(largest, ctx.log)
+            warn_of_weights(largest, ctx.observer.log)
         for number in held.keys() - candidates.keys():
             _decide(ctx, nodes[number], "float", "verification", held[number])
         ctx.counters["int8"] = len(made)
@@ -116,7 +116,7 @@ class Stored:
         red: dict[ir.Node, str] = {}
         for item, chosen in matching_nodes(self.red, nodes).items():
             if not chosen:
-                ctx.log.warning("int8-sym: red item %r selects no node", item)
+                ctx.observer.log.warning("int8-sym: red item %r selects no node", item)
             red.update(dict.fromkeys(chosen, f"option red={item}"))
         found: dict[int, tuple[str, list[Product] | str]] = {}
         for number, node in enumerate(nodes):

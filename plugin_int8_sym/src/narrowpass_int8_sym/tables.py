@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.scales import of_magnitudes
 from narrowpass_int8_sym.storage import drop_unread, initializer, unique

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import DataError
-from narrowpass.io import elements
+from narrowpass.ir.io import elements
 from narrowpass_int8_sym.scales import LARGEST_WEIGHT, of_magnitudes
 
 Array = np.ndarray[Any, Any]

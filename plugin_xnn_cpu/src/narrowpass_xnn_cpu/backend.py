@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from narrowpass import Context, OpClassifier, OpDtypes
     from narrowpass.bundle import Bundle
-    from narrowpass.quantization import QuantizationSpec
+    from narrowpass.runtime.quantization import QuantizationSpec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ computes something else, and says nothing.
 
 from __future__ import annotations
 
-from narrowpass.movement import DATA_MOVEMENT
-from narrowpass.quantization import (
+from narrowpass.ir.movement import DATA_MOVEMENT
+from narrowpass.runtime.quantization import (
     ANY_OPERATOR,
     INPUT_TO_OUTPUT,
     INPUTS_TO_OUTPUT,

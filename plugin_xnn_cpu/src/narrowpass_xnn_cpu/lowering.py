@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from narrowpass.classify import ACCUMULATE
+from narrowpass.framework.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.partitioner.assigned import Assigned, Where
 from narrowpass_planning.plan.executor import Pool
@@ -25,7 +25,7 @@ from narrowpass_xnn_cpu.native.looping import Repeated
 from narrowpass_xnn_cpu.native.meter import scratch_for
 
 if TYPE_CHECKING:
-    from narrowpass.meters import Meter
+    from narrowpass.runtime.meters import Meter
 
 
 class XnnLowering(Lowering[Op]):

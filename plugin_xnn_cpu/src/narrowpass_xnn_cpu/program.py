@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from narrowpass.backend import CompileOptions
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.program.program import PlannedProgram
 from narrowpass_xnn_cpu.lowering import XnnLowering
 from narrowpass_xnn_cpu.native import weights_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from narrowpass.backend import CompileOptions
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.method import canonical

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
-from narrowpass.io import ConvertedTensor, rounding
-from narrowpass.subgraphs import nested_graphs
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.io import ConvertedTensor, rounding
+from narrowpass.ir.subgraphs import nested_graphs
+from narrowpass.ir.upgrading import upgrade
 from narrowpass_xnn_cpu.native.pool import default_threads
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class StoreWeights(Pass):
             made, changed = upgrade(model, least)
         except PassError as error:
             raise PassError(f"{reason}: {error}") from error
-        ctx.log.info("store-weights: operator set %d becomes %d", before, least)
+        ctx.observer.log.info("store-weights: operator set %d becomes %d", before, least)
         ctx.decisions.extend(
             Decision(node.name or "", node.op_type, "upgraded", self.name, reason)
             for node in changed

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass import Context
-from narrowpass.passes import run_checked
-from narrowpass.verify import verify
+from narrowpass import Context, Observer
+from narrowpass.framework.passes import run_checked
+from narrowpass.ir.verify import verify
 from narrowpass_constant_folding.fold import Fold
 
 HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}{more}]>\n'
@@ -38,7 +38,7 @@ def run(pass_, proto):
     """Run a pass; check what holds for every model; give the result, its IR and the context."""
     # The IR's writer gives a tensor the name of its value: also one that is part of `proto`.
     model = ir.from_proto(onnx.ModelProto.FromString(proto.SerializeToString()))
-    ctx = Context(strict=True)
+    ctx = Context(observer=Observer(strict=True))
     result = run_checked(pass_, model, ctx)
     verify(result.model)
     after = ir.to_proto(result.model)

@@ -10,7 +10,7 @@ import pytest
 from folding_kit import check_bits, fold, parse, run
 
 from narrowpass import Context
-from narrowpass.io import MappedTensor, load_model
+from narrowpass.ir.io import MappedTensor, load_model
 from narrowpass_constant_folding.dedup_weights import DedupWeights
 
 

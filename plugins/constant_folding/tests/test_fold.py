@@ -20,9 +20,9 @@ from folding_kit import (
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Accept, Context, Reject
-from narrowpass.reference import ReferenceBackend
 from narrowpass_constant_folding.fold import Fold
 from narrowpass_constant_folding.fold_constants import FoldConstants
+from narrowpass_reference import ReferenceBackend
 
 X = {"x": np.array([1.0, 2.0, 3.0, 4.0], np.float32)}
 

@@ -13,7 +13,7 @@ from folding_kit import assert_stable, check_onnxruntime, fold
 from onnx.backend.test.loader import load_model_tests
 
 from narrowpass import Context
-from narrowpass.verify import verify
+from narrowpass.ir.verify import verify
 from narrowpass_constant_folding.fold import Fold
 
 pytestmark = pytest.mark.once

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass import Context
-from narrowpass.passes import run_checked
+from narrowpass import Context, Observer
+from narrowpass.framework.passes import run_checked
+from narrowpass.ir.verify import verify
 from narrowpass.testing.strategies import models
-from narrowpass.verify import verify
 from narrowpass_constant_folding.fold import Fold
 
 pytestmark = pytest.mark.once
@@ -25,7 +25,7 @@ EXACT = {"fuse-batchnorm", "fuse-bias"}
 
 def check(pass_, model, seed, exact=True):
     before = ir.to_proto(model)
-    result = run_checked(pass_, ir.from_proto(before), Context(strict=True))
+    result = run_checked(pass_, ir.from_proto(before), Context(observer=Observer(strict=True)))
     verify(result.model)
     after = ir.to_proto(result.model)
     onnx.checker.check_model(after, full_check=True)

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 from folding_kit import assert_same_bits, ops, parse, run_onnxruntime
 
-from narrowpass import Context, load_model
-from narrowpass.io import serialize
-from narrowpass.passes import run_checked
+from narrowpass import Context, Observer, load_model
+from narrowpass.framework.passes import run_checked
+from narrowpass.ir.io import serialize
 from narrowpass_constant_folding.cse import Cse
 from narrowpass_constant_folding.drop_casts import DropCasts
 from narrowpass_constant_folding.eliminate_identity import EliminateIdentity
@@ -78,7 +78,7 @@ def declared(body, output, wrong, inputs="float[2, 3] x"):
 def after(pass_, proto):
     """Run a pass; ONNX's checker is not asked, which refuses such models."""
     model = ir.from_proto(onnx.ModelProto.FromString(proto.SerializeToString()))
-    result = run_checked(pass_, model, Context(strict=True))
+    result = run_checked(pass_, model, Context(observer=Observer(strict=True)))
     return serialize(result.model, lambda scope, value: None), result.model
 
 
@@ -223,5 +223,5 @@ def test_a_loaded_file_keeps_what_it_declares(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
     model = load_model(path)
-    run_checked(Fold(), model, Context(strict=True))
+    run_checked(Fold(), model, Context(observer=Observer(strict=True)))
     assert serialize(model, lambda scope, value: None).graph.value_info == proto.graph.value_info

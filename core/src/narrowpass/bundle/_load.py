@@ -13,7 +13,6 @@ from typing import TypeVar
 import onnx
 import onnx_ir as ir
 
-from narrowpass.arguments import path_of
 from narrowpass.bundle import publish, safetensors
 from narrowpass.bundle._plan import Plan, Stored
 from narrowpass.bundle.manifest import (
@@ -27,12 +26,13 @@ from narrowpass.bundle.manifest import (
 )
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, UsageError
-from narrowpass.io import MappedFile, MappedTensor
-from narrowpass.io._checker import remember
-from narrowpass.io._inline import element_type
-from narrowpass.io._refusals import refuse
-from narrowpass.io._walk import initializers, proto_tensors
-from narrowpass.io.load import build_model, parse_model, replace_tensors
+from narrowpass.framework.arguments import path_of
+from narrowpass.ir.io import MappedFile, MappedTensor
+from narrowpass.ir.io._checker import remember
+from narrowpass.ir.io._inline import element_type
+from narrowpass.ir.io._refusals import refuse
+from narrowpass.ir.io._walk import initializers, proto_tensors
+from narrowpass.ir.io.load import build_model, parse_model, replace_tensors
 
 _ATTEMPTS = 1000
 _T = TypeVar("_T")

@@ -25,9 +25,9 @@ from narrowpass.bundle.manifest import (
 from narrowpass.bundle.report import Report
 from narrowpass.bundle.safetensors import Layout
 from narrowpass.errors import ModelError
-from narrowpass.files import write_file
-from narrowpass.io import external_reference, serialize
-from narrowpass.io._checker import remembered
+from narrowpass.framework.files import write_file
+from narrowpass.ir.io import external_reference, serialize
+from narrowpass.ir.io._checker import remembered
 
 
 def write_method(

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import safetensors
 
-from narrowpass.arguments import count_of
 from narrowpass.bundle._load import Folder, attempt, read_method, read_reports
 from narrowpass.bundle._save import value_info
 from narrowpass.bundle._stream import CHUNK, default_threads
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, MethodInfo
 from narrowpass.bundle.safetensors import Entry, Progress
 from narrowpass.errors import BundleError, ModelError
-from narrowpass.io import MappedFile
+from narrowpass.framework.arguments import count_of
+from narrowpass.ir.io import MappedFile
 
 
 def verify(

@@ -11,15 +11,15 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from narrowpass.arguments import Uncopied, count_of, instance_of, kind_of
 from narrowpass.bundle import _load, _save, publish, safetensors
 from narrowpass.bundle._plan import Plan, make_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
 from narrowpass.bundle.report import Report
-from narrowpass.collecting import no_collecting
 from narrowpass.errors import NarrowpassError, UsageError
-from narrowpass.files import write_file
-from narrowpass.io import check_file
+from narrowpass.framework.arguments import Uncopied, count_of, instance_of, kind_of
+from narrowpass.framework.collecting import no_collecting
+from narrowpass.framework.files import write_file
+from narrowpass.ir.io import check_file
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 

@@ -13,8 +13,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from narrowpass.documents import parse_json
 from narrowpass.errors import BundleError
+from narrowpass.framework.documents import parse_json
 
 FORMAT = "narrowpass bundle"
 """What the field ``format`` says: it tells our manifest from any other ``manifest.json``."""

@@ -19,9 +19,9 @@ from typing import Any
 import onnx_ir as ir
 
 from narrowpass.bundle._stream import CHUNK, Digest, default_threads, stream
-from narrowpass.documents import parse_json
 from narrowpass.errors import BundleError, ModelError
-from narrowpass.io import MappedTensor
+from narrowpass.framework.documents import parse_json
+from narrowpass.ir.io import MappedTensor
 
 ALIGNMENT = 64
 """Each tensor starts at a multiple of this many bytes in the file."""

@@ -13,23 +13,20 @@ import click
 
 from narrowpass.cli._errors import report
 from narrowpass.cli._logging import logging_to_stderr, set_level
-from narrowpass.cli._output import color, printable
-from narrowpass.cli._state import State
+from narrowpass.cli.output import color, printable
+from narrowpass.cli.state import State
 from narrowpass.errors import NarrowpassError, PluginError, UsageError
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "build": "narrowpass.cli.build:build",
         "run": "narrowpass.cli.run:run",
-        "bench": "narrowpass.cli.bench:bench",
-        "compare": "narrowpass.cli.compare:compare",
         "explain": "narrowpass.cli.explain:explain",
         "inspect": "narrowpass.cli.inspect:inspect",
         "plugins": "narrowpass.cli.plugins:plugins",
         "passes": "narrowpass.cli.passes:passes",
         "backends": "narrowpass.cli.backends:backends",
         "replay": "narrowpass.cli.replay:replay",
-        "demo": "narrowpass.cli.demo:demo",
         "completion": "narrowpass.cli.completion:completion",
     }
 )

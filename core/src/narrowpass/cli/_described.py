@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from narrowpass.cli._output import print_table
+from narrowpass.cli.output import print_table
 
 if TYPE_CHECKING:
-    from narrowpass.options import HasOptions
+    from narrowpass.framework.options import HasOptions
 
 
 def describe_options(cls: type[HasOptions]) -> list[dict[str, str]]:
     """Return name, type, default and note of each option, as they stand in pipeline text."""
-    from narrowpass.docstrings import attribute_notes
-    from narrowpass.options import default_text, describe_type, option_types
+    from narrowpass.framework.docstrings import attribute_notes
+    from narrowpass.framework.options import default_text, describe_type, option_types
 
     types = option_types(cls)
     notes = attribute_notes(cls)

@@ -7,7 +7,7 @@ import traceback
 
 import click
 
-from narrowpass.cli._output import color, visible
+from narrowpass.cli.output import color, visible
 from narrowpass.errors import NarrowpassError
 
 INTERRUPTED = 130

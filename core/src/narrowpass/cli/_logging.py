@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from narrowpass.cli._output import visible
+from narrowpass.cli.output import visible
 
 
 class _Handler(logging.Handler):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import glob
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from narrowpass.instruments import Instrument
-from narrowpass.instruments.statistics import count_bytes, count_nodes
+from narrowpass.framework.instruments import Instrument
+from narrowpass.ir.sizes import count_bytes, count_nodes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass.bundle import Bundle
-    from narrowpass.context import Context
-    from narrowpass.passes import Pass, PassResult
+    from narrowpass.framework.context import Context
+    from narrowpass.framework.passes import Pass, PassResult
 
 
 @dataclass(frozen=True)
@@ -101,32 +98,6 @@ class Summary(Instrument):
                 "weight_bytes": {"before": before[1], "after": after[1]},
             }
         return told
-
-
-def disk_bytes(path: str | os.PathLike[str], models: Sequence[ir.Model] = ()) -> int:
-    """Give the size on disk: of all files of a folder, or of a file and its external data.
-
-    Args:
-        path: a bundle folder or an ONNX file.
-        models: for an ONNX file that was read: the model, whose tensors tell of its data files.
-            Without it, the data files are those that narrowpass writes beside.
-    """
-    place = Path(path)
-    if place.is_dir():
-        return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-    if not models:
-        data = place.parent.glob(f"{glob.escape(place.name)}.*.data")
-        return place.stat().st_size + sum(file.stat().st_size for file in data)
-    from narrowpass.io import MappedTensor
-
-    beside = {
-        os.path.realpath(tensor.file.name): tensor.file.size
-        for model in models
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if isinstance(tensor := value.const_value, MappedTensor)
-    }
-    return place.stat().st_size + sum(beside.values())
 
 
 @dataclass

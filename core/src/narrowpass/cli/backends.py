@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from narrowpass.cli._described import describe_options, option_blocks
-from narrowpass.cli._options import json_option
-from narrowpass.cli._output import print_json, print_table
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import print_json, print_table
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import NarrowpassError, PluginError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from narrowpass.backend import Backend
+    from narrowpass.runtime.backend import Backend
 
 
 @click.command()

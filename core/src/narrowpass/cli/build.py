@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import (
+from narrowpass.cli.options import (
     complete_backend,
     complete_instrument,
     complete_pipeline,
     json_option,
 )
-from narrowpass.cli._output import (
+from narrowpass.cli.output import (
     change,
     format_bytes,
     format_seconds,
@@ -25,13 +25,13 @@ from narrowpass.cli._output import (
     progress,
     visible,
 )
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import NarrowpassError, UsageError
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.cli._summary import Summary
-    from narrowpass.instruments import Instrument
+    from narrowpass.framework.instruments import Instrument
 
 _NAMED = re.compile(r"(?P<name>[^=/\\]+)=(?P<file>.*)", re.DOTALL)
 
@@ -64,8 +64,8 @@ class Watch:
             methods: the methods that will be built, one after the other.
         """
         from narrowpass.cli._summary import Each
-        from narrowpass.options import quote
-        from narrowpass.pipeline import parse_instrument
+        from narrowpass.framework.options import quote
+        from narrowpass.framework.pipeline import parse_instrument
 
         def make(text: str) -> Instrument:
             return parse_instrument(text, state.registry)
@@ -185,14 +185,15 @@ def build(
     pipeline, report, methods (by name: source, nodes and weight_bytes, each with before and
     after) and passes (pass, method, modified, seconds, counters, summary).
     """
-    from narrowpass.cli._summary import Summary, disk_bytes
+    from narrowpass.cli._summary import Summary
     from narrowpass.driver import build as run_build
-    from narrowpass.driver import check_result_file
+    from narrowpass.ir.sizes import disk_bytes
 
     named = parse_models(models)
     check_output(output, named.values())
+    write = None
     if report is not None:
-        check_result_file(report, "--report", (*named.values(), output))
+        write = report_writer(state, report, (*named.values(), output))
     chosen, text = choose(state, target, pipeline)
     watching = Watch(watch.pop("time_"), **watch)
     summary = Summary(list(named))
@@ -213,8 +214,8 @@ def build(
             )
         except NarrowpassError as error:
             raise _with_hint(error, summary, watching.reproducer) from error.__cause__
-    if report is not None:
-        write_report(bundle, report, title=output)
+    if write is not None:
+        write(bundle, output)
     document = {
         "output": output,
         "format": "onnx" if output.endswith(".onnx") else "bundle",
@@ -293,7 +294,7 @@ def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str,
 
 def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None) -> NarrowpassError:
     """Add the method where there are several, and where the failing pass's input lies."""
-    from narrowpass.instruments.reproducer import DESCRIPTION_FILE
+    from narrowpass.framework.instruments.reproducer import DESCRIPTION_FILE
 
     text = str(error)
     if summary.failed_in and len(summary.names) > 1:
@@ -304,17 +305,33 @@ def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None)
     return error
 
 
-def write_report(bundle: Bundle, path: str, *, title: str) -> None:
-    """Write the bundle's reports as a web page.
+def report_writer(state: State, path: str, sources: Iterable[str]) -> Callable[..., None]:
+    """Find what writes the report early: a long build must not end in that.
+
+    Args:
+        state: has the report writers.
+        path: the value of ``--report``.
+        sources: files and bundles that are read or written, which it may not be in.
+
+    Returns:
+        A function to call with the bundle and the title.
 
     Raises:
-        OutputError: the file cannot be written.
+        PluginError: no report writer is installed.
+        UsageError: `path` cannot be written to.
     """
-    from narrowpass.cli.report import render
-    from narrowpass.files import replacing_file
+    from narrowpass.driver import check_result_file
+    from narrowpass.framework.files import replacing_file
+    from narrowpass.framework.reports import writer_of
 
-    with replacing_file(Path(path)) as file:
-        file.write(render(bundle, visible(title)).encode())
+    check_result_file(path, "--report", sources)
+    writer = writer_of(path, state.registry.reports)
+
+    def write(bundle: Bundle, title: str) -> None:
+        with replacing_file(Path(path)) as file:
+            file.write(writer.render(bundle, visible(title)).encode())
+
+    return write
 
 
 def _print_summary(document: dict[str, Any]) -> None:

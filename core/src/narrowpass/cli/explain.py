@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import (
+from narrowpass.cli.options import (
     backend_option,
     json_option,
     native_option,
     pipeline_option,
     threads_option,
 )
-from narrowpass.cli._output import print_json, print_table
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.output import print_json, print_table
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from narrowpass.backend import Backend, CompileOptions
     from narrowpass.bundle import Bundle
+    from narrowpass.runtime.backend import Backend, CompileOptions
 
 _ORIGIN = "narrowpass.origin"
 
@@ -68,13 +68,12 @@ def explain(
     dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit,
     error) of each; and removed: decisions about nodes and values that are no longer there.
     """
-    from narrowpass.backend import CompileOptions, compile_bundle
-    from narrowpass.cli._options import choose_method
-    from narrowpass.cli.build import write_report
-    from narrowpass.driver import check_result_file, open_bundle
+    from narrowpass.cli.build import report_writer
+    from narrowpass.cli.options import choose_method
+    from narrowpass.driver import open_bundle
+    from narrowpass.runtime.backend import CompileOptions, compile_bundle
 
-    if report is not None:
-        check_result_file(report, "--report", (model,))
+    write = None if report is None else report_writer(state, report, (model,))
     chosen = state.registry.backend(backend)
     bundle = open_bundle(model, chosen, pipeline=pipeline, plugins=state.plugins)
     if method is not None:
@@ -105,8 +104,8 @@ def explain(
         for decision in decisions
         if (name, node) not in found
     ]
-    if report is not None:
-        write_report(bundle, report, title=model)
+    if write is not None:
+        write(bundle, model)
     if as_json:
         print_json(
             {
@@ -152,7 +151,7 @@ def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
     A backend that puts functions in the place of their calls does it as here, and the nodes get
     the same names.
     """
-    from narrowpass.subgraphs import inline_functions
+    from narrowpass.ir.subgraphs import inline_functions
 
     found: dict[tuple[str, str], str] = {}
     for method, model in bundle.methods.items():
@@ -176,7 +175,7 @@ def _bodies(
 
     They are added to `found`.
     """
-    from narrowpass.backend import NodePlan
+    from narrowpass.runtime.backend import NodePlan
 
     rows = []
     for method, model in bundle.methods.items():

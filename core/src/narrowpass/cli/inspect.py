@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import json_option
-from narrowpass.cli._output import format_bytes, print_json, print_table, progress
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import format_bytes, print_json, print_table, progress
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import BundleError, ModelError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def inspect(state: State, path: str, verify: bool, as_json: bool) -> None:
 
 def _problems(path: str, show: Any) -> list[str]:
     from narrowpass import bundle
-    from narrowpass.io import check_file, load_model
+    from narrowpass.ir.io import check_file, load_model
 
     if Path(path).is_dir():
         return bundle.verify(path, progress=lambda done, total: show("reading", done, total))
@@ -84,7 +84,7 @@ def _report_problems(path: str, problems: list[str], *, as_json: bool) -> None:
 
 def _bundle(path: str) -> dict[str, Any]:
     from narrowpass.bundle import Bundle
-    from narrowpass.cli._summary import disk_bytes
+    from narrowpass.ir.sizes import disk_bytes
 
     bundle = Bundle.load(path)
     return {
@@ -107,8 +107,8 @@ def _bundle(path: str) -> dict[str, Any]:
 
 
 def _onnx(path: str) -> dict[str, Any]:
-    from narrowpass.cli._summary import disk_bytes
-    from narrowpass.io import load_model
+    from narrowpass.ir.io import load_model
+    from narrowpass.ir.sizes import disk_bytes
 
     model = load_model(path)
     return {
@@ -122,9 +122,9 @@ def _onnx(path: str) -> dict[str, Any]:
 def _method(model: ir.Model) -> dict[str, Any]:
     import onnx_ir as ir
 
-    from narrowpass.instruments.statistics import count_bytes, count_nodes
-    from narrowpass.subgraphs import model_nodes
-    from narrowpass.verify import Signature
+    from narrowpass.ir.sizes import count_bytes, count_nodes
+    from narrowpass.ir.subgraphs import model_nodes
+    from narrowpass.ir.verify import Signature
 
     tensors = [
         value.const_value

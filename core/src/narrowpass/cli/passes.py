@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.boundary import foreign
 from narrowpass.cli._described import describe_options, option_blocks, table_blocks
-from narrowpass.cli._options import json_option
-from narrowpass.cli._output import print_json
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import print_json
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import PluginError, UsageError
+from narrowpass.framework.boundary import foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from narrowpass.passes import Pass
-    from narrowpass.plugins import Registry
+    from narrowpass.framework.passes import Pass
+    from narrowpass.framework.plugins import Registry
 
 
 @click.command()
@@ -90,7 +90,7 @@ def _described(registry: Registry, kind: str, name: str, cls: type[Any]) -> dict
 
 def _parts(cls: type[Pass]) -> list[str]:
     """Give the text of the passes that one is made of, with its default options."""
-    from narrowpass.fixed_point import FixedPoint
+    from narrowpass.framework.fixed_point import FixedPoint
 
     if not issubclass(cls, FixedPoint):
         return []

@@ -6,9 +6,9 @@ import dataclasses
 
 import click
 
-from narrowpass.cli._options import json_option
-from narrowpass.cli._output import print_json, visible
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import print_json, visible
+from narrowpass.cli.state import State, pass_state
 
 
 @click.command()

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from narrowpass.cli._options import json_option
-from narrowpass.cli._output import print_json
-from narrowpass.cli._state import State, pass_state
 from narrowpass.cli.build import Watch, watch_options
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import print_json
+from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import NarrowpassError, UsageError
 
 
@@ -30,7 +30,7 @@ def replay(state: State, folder: str, as_json: bool, **watch: Any) -> None:
     error now, or null).
     """
     from narrowpass.driver import build
-    from narrowpass.instruments.reproducer import Reproduction
+    from narrowpass.framework.instruments.reproducer import Reproduction
 
     found = Reproduction.read(Path(folder))
     calibration: str | None = found.calibration or None
@@ -69,7 +69,7 @@ def replay(state: State, folder: str, as_json: bool, **watch: Any) -> None:
 
 
 def _is_there(calibration: str) -> bool:
-    from narrowpass.calibration import Samples
+    from narrowpass.analysis.calibration import Samples
 
     try:
         Samples.parse(calibration)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli._options import (
+from narrowpass.cli.options import (
     backend_option,
     cache_dir_option,
     cache_option,
@@ -21,8 +21,8 @@ from narrowpass.cli._options import (
     pipeline_option,
     threads_option,
 )
-from narrowpass.cli._output import print_json, print_table
-from narrowpass.cli._state import State, pass_state
+from narrowpass.cli.output import print_json, print_table
+from narrowpass.cli.state import State, pass_state
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,10 +64,10 @@ def run(
     The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
     max and mean (null where they do not apply), nan and inf (how many elements are) of each.
     """
-    from narrowpass.backend import CompileOptions, compile_bundle
-    from narrowpass.cli._feeds import check_given, files_of, read_inputs
+    from narrowpass.cli.feeds import check_given, files_of, read_inputs
     from narrowpass.driver import check_result_file, open_bundle
-    from narrowpass.feeds import FeedChecker
+    from narrowpass.runtime.backend import CompileOptions, compile_bundle
+    from narrowpass.runtime.feeds import FeedChecker
 
     if output is not None:
         check_result_file(output, "-o", (model, *files_of(inputs)))
@@ -121,8 +121,8 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     """
     import numpy as np
 
-    from narrowpass.cli._feeds import widened
-    from narrowpass.files import replacing_file
+    from narrowpass.cli.feeds import widened
+    from narrowpass.framework.files import replacing_file
 
     with replacing_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
@@ -134,8 +134,8 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
 def _describe(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
     import numpy as np
 
-    from narrowpass.cli._feeds import widened
-    from narrowpass.cli._nonfinite import count
+    from narrowpass.cli.feeds import widened
+    from narrowpass.cli.nonfinite import count
 
     nan, inf = count(array)
     row: dict[str, Any] = {

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import Outputs
+from narrowpass.runtime.backend import Outputs
 
 _INT_LIMIT = 8
 """Integers stay small, so that sums are exact and few of them miss as indices."""

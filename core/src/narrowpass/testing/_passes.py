@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from narrowpass.context import Context
-from narrowpass.instruments import Instrument
-from narrowpass.passes import Pass, PassResult
-from narrowpass.pipeline import Pipeline
-from narrowpass.plugins import Registry, load_plugins
+from narrowpass.framework.context import Context
+from narrowpass.framework.instruments import Instrument
+from narrowpass.framework.passes import Pass, PassResult
+from narrowpass.framework.pipeline import Pipeline
+from narrowpass.framework.plugins import Registry, load_plugins
+from narrowpass.ir.verify import fingerprint, verify
 from narrowpass.testing._text import model_from_text, model_to_text
-from narrowpass.verify import fingerprint, verify
 
 
 def run_pass(

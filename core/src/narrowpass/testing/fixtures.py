@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner, Result
 
-from narrowpass.context import Context
-from narrowpass.plugins import Registry, load_plugins
+from narrowpass.framework.context import Context
+from narrowpass.framework.plugins import Registry, load_plugins
 
 
 @pytest.fixture(scope="session")

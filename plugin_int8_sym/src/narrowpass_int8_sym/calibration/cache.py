@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from narrowpass import Histogram
-from narrowpass.documents import parse_json
 from narrowpass.errors import DataError, NarrowpassError, UsageError
-from narrowpass.files import make_folder, replacing_file
+from narrowpass.framework.documents import parse_json
+from narrowpass.framework.files import make_folder, replacing_file
 from narrowpass_int8_sym.calibration.histogram import Array
 from narrowpass_int8_sym.calibration.observers import Range
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from narrowpass.backend import Feeds
+    from narrowpass.runtime.backend import Feeds
 
 _PIECE = 1 << 20
 

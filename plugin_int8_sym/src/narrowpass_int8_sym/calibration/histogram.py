@@ -9,7 +9,7 @@ import numpy as np
 
 from narrowpass import Histogram as Compact
 from narrowpass.errors import DataError
-from narrowpass.meters import Counts
+from narrowpass.runtime.meters import Counts
 
 Array = np.ndarray[Any, Any]
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 import numpy as np
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass.meters import Extremes
-from narrowpass.options import suggest
+from narrowpass.framework.options import suggest
+from narrowpass.runtime.meters import Extremes
 from narrowpass_int8_sym.calibration import entropy, l2
 from narrowpass_int8_sym.calibration.histogram import Histogram
 
 if TYPE_CHECKING:
     from narrowpass import Histogram as Compact
-    from narrowpass.meters import Meter
+    from narrowpass.runtime.meters import Meter
     from narrowpass_int8_sym.calibration.histogram import Array
 
 Name = Literal["minmax", "moving-average", "percentile", "l2", "entropy"]

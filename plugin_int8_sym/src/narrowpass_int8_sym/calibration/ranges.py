@@ -13,16 +13,16 @@ import onnx_ir as ir
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError, UsageError
-from narrowpass.meters import Counts, Meter
-from narrowpass.values import blaming, check_elements
-from narrowpass.verification import judges
+from narrowpass.runtime.meters import Counts, Meter
+from narrowpass_analysis.values import blaming, check_elements
+from narrowpass_analysis.verification import judges
 from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
 from narrowpass_int8_sym.calibration.observers import Calibrator, Observer, Range
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Program, Samples
-    from narrowpass.backend import Feeds
+    from narrowpass.runtime.backend import Feeds
 
 Progress = Callable[[int, int], object]
 

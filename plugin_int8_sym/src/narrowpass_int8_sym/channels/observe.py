@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import DataError
-from narrowpass.values import check_elements, in_groups, on_samples
-from narrowpass.verification import judges
+from narrowpass_analysis.values import check_elements, in_groups, on_samples
+from narrowpass_analysis.verification import judges
 from narrowpass_int8_sym.channels.places import Place
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def observe_channels(
 ) -> dict[str, Seen]:
     """Look at the channels of values while a model runs.
 
-    Memory is that of the values of a sample, `narrowpass.values.AT_ONCE` values at a time; the
-    samples are gone through once for each such group.
+    Memory is that of the values of a sample, `narrowpass_analysis.values.AT_ONCE` values at a
+    time; the samples are gone through once for each such group.
 
     Args:
         model: in float32; not changed.

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.channels.operand import Operand, known
 
 _HOMOGENEOUS = frozenset(

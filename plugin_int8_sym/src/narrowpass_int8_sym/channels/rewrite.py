@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_int8_sym.channels.operand import Operand
 from narrowpass_int8_sym.channels.regions import Region
 

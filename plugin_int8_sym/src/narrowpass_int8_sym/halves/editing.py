@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from narrowpass.io import ConvertedTensor
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.io import ConvertedTensor
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_int8_sym.storage import unique
 
 FLOAT = ir.DataType.FLOAT

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.io import ConvertedTensor
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.io import ConvertedTensor
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_int8_sym.halves.editing import (
     BORDER,
     FLOAT,

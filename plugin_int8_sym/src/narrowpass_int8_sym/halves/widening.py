@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.inference import inferred
-from narrowpass.subgraphs import nested_graphs, subgraphs
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.inference import inferred
+from narrowpass.ir.subgraphs import nested_graphs, subgraphs
 from narrowpass_int8_sym.halves.editing import (
     BORDER,
     FLOAT,

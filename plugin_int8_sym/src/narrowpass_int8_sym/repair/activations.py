@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node, of_conversion
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import Violation
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import IntegerRange, Parameters, QuantizationSpec, Violation
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import IntegerRange, Parameters, QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import RANGES, Quantization, is_node
 

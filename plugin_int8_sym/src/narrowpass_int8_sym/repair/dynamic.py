@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.classify import ACTIVATIONS
-from narrowpass.constants import constant_tensor
+from narrowpass.framework.classify import ACTIVATIONS
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.forms import MICROSOFT
 from narrowpass_int8_sym.repair.quantization import (

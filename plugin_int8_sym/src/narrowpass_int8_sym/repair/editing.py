@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.quantization import FLOAT, Array, Quantization
 from narrowpass_int8_sym.storage import initializer, taken_names, unique
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import FLOAT, RANGES, Array, Quantization, is_node
 from narrowpass_int8_sym.repair.rewriting import take_place
@@ -26,7 +26,7 @@ def rewrite_moving(editor: Editor, node: ir.Node, how: Quantization) -> str:
 
     Args:
         editor: of the model.
-        node: one of `narrowpass.movement.SELECTION`.
+        node: one of `narrowpass.ir.movement.SELECTION`.
         how: how the integers are quantized, with one scale.
 
     Returns:

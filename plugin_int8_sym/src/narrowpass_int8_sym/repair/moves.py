@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.movement import SELECTION
-from narrowpass.quantization import QuantizationSpec, Violation
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.movement import SELECTION
+from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import INT8, Quantization, is_node

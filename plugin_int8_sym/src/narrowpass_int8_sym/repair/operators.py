@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.forms import Form, Operand
 from narrowpass_int8_sym.repair.quantization import (
     BYTES,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import Parameters
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import Parameters
 
 Array = np.ndarray[Any, Any]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.subgraphs import Opsets
+from narrowpass.ir.subgraphs import Opsets
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.quantization import Violation
+    from narrowpass.runtime.quantization import Violation
 
 
 _SHOWN = 4
@@ -100,7 +100,7 @@ class Report:
             shown.append(f"and {len(causes) - _SHOWN} reasons more")
         fixes = dict.fromkeys(fix for reason, _ in causes if (fix := _fix(reason)))
         advice = "".join(f" {fix}." for fix in fixes)
-        self._ctx.log.warning(
+        self._ctx.observer.log.warning(
             "repair-quantized: what the target does not take stays float. %s.%s "
             "The report has all of them",
             "; ".join(shown),

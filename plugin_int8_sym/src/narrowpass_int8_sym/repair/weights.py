@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import IntegerRange, QuantizationSpec, Violation
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import IntegerRange, QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import (
     BYTES,

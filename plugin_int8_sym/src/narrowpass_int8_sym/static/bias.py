@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass.constants import constant_tensor
 from narrowpass.errors import DataError
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.static.units import Unit
 

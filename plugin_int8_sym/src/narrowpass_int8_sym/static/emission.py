@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import Parameters
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import Parameters
 from narrowpass_int8_sym.halves import stay_wide, stay_wide_after
 from narrowpass_int8_sym.static.bias import bias_row, stored_bias
 from narrowpass_int8_sym.static.choosing import Choice

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
+from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.products import FLOAT, Product, product_of
 from narrowpass_int8_sym.static.operators import (
     AVERAGES,

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.values import in_groups, on_samples
-from narrowpass.verification import judges
+from narrowpass_analysis.values import in_groups, on_samples
+from narrowpass_analysis.verification import judges
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Context, Samples

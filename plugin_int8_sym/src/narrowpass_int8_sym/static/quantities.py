@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import (
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import (
     INPUTS_TO_OUTPUT,
     WEIGHT_TO_OUTPUT,
     Parameters,

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import PassError
-from narrowpass.inference import inferred
-from narrowpass.quantization import QuantizationSpec, Violation
+from narrowpass.ir.inference import inferred
+from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.bias_correction import take_off
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
 from narrowpass_int8_sym.floors import warn_of_values, warn_of_weights
@@ -87,13 +87,13 @@ class Static:
         for option, items in (("red", self.red), ("green", self.green)):
             for item, chosen in selected(items, model).items():
                 if not chosen:
-                    ctx.log.warning("int8-sym: %s item %r selects no node", option, item)
+                    ctx.observer.log.warning("int8-sym: %s item %r selects no node", option, item)
         with inferred(model):
             choice = choose(self._found(model, spec_of(ctx)).units, ())
             names = [value.name for value in choice.values() if value.name]
             if not names:
                 return Calibrated({})
-            ctx.log.info(
+            ctx.observer.log.info(
                 "int8-sym: calibrates %d values on %s, with %s",
                 len(names),
                 samples.source,
@@ -103,7 +103,7 @@ class Static:
             better: dict[str, Range] = {}
             readers = _matrices(choice)
             if self.calibrator == "l2" and readers:
-                ctx.progress("comparing ranges", 0, 0)
+                ctx.observer.progress("comparing ranges", 0, 0)
                 limit = SAMPLES if self.samples is None else min(self.samples, SAMPLES)
                 read = [value.name for value in readers if value.name]
                 better = best_windows(
@@ -129,7 +129,7 @@ class Static:
         again: bool = False,
     ) -> dict[str, Range]:
         def progress(done: int, total: int) -> None:
-            ctx.progress("calibrating", done, total)
+            ctx.observer.progress("calibrating", done, total)
 
         return calibrate(
             model,
@@ -236,8 +236,8 @@ class Static:
                 if shift is not None:
                     take_off(unit.product, unit.bias, shift)
         if self.scheme.floor:
-            warn_of_values(chosen.values, calibrated.ranges, ctx.log)
-            warn_of_weights(calibrated.magnitudes.by_name(), ctx.log)
+            warn_of_values(chosen.values, calibrated.ranges, ctx.observer.log)
+            warn_of_weights(calibrated.magnitudes.by_name(), ctx.observer.log)
         tell_values(chosen.values, calibrated.ranges, calibrated.replaced, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         ctx.counters["tables"] += store_tables(model.graph, tables, taken_names(model))

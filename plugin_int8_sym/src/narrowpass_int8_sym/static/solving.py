@@ -19,7 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass.quantization import INPUTS_TO_OUTPUT, WEIGHT_TO_OUTPUT, ScaleBound, Violation
+from narrowpass.runtime.quantization import (
+    INPUTS_TO_OUTPUT,
+    WEIGHT_TO_OUTPUT,
+    ScaleBound,
+    Violation,
+)
 
 Array = np.ndarray[Any, Any]
 Key = Any

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.classify import matching_nodes
-from narrowpass.quantization import Parameters, Violation
+from narrowpass.framework.classify import matching_nodes
+from narrowpass.runtime.quantization import Parameters, Violation
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.products import product_of
 from narrowpass_int8_sym.static.choosing import Choice
@@ -63,7 +63,9 @@ def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
     decisions = _decisions(model, outcome)
     for unit in outcome.broken:
         first = decisions[unit.nodes[0]]
-        ctx.log.warning("int8-sym: %s %r stays float: %s", first.op_type, first.node, first.reason)
+        ctx.observer.log.warning(
+            "int8-sym: %s %r stays float: %s", first.op_type, first.node, first.reason
+        )
     for node in model.graph.all_nodes():
         if node in decisions:
             ctx.decisions.append(decisions[node])

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.constants import constant_tensor
-from narrowpass.quantization import Parameters
-from narrowpass.values import in_groups, on_samples
-from narrowpass.verification import judges
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.runtime.quantization import Parameters
+from narrowpass_analysis.values import in_groups, on_samples
+from narrowpass_analysis.verification import judges
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.scales import of_range

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass.errors import BackendError
+from narrowpass.framework.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass_planning.graph import op as planning
 from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED, Range

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from narrowpass.errors import AttributesError, BackendError
-from narrowpass.expansion import expand
+from narrowpass_expansion import expand
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import (
     activation,

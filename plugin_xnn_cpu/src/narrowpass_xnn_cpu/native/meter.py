@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass.meters import Counts, Extremes, Meter
+from narrowpass.runtime.meters import Counts, Extremes, Meter
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_xnn_cpu.native.library import extension
 

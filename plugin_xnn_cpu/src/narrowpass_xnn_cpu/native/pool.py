@@ -7,8 +7,8 @@ import threading
 import weakref
 from typing import Any
 
-from narrowpass.arguments import Uncopied
 from narrowpass.errors import UsageError
+from narrowpass.framework.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import extension
 
 _MOST = 1024

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from narrowpass.subgraphs import subgraphs
+from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.folding.rules import Rules
 from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.matching import dtype_of

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
-from narrowpass.subgraphs import nested_graphs, subgraphs
+from narrowpass.ir.subgraphs import nested_graphs, subgraphs
 from narrowpass_constant_folding.graphs.scopes import (
     inner_nodes,
     is_used,

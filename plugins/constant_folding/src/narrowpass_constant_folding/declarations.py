@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.scopes import roots
 
 

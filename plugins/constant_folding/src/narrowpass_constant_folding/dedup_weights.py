@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
-from narrowpass.io import MappedTensor
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.io import MappedTensor
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.report import Report
 

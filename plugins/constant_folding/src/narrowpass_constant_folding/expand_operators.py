@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult, matching_nodes
-from narrowpass.expansion import OPERATORS, OPSET, expand
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.upgrading import upgrade
+from narrowpass_expansion import OPERATORS, OPSET, expand
 
 if TYPE_CHECKING:
     from narrowpass import Context

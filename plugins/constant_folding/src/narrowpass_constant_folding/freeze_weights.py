@@ -45,7 +45,7 @@ class FreezeWeights(Pass):
         given = [value.name or "" for value in model.graph.inputs]
         for item in self.keep:
             if not any(fnmatchcase(name, item) for name in given):
-                ctx.log.warning("freeze-weights: keep item %r selects no input", item)
+                ctx.observer.log.warning("freeze-weights: keep item %r selects no input", item)
         frozen = [
             value
             for value in model.graph.inputs

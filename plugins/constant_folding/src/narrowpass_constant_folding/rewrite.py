@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult, matching_nodes
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.derived import derived_types
 from narrowpass_constant_folding.graphs.constants import initializer_graphs
 from narrowpass_constant_folding.graphs.names import Names
@@ -87,7 +87,7 @@ def warn_of_idle_items(name: str, keep: tuple[str, ...], model: ir.Model, ctx: C
     """Warn of items of the option ``keep`` that select no node."""
     for item, found in _matches(model, keep).items():
         if not found:
-            ctx.log.warning("%s: keep item %r matches no node", name, item)
+            ctx.observer.log.warning("%s: keep item %r matches no node", name, item)
 
 
 def _kept_nodes(model: ir.Model, items: tuple[str, ...]) -> frozenset[ir.Node]:

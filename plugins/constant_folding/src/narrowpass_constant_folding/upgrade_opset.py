@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
-from narrowpass.upgrading import upgrade
+from narrowpass.ir.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context

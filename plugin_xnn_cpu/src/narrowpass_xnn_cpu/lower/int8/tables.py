@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import NodeEvaluator
 from narrowpass_planning.graph.facts import Facts
+from narrowpass_reference import NodeEvaluator
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.int8.values import (
     Dequantized,

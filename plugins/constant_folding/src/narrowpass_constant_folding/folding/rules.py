@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import onnx
 import onnx_ir as ir
 
-from narrowpass.subgraphs import subgraphs
+from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.schemas import Schema, schema_of
 from narrowpass_constant_folding.graphs.scopes import inner_nodes

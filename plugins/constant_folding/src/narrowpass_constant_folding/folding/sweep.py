@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from narrowpass.subgraphs import subgraphs
+from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.derived import declared_output
 from narrowpass_constant_folding.folding.attempt import Folded, Folder, Left
 from narrowpass_constant_folding.folding.values import Values

@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.evaluation.operands import Operand, tensor_operand
 from narrowpass_constant_folding.graphs.scopes import roots
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.subgraphs import nested_graphs
+from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.scopes import (
     FIRST_IR_WITH_PLAIN_INITIALIZERS,
     output_positions,

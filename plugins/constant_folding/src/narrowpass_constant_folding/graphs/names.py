@@ -7,7 +7,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from narrowpass.subgraphs import nested_graphs, subgraphs
+from narrowpass.ir.subgraphs import nested_graphs, subgraphs
 from narrowpass_constant_folding.graphs.scopes import roots
 
 

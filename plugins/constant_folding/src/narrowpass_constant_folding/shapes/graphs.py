@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from narrowpass.subgraphs import subgraphs
+from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.graphs.matching import attribute
 from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Refusal, Report

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
 from narrowpass.errors import BackendError
+from narrowpass.runtime.backend import NodePlan
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host.bodies import Body, Compile, Formal

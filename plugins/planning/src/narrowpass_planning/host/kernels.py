@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.reference import Recurrent
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host import (
@@ -27,6 +26,7 @@ from narrowpass_planning.host import (
     signals,
     support_vectors,
 )
+from narrowpass_reference import Recurrent
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""

@@ -11,7 +11,6 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.reference import NodeEvaluator, blas_threads
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host import kernels
@@ -19,6 +18,7 @@ from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Times
+from narrowpass_reference import NodeEvaluator, blas_threads
 
 Array = np.ndarray[Any, Any]
 

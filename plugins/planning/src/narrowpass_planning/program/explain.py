@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
+from narrowpass.runtime.backend import NodePlan
 from narrowpass_planning.graph.facts import NARROW
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN
 from narrowpass_planning.host.control_flow import ControlFlow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import onnx_ir as ir
 
-from narrowpass.inference import infer
+from narrowpass.ir.inference import infer
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.partitioner.assigned import Assigned, OpT
@@ -19,7 +19,7 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
 
 if TYPE_CHECKING:
-    from narrowpass.meters import Meter
+    from narrowpass.runtime.meters import Meter
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.backend import NodePlan
-from narrowpass.feeds import FeedChecker
+from narrowpass.runtime.backend import NodePlan
+from narrowpass.runtime.feeds import FeedChecker
 from narrowpass_planning.branches.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_planning.branches.selecting import select
 from narrowpass_planning.plan.bound import Bound
@@ -23,7 +23,7 @@ from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.premises import Premises
 
 if TYPE_CHECKING:
-    from narrowpass.meters import Meter
+    from narrowpass.runtime.meters import Meter
 
 Array = np.ndarray[Any, Any]
 

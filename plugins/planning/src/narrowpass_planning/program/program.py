@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.arguments import count_of
-from narrowpass.backend import (
+from narrowpass.errors import BackendError, UsageError
+from narrowpass.framework.arguments import count_of
+from narrowpass.ir.subgraphs import inline_functions, subgraphs
+from narrowpass.ir.verify import Signature
+from narrowpass.runtime.backend import (
     CompileOptions,
     Feeds,
     NodePlan,
@@ -20,16 +23,13 @@ from narrowpass.backend import (
     Program,
     check_meters,
 )
-from narrowpass.errors import BackendError, UsageError
-from narrowpass.requests import (
+from narrowpass.runtime.requests import (
     check_kept,
     check_targets,
     choose_method,
     choose_outputs,
     write_outputs,
 )
-from narrowpass.subgraphs import inline_functions, subgraphs
-from narrowpass.verify import Signature
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode
 from narrowpass_planning.memory.workspace import Workspace
@@ -49,7 +49,7 @@ from narrowpass_planning.weights.session import Counts, Session
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
-    from narrowpass.meters import Meter
+    from narrowpass.runtime.meters import Meter
 
 
 class PlannedProgram(Program):

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from narrowpass.backend import CompileOptions
 from narrowpass.errors import UsageError
+from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.cache import WeightsCache
 from narrowpass_planning.weights.entry import Entry

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from narrowpass.arguments import Uncopied
 from narrowpass.errors import UsageError
-from narrowpass.io import MappedTensor
-from narrowpass.options import suggest
+from narrowpass.framework.arguments import Uncopied
+from narrowpass.framework.options import suggest
+from narrowpass.ir.io import MappedTensor
 from narrowpass_planning.weights.entry import Entry
 from narrowpass_planning.weights.store import OpenBlocks, names_of
 from narrowpass_planning.weights.weight import Array, Weight, digest

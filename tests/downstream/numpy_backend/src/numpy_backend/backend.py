@@ -19,8 +19,8 @@ from narrowpass import (
     Program,
     Reject,
 )
-from narrowpass.movement import DATA_MOVEMENT
-from narrowpass.quantization import PerTokenQuantization, QuantizationSpec
+from narrowpass.ir.movement import DATA_MOVEMENT
+from narrowpass.runtime.quantization import PerTokenQuantization, QuantizationSpec
 from narrowpass_planning.plan import OneThread
 from narrowpass_planning.program import PlannedProgram, supports
 from numpy_backend.lowering import NumpyClassifier, NumpyLowering

@@ -1,0 +1,1 @@
+"""Models run on data: samples, histograms, metrics, and comparisons of what is computed."""

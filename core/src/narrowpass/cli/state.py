@@ -1,0 +1,88 @@
+"""What all commands share: the options of the group, and the plugins, loaded when first used."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import click
+
+from narrowpass.cli.output import visible
+from narrowpass.errors import PluginError
+from narrowpass.framework.options import suggest
+from narrowpass.framework.plugins import Plugins, Registry, load_plugins
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class State:
+    """The options before the command's name, and what they lead to.
+
+    Attributes:
+        disabled: names or globs of plugins to leave out.
+        quiet: whether notes are left out.
+    """
+
+    def __init__(self, disabled: tuple[str, ...] = (), *, quiet: bool = False) -> None:
+        self.disabled = disabled
+        self.quiet = quiet
+
+    @classmethod
+    def of(cls, ctx: click.Context) -> State:
+        """Give the state of a command's context; made when it is first asked for."""
+        root = ctx.find_root()
+        if not isinstance(root.obj, State):
+            params = root.params
+            root.obj = cls(tuple(params.get("disabled") or ()), quiet=bool(params.get("quiet")))
+        return root.obj
+
+    @functools.cached_property
+    def plugins(self) -> Plugins:
+        """The installed plugins; no hook is called.
+
+        Raises:
+            PluginError: ``--disable-plugin`` names one that is not installed.
+        """
+        plugins = load_plugins(self.disabled)
+        names = [info.name for info in plugins.infos]
+        for pattern in plugins.unmatched:
+            if any(sign in pattern for sign in "*?["):
+                continue  # a glob may match nothing
+            if pattern in self.disabled:
+                raise PluginError(
+                    f"--disable-plugin {pattern}: no such plugin{suggest(pattern, names)}; "
+                    f"installed: {', '.join(names) or 'none'}"
+                )
+            logging.getLogger("narrowpass").warning(
+                "NARROWPASS_DISABLE_PLUGINS names %r, which is not installed", pattern
+            )
+        return plugins
+
+    @functools.cached_property
+    def registry(self) -> Registry:
+        """What is installed, with the named pipelines of the project around."""
+        from narrowpass.framework.config import registry_for
+
+        registry = registry_for(self.plugins)
+        for info in registry.failed.values():
+            logging.getLogger("narrowpass").warning(
+                "plugin %r of %s is left out: %s", info.name, info.distribution, info.error
+            )
+        return registry
+
+    def note(self, text: str) -> None:
+        """Print a line that is no result to standard error."""
+        if not self.quiet:
+            click.echo(f"narrowpass: {visible(text)}", err=True)
+
+
+def pass_state(function: F) -> F:
+    """Give a command's function the state as its first argument."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(State.of(click.get_current_context()), *args, **kwargs)
+
+    return cast("F", wrapper)

@@ -1,9 +1,0 @@
-"""Operators of transformers written as plain ONNX operators, so that every backend has them."""
-
-from __future__ import annotations
-
-from narrowpass.expansion.emitter import OPSET, Unsupported
-from narrowpass.expansion.expanding import Expansion, expand
-from narrowpass.expansion.operators import OPERATORS
-
-__all__ = ["OPERATORS", "OPSET", "Expansion", "Unsupported", "expand"]

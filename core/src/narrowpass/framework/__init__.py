@@ -1,0 +1,1 @@
+"""Passes, and what finds, orders, runs and watches them: plugins, options, instruments."""

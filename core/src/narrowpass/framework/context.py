@@ -1,0 +1,127 @@
+"""What a pass may ask and tell while it runs. No globals: all of it is here."""
+
+from __future__ import annotations
+
+import logging
+import numbers
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from narrowpass.errors import PassError
+
+if TYPE_CHECKING:
+    from narrowpass.analysis.calibration import Samples
+    from narrowpass.analysis.histogram import Histogram
+    from narrowpass.framework.classify import OpClassifier
+    from narrowpass.runtime.backend import Backend
+
+Number = int | float
+Progress = Callable[[str, int, int], object]
+
+
+def _nothing(what: str, done: int, total: int) -> None:
+    return
+
+
+def _plain(value: Any) -> Any:
+    """Give a number of numpy as one of Python, which JSON knows."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a pass decided about one node, for the report.
+
+    Attributes:
+        node: the node's name, or the value's where the decision is about a value.
+        op_type: the node's operator, empty for a value.
+        decision: what was decided, such as ``folded``, ``green``, ``kept``.
+        by: who decided: a classifier, an option, a rule.
+        reason: why, as a sentence; empty where the decision says all.
+        measured: the value that was compared, where there was one.
+        limit: what it was compared with.
+        error: how far the node's result was from that of the model as it was, on data: the
+            largest difference over the largest magnitude; None where nobody looked.
+        sqnr: how far the value's quantized elements are from the true ones, on data: the ratio of
+            signal to quantization noise in dB. Infinite where they are equal.
+        histogram: of the value's elements on data, with the window that was chosen for it.
+        open: whether a later run of the pass may decide otherwise, as for a node that was left
+            alone. Where passes run to a fixed point, the last word counts.
+    """
+
+    node: str
+    op_type: str
+    decision: str
+    by: str
+    reason: str = ""
+    measured: Number | None = None
+    limit: Number | None = None
+    error: Number | None = None
+    sqnr: Number | None = None
+    histogram: Histogram | None = None
+    open: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the fields that say something, for JSON."""
+        fields = asdict(self)
+        del fields["open"]  # in a finished report nothing is
+        return {key: _plain(value) for key, value in fields.items() if value not in (None, "")}
+
+
+def check_report(ctx: Context) -> None:
+    """Check what a pass left in a context, and turn counts of numpy into those of Python.
+
+    Raises:
+        PassError: a decision that is no `Decision`, or a count that is no whole number.
+    """
+    decisions: list[Any] = ctx.decisions
+    for decision in decisions:
+        if not isinstance(decision, Decision):
+            raise PassError(f"it decided {decision!r}, which is no narrowpass.Decision")
+    counted: dict[Any, Any] = dict(ctx.counters)  # of a plugin: it may hold anything
+    for name, count in counted.items():
+        if not isinstance(name, str) or not isinstance(count, numbers.Integral):
+            raise PassError(f"it counted {count!r} as {name!r}; counts are whole numbers by name")
+        ctx.counters[name] = int(count)
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Who watches a pass while it runs.
+
+    Attributes:
+        log: for warnings and notes.
+        progress: called in long work with what is being done, how much of it is done, and how much
+            there is (0 where that is not known). Instruments hear it, and a terminal shows a bar.
+        strict: whether each pass, also one within another, is checked to report truly whether it
+            changed the model. For tests: it costs time.
+    """
+
+    log: logging.Logger = logging.getLogger("narrowpass")
+    progress: Progress = _nothing
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """What `Pass.run` may ask and tell.
+
+    Attributes:
+        target: the backend that the model is built for; None where there is none.
+        classifiers: the installed op classifiers by name.
+        samples: calibration data, None where the caller gave none.
+        counters: what the pass counts, by name; shown in its summary line.
+        decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
+        observer: who watches the pass: its log and its progress.
+    """
+
+    target: Backend | None = None
+    classifiers: Mapping[str, OpClassifier] = field(default_factory=dict)
+    samples: Samples | None = None
+    counters: Counter[str] = field(default_factory=Counter)
+    decisions: list[Decision] = field(default_factory=list)
+    observer: Observer = field(default_factory=Observer)

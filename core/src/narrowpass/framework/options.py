@@ -1,0 +1,254 @@
+"""Typed options of passes, instruments and backends, to and from text.
+
+The text form is shared by everything that has options::
+
+    name{key=value,key=[item,item]}
+
+An option is a field of a frozen dataclass; underscores of the field are hyphens in the text.
+Field types: `bool`, `int`, `float`, `str`, an `enum.Enum` of strings, `typing.Literal` of
+strings, `tuple[str, ...]`, any class with a ``parse(text)`` class method whose ``str()`` is
+that text, and unions of these (tried in the order written; `None` is written ``none``). A union
+may also have types that only Python can give, such as functions. A class with ``parse`` may say in
+``text_form`` what its text looks like.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import inspect
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from narrowpass.errors import PluginError
+from narrowpass.framework.boundary import foreign
+
+OptionText = str | tuple[str, ...]
+"""The text of one value: a scalar, or the items of a list."""
+
+UNIONS = (types.UnionType, typing.Union)
+"""Results of `typing.get_origin` for a union."""
+
+_DEFECT = "this is a defect of the plugin that has it"
+
+_NEEDS_QUOTES = re.compile(r'[\s,\[\]{}="]')
+
+
+class HasOptions(Protocol):
+    """A frozen dataclass whose fields are its options."""
+
+    name: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+T = TypeVar("T", bound=HasOptions)
+
+
+class OptionError(ValueError):
+    """A value that does not fit its option.
+
+    Attributes:
+        option: the option's name as written, for the caret.
+    """
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+def quote(text: str) -> str:
+    """Return `text` as one scalar of pipeline text, in double quotes where it needs them."""
+    if text and not _NEEDS_QUOTES.search(text) and text.isprintable():
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def suggest(wrong: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean X?)`` for the known name nearest to `wrong`, else nothing."""
+    near = difflib.get_close_matches(wrong, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+@functools.cache
+def option_types(cls: type[HasOptions]) -> Mapping[str, Any]:
+    """Return the option names of `cls` in the order of its fields, with their Python types."""
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    hints = field_types(cls, names)
+    # A field of a type without text form is set from Python only.
+    return {name.replace("_", "-"): hints[name] for name in names if is_option(hints[name])}
+
+
+def field_types(cls: type[HasOptions], names: Collection[str]) -> Mapping[str, Any]:
+    """Return the types of some fields; those of others may be known to type checkers alone."""
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        texts = {n: t for n, t in inspect.get_annotations(base).items() if n in names}
+        holder = type(base.__name__, (), {"__annotations__": texts, "__module__": base.__module__})
+        hints.update(typing.get_type_hints(holder))
+    return hints
+
+
+def describe_type(hint: Any) -> str:
+    """Name a type as a user of the pipeline text would: ``true|false``, ``[text, ...]``."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return "|".join(str(choice) for choice in typing.get_args(hint))
+    if origin in UNIONS:
+        return "|".join(describe_type(arm) for arm in typing.get_args(hint) if has_text(arm))
+    if origin is tuple:
+        return "[text, ...]"
+    if hint is type(None):
+        return "none"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return "|".join(str(member.value) for member in hint)
+    name = getattr(hint, "__name__", str(hint)).lower()
+    plain = {bool: "true|false", int: "integer", float: "number", str: "text"}
+    return plain.get(hint) or str(getattr(hint, "text_form", name))
+
+
+def is_option(hint: Any) -> bool:
+    """Report whether text can set a field to more than none; unknown types are an error later."""
+    arms = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else ()
+    return not arms or any(has_text(arm) and arm is not type(None) for arm in arms)
+
+
+def has_text(hint: Any) -> bool:
+    """Report whether values of a type have a text form."""
+    if typing.get_origin(hint) in (typing.Literal, tuple):
+        return True
+    if not isinstance(hint, type):
+        return False
+    plain = hint in (str, bool, int, float, type(None))
+    return plain or issubclass(hint, enum.Enum) or hasattr(hint, "parse")
+
+
+def _parse_value(text: OptionText, hint: Any) -> Any:
+    """Turn text into a value of type `hint`; `ValueError` where it does not fit."""
+    origin = typing.get_origin(hint)
+    if origin in UNIONS:
+        detail = ""
+        for arm in filter(has_text, typing.get_args(hint)):
+            try:
+                return _parse_value(text, arm)
+            except ValueError as error:
+                detail = detail or str(error)
+        raise ValueError(detail)
+    if origin is tuple:
+        if isinstance(text, str):
+            raise ValueError
+        return text
+    if not isinstance(text, str):
+        raise ValueError
+    return _parse_scalar(text, hint)
+
+
+def _parse_scalar(text: str, hint: Any) -> Any:
+    if hint is str:
+        return text
+    if hint is bool:
+        return {"true": True, "false": False}[text] if text in ("true", "false") else _reject()
+    if hint is type(None):
+        return None if text == "none" else _reject()
+    if hint is float or hint is int or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        try:
+            value: Any = hint(text)
+        except ValueError:
+            return _reject()  # Python's own message does not name the option
+        return value if hint is not float or math.isfinite(value) else _reject()
+    if typing.get_origin(hint) is typing.Literal:
+        return text if text in typing.get_args(hint) else _reject()
+    if hasattr(hint, "parse"):
+        return hint.parse(text)
+    raise TypeError(f"options cannot be of type {hint!r}")
+
+
+def _reject() -> Any:
+    raise ValueError
+
+
+def construct(cls: type[T], given: Mapping[str, OptionText]) -> T:
+    """Construct a `cls` from the text of its options.
+
+    Raises:
+        OptionError: an unknown option, or a value that does not fit its type.
+        PluginError: the class itself fails.
+    """
+    with foreign(
+        f"{cls.name!r} cannot be constructed", PluginError, _DEFECT, passing=(OptionError,)
+    ):
+        return _constructed(cls, given)
+
+
+def _constructed(cls: type[T], given: Mapping[str, OptionText]) -> T:
+    known = option_types(cls)
+    values: dict[str, Any] = {}
+    for option, text in given.items():
+        if option not in known:
+            listing = ", ".join(known) or "none"
+            raise OptionError(
+                option,
+                f"{cls.name!r} has no option {option!r}{suggest(option, known)}; "
+                f"its options: {listing}",
+            )
+        try:
+            values[option.replace("-", "_")] = _parse_value(text, known[option])
+        except ValueError as error:
+            shown = text if isinstance(text, str) else f"[{','.join(text)}]"
+            detail = f" ({error})" if str(error) else ""
+            raise OptionError(
+                option,
+                f"option {option!r} of {cls.name!r} takes {describe_type(known[option])}, "
+                f"not {shown!r}{detail}",
+            ) from None
+    try:
+        return cls(**values)
+    except OptionError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise OptionError(next(iter(given), cls.name), f"{cls.name!r}: {error}") from error
+
+
+def format_value(value: Any) -> str:
+    """Return the text of one option value."""
+    if isinstance(value, tuple):
+        return "[" + ",".join(quote(str(item)) for item in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "none"
+    if isinstance(value, enum.Enum):
+        return quote(str(value.value))
+    if not has_text(type(value)):  # set from Python: shown by its name
+        kind = type(value).__name__
+        return quote(str(getattr(value, "name", getattr(value, "__name__", kind))))
+    return quote(str(value))
+
+
+def default_text(field: dataclasses.Field[Any]) -> str:
+    """Return the text of an option's default; empty where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return format_value(field.default_factory())
+    return "" if field.default is dataclasses.MISSING else format_value(field.default)
+
+
+def format_options(instance: HasOptions) -> str:
+    """Return ``name{key=value,...}`` with the options that differ from their defaults."""
+    parts = []
+    for field in dataclasses.fields(instance):
+        if not field.init:
+            continue
+        value = getattr(instance, field.name)
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        else:
+            default = field.default
+        if value != default:
+            parts.append(f"{field.name.replace('_', '-')}={format_value(value)}")
+    return instance.name + ("{" + ",".join(parts) + "}" if parts else "")

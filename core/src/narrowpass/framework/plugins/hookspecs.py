@@ -1,0 +1,132 @@
+"""The hooks that a plugin may implement. Hooks only register; typed objects do the work.
+
+A plugin is a module (or an object) that an entry point of the group ``narrowpass`` names. It
+implements hooks as functions marked with `hookimpl`::
+
+    from narrowpass import hookimpl
+
+    @hookimpl
+    def narrowpass_passes():
+        from my_plugin.passes import MyPass
+        return [MyPass]
+
+Imports of heavy modules belong inside the functions: ``narrowpass plugins`` imports the entry
+module of every plugin and calls no hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    import click
+
+    from narrowpass.framework.classify import OpClassifier
+    from narrowpass.framework.instruments import Instrument
+    from narrowpass.framework.passes import Pass
+    from narrowpass.framework.reports import ReportWriter
+    from narrowpass.runtime.backend import Backend
+
+PROJECT = "narrowpass"
+"""The entry-point group, the marker's name, and the prefix of every hook."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin as the implementation of the hook that it is named after."""
+
+
+@hookspec
+def narrowpass_passes() -> Iterable[type[Pass]]:  # type: ignore[empty-body]
+    """Give the passes of this plugin.
+
+    Called once by `Plugins.registry`, before any pipeline text is parsed.
+
+    Returns:
+        Subclasses of `narrowpass.Pass`, each a frozen dataclass with a ``name`` of its own.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-body]
+    """Give the op classifiers of this plugin, chosen by ``classifier=NAME`` in pipeline text.
+
+    Called once by `Plugins.registry`, before any pass runs.
+
+    Returns:
+        Instances of `narrowpass.OpClassifier`, each with a ``name`` of its own.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
+    """Give the backends of this plugin.
+
+    Called once by `Plugins.registry`. Whether a backend can run on this machine is asked later,
+    through `Backend.available`; a hook must not fail because it cannot.
+
+    Returns:
+        Instances of `narrowpass.Backend`, each with a ``name`` of its own.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_instruments() -> Iterable[type[Instrument]]:  # type: ignore[empty-body]
+    """Give the pass instruments of this plugin, used by ``build --instrument NAME{...}``.
+
+    Called once by `Plugins.registry`.
+
+    Returns:
+        Subclasses of `narrowpass.Instrument`, each a dataclass with a ``name`` of its own.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_pipelines() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Give named pipelines: one may stand in pipeline text wherever a pass may.
+
+    Called once by `Plugins.registry`.
+
+    Returns:
+        Pipeline text by name. It is parsed when it is first used, so that it may name passes of
+        other plugins.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
+    """Give report writers: each writes the files of one ending for ``--report``.
+
+    Called once by `Plugins.registry`.
+
+    Returns:
+        Instances of `narrowpass.ReportWriter`, each with a ``name`` of its own, the ending.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_commands() -> Iterable[click.Command]:  # type: ignore[empty-body]
+    """Give commands that this plugin adds to the ``narrowpass`` command line.
+
+    Called by the command line when a command is asked for that narrowpass does not have, and for
+    its list of commands.
+
+    Returns:
+        Commands, each with a ``name`` of its own.
+
+    Since version 0.1.
+    """

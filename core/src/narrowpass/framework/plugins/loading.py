@@ -1,0 +1,277 @@
+"""Finding and importing plugins, one at a time, in name order.
+
+A plugin that cannot be used is listed with its error and stops nothing else.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import importlib.metadata
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pluggy
+
+from narrowpass.errors import PluginError, UsageError
+from narrowpass.framework.arguments import instance_of, kind_of, names_of
+from narrowpass.framework.boundary import sentence
+from narrowpass.framework.options import suggest
+from narrowpass.framework.plugins import hookspecs
+from narrowpass.framework.plugins.registry import Contribution, Registry, build_registry
+
+DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
+"""Environment variable: names or globs of plugins to leave out, separated by commas."""
+
+
+_POINTS = "a list of importlib.metadata.EntryPoint, or None"
+
+
+class EntryPoint(Protocol):
+    """What is used of `importlib.metadata.EntryPoint`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> str: ...  # noqa: D102
+    @property
+    def dist(self) -> importlib.metadata.Distribution | None: ...  # noqa: D102
+    def load(self) -> Any: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """One installed plugin and what became of it.
+
+    Attributes:
+        name: the entry point's name.
+        distribution: the distribution that declares it, with its version: ``dist 1.2``.
+        module: what the entry point names.
+        status: ``loaded``, ``disabled`` or ``failed``.
+        error: why it failed, as a sentence; empty otherwise.
+        hooks: the hooks that it implements, sorted.
+    """
+
+    name: str
+    distribution: str
+    module: str
+    status: str
+    error: str = ""
+    hooks: tuple[str, ...] = ()
+
+
+class Plugins:
+    """The plugins of one process: a value that is passed on, never a global.
+
+    Attributes:
+        infos: all plugins that were found, in name order.
+        unmatched: names given as disabled that no installed plugin has.
+    """
+
+    def __init__(
+        self,
+        infos: tuple[PluginInfo, ...],
+        manager: pluggy.PluginManager,
+        unmatched: tuple[str, ...] = (),
+    ) -> None:
+        self.infos = infos
+        self.unmatched = unmatched
+        self._manager = manager
+
+    @functools.cached_property
+    def registry(self) -> Registry:
+        """What the loaded plugins register. The hooks are called once, on first use.
+
+        A plugin whose hook raises, or gives something of the wrong kind, contributes nothing;
+        `Registry.failed` has its error.
+
+        Raises:
+            PluginError: two plugins give the same name to two things of one kind, or share an
+                entry-point name; both distributions are named.
+        """
+        by_name: dict[str, PluginInfo] = {}
+        for info in self.infos:
+            if info.status == "disabled":
+                continue
+            other = by_name.setdefault(info.name, info)
+            if other is not info:
+                raise PluginError(
+                    f"two plugins are called {info.name!r}: {other.distribution} and "
+                    f"{info.distribution}; uninstall one of them"
+                )
+        failed = {info.name: info for info in self.infos if info.status == "failed"}
+        contributions = [_builtin()]
+        for info in self.infos:
+            if info.status != "loaded":
+                continue
+            try:
+                contributions.append(self._contribution(info))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
+                failed[info.name] = replace(info, status="failed", error=sentence(error))
+        return build_registry(contributions, failed)
+
+    def _contribution(self, info: PluginInfo) -> Contribution:
+        """Call the hooks of one plugin."""
+        plugin = self._manager.get_plugin(info.name)
+        results: dict[str, Any] = {}
+        for hook in info.hooks:
+            caller = getattr(self._manager.hook, hook)
+            for implementation in caller.get_hookimpls():
+                if implementation.plugin is plugin:
+                    results[hook] = implementation.function()
+        return Contribution.of(info.name, info.distribution, results)
+
+
+def _builtin() -> Contribution:
+    """What narrowpass itself contributes, through the same hooks as everybody else."""
+    from narrowpass.framework.plugins import builtin
+
+    hooks = {
+        name: function()
+        for name, function in inspect.getmembers(builtin, inspect.isfunction)
+        if name.startswith(f"{hookspecs.PROJECT}_")
+    }
+    return Contribution.of("narrowpass", f"narrowpass {_own_version()}", hooks)
+
+
+def _own_version() -> str:
+    return importlib.metadata.version(hookspecs.PROJECT)
+
+
+def load_plugins(
+    disabled: Sequence[str] = (), entry_points: Iterable[EntryPoint] | None = None
+) -> Plugins:
+    """Find and import the installed plugins. No hook is called.
+
+    Args:
+        disabled: names or globs (`fnmatch`) of plugins that are not to be imported, beside those
+            that the environment variable ``NARROWPASS_DISABLE_PLUGINS`` lists.
+        entry_points: what to load; None for the installed entry points of group ``narrowpass``.
+
+    Returns:
+        The plugins, those that failed included.
+
+    Raises:
+        UsageError: arguments of another type.
+    """
+    disabled = names_of(disabled, "`disabled`")
+    if entry_points is None:
+        entry_points = importlib.metadata.entry_points(group=hookspecs.PROJECT)
+    entry_points = list(instance_of(entry_points, Iterable, "`entry_points`", _POINTS))
+    for point in entry_points:
+        if not hasattr(point, "load"):
+            raise UsageError(f"`entry_points` cannot have {kind_of(point)}; give {_POINTS}")
+    environment = os.environ.get(DISABLE_VARIABLE, "").split(",")
+    patterns = [*disabled, *filter(None, map(str.strip, environment))]
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    found = sorted(entry_points, key=lambda point: (point.name, _distribution_of(point)))
+    infos = []
+    for point in found:
+        info = PluginInfo(point.name, _distribution_of(point), point.value, "loaded")
+        if any(fnmatch.fnmatchcase(point.name, pattern) for pattern in patterns):
+            infos.append(replace(info, status="disabled"))
+            continue
+        try:
+            infos.append(replace(info, hooks=_register(manager, point)))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
+            infos.append(replace(info, status="failed", error=sentence(error)))
+    unmatched = tuple(
+        pattern
+        for pattern in patterns
+        if not any(fnmatch.fnmatchcase(point.name, pattern) for point in found)
+    )
+    return Plugins(tuple(infos), manager, unmatched)
+
+
+def installed_plugins() -> Plugins:
+    """Give the installed plugins, found anew only where something may have been installed."""
+    folders = tuple((folder, _changed(folder)) for folder in sys.path)
+    # Who puts another function in its place, as tests do, means it.
+    found_by = importlib.metadata.entry_points
+    return _installed(found_by, folders, os.environ.get(DISABLE_VARIABLE, ""))
+
+
+@functools.lru_cache(maxsize=1)
+def _installed(
+    _found_by: Callable[..., object], _folders: tuple[tuple[str, int], ...], _disabled: str
+) -> Plugins:
+    return load_plugins()
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  # it may be no path at all
+    except OSError:
+        return 0
+
+
+def _distribution_of(point: EntryPoint) -> str:
+    """Name the distribution that declares a plugin; its metadata may be damaged."""
+    try:
+        name, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
+    except (KeyError, OSError, ValueError, TypeError):
+        name = version = None
+    return f"{name} {version or 'of unknown version'}" if name else "unknown distribution"
+
+
+def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
+    """Import one plugin and give the names of the hooks that it implements."""
+    _check_requirement(point)
+    if manager.has_plugin(point.name):
+        raise PluginError(f"another distribution has a plugin called {point.name!r} too")
+    plugin = point.load()
+    hooks = _hooks_of(manager, plugin, point)
+    manager.register(plugin, name=point.name)
+    return hooks
+
+
+def _hooks_of(manager: pluggy.PluginManager, plugin: Any, point: EntryPoint) -> tuple[str, ...]:
+    """Give the hooks that `plugin` implements; misspelled and unmarked ones are errors."""
+    known = [name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")]
+    implemented = []
+    for name in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, name)
+        if options is None and not (
+            name.startswith(f"{hookspecs.PROJECT}_") and inspect.isroutine(getattr(plugin, name))
+        ):
+            continue
+        if name not in known:
+            raise PluginError(
+                f"{point.value} has a hook {name!r} that narrowpass does not know"
+                f"{suggest(name, known)}"
+            )
+        if options is None:
+            raise PluginError(f"{point.value}: mark {name!r} with @narrowpass.hookimpl")
+        implemented.append(name)
+    return tuple(sorted(implemented))
+
+
+def _check_requirement(point: EntryPoint) -> None:
+    """Refuse a plugin whose distribution asks for another version of narrowpass."""
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    own = _own_version()
+    for text in (point.dist.requires or ()) if point.dist else ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue  # a requirement on something else: the installer's business
+        if canonicalize_name(requirement.name) != hookspecs.PROJECT:
+            continue
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if not requirement.specifier.contains(own, prereleases=True):
+            raise PluginError(
+                f"it requires {requirement}, but narrowpass {own} is installed; "
+                "install matching versions of both"
+            )

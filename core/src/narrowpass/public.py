@@ -1,0 +1,51 @@
+"""The modules that plugins and programs may import, beside `narrowpass` itself.
+
+What is in no module of this list may change with any version. A name that begins with an
+underscore is internal wherever it stands.
+"""
+
+from __future__ import annotations
+
+PUBLIC_MODULES = (
+    "narrowpass.analysis.calibration",
+    "narrowpass.analysis.histogram",
+    "narrowpass.analysis.metrics",
+    "narrowpass.bundle",
+    "narrowpass.cli",
+    "narrowpass.cli.feeds",
+    "narrowpass.cli.nonfinite",
+    "narrowpass.cli.options",
+    "narrowpass.cli.output",
+    "narrowpass.cli.state",
+    "narrowpass.driver",
+    "narrowpass.errors",
+    "narrowpass.framework.arguments",
+    "narrowpass.framework.classify",
+    "narrowpass.framework.config",
+    "narrowpass.framework.context",
+    "narrowpass.framework.docstrings",
+    "narrowpass.framework.documents",
+    "narrowpass.framework.files",
+    "narrowpass.framework.options",
+    "narrowpass.framework.pipeline",
+    "narrowpass.framework.plugins",
+    "narrowpass.ir.constants",
+    "narrowpass.ir.inference",
+    "narrowpass.ir.io",
+    "narrowpass.ir.movement",
+    "narrowpass.ir.sizes",
+    "narrowpass.ir.subgraphs",
+    "narrowpass.ir.upgrading",
+    "narrowpass.ir.verify",
+    "narrowpass.public",
+    "narrowpass.runtime.backend",
+    "narrowpass.runtime.feeds",
+    "narrowpass.runtime.meters",
+    "narrowpass.runtime.oracle",
+    "narrowpass.runtime.quantization",
+    "narrowpass.runtime.requests",
+    "narrowpass.testing",
+    "narrowpass.testing.fixtures",
+    "narrowpass.testing.strategies",
+)
+"""Dotted names, sorted."""

@@ -1,0 +1,528 @@
+"""The interface of backends, and of the programs that they compile bundles to."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from narrowpass.errors import AttributesError, BackendError, UsageError, VerificationError
+from narrowpass.framework.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
+from narrowpass.framework.boundary import foreign
+from narrowpass.framework.collecting import no_collecting
+from narrowpass.framework.option_values import check_values
+from narrowpass.framework.options import format_options
+from narrowpass.runtime.guards import COMMON, guard, of_type
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    import numpy as np
+    import onnx_ir as ir
+
+    from narrowpass.bundle import Bundle
+    from narrowpass.framework.classify import OpClassifier, OpDtypes
+    from narrowpass.framework.context import Context
+    from narrowpass.ir.verify import Signature, ValueSpec
+    from narrowpass.runtime.meters import Meter
+    from narrowpass.runtime.quantization import NodeQuantization, QuantizationSpec
+
+Feeds = Mapping[str, "np.ndarray[Any, Any]"]
+Outputs = dict[str, "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class Accept:
+    """The backend runs the node itself."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """The backend leaves the node to a fallback.
+
+    Attributes:
+        reason: why, as a sentence with the value that decided.
+    """
+
+    reason: str
+
+
+MOST_THREADS = 1024
+"""More than any processor has: a larger number is a mistake."""
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How a program is compiled, whatever the backend.
+
+    Options that only one backend has are fields of that backend; see `Backend`.
+
+    Raises:
+        UsageError: a value of another type, or a number of threads out of range.
+
+    Attributes:
+        threads: number of threads that a run may use; None for the size of the affinity mask.
+        keep: values, by name, that must stay readable through ``run(outputs=...)``.
+        require_native: whether a node that the backend leaves to a fallback is an error; see
+            `compile_bundle`.
+        cache: whether weights that a backend packs are shared by methods and programs and kept
+            on disk for later processes; ``memory``: shared only; False: neither.
+        cache_dir: the folder of packed weights; None for ``NARROWPASS_CACHE_DIR`` or the user's
+            cache directory.
+        observe: whether values of `keep` are read by `Program.observe` alone. A backend then need
+            not return them from `run`, and is free to choose their layout and memory.
+    """
+
+    threads: int | None = None
+    keep: tuple[str, ...] = ()
+    require_native: bool = False
+    cache: bool | Literal["memory"] = True
+    cache_dir: str | os.PathLike[str] | None = None
+    observe: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values; those of numpy become Python's."""
+        values: dict[str, Any] = {
+            name: flag_of(getattr(self, name), f"`{name}`")
+            for name in ("require_native", "observe")
+        }
+        values["keep"] = names_of(self.keep, "`keep`")
+        if self.threads is not None:
+            values["threads"] = count_of(self.threads, "threads", most=MOST_THREADS)
+        if self.cache_dir is not None:
+            values["cache_dir"] = path_of(self.cache_dir, "`cache_dir`")
+        if not (isinstance(self.cache, str) and self.cache == "memory"):
+            try:
+                values["cache"] = flag_of(self.cache, "cache")
+            except UsageError:
+                raise UsageError(
+                    f"cache must be True, False or 'memory', not {self.cache!r}"
+                ) from None
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """Where one node runs; a row of `Program.explain`.
+
+    Attributes:
+        method: the method that the node belongs to.
+        node: its name.
+        op_type: its operator, with the domain in front where that is not the default one.
+        dtype: the element type that it is computed in, as ONNX names it in lower case: that of its
+            first output, but ``int8`` where an int8 kernel computes a float operator between
+            DequantizeLinear and QuantizeLinear.
+        partition: the partition that it is part of; None where it runs alone.
+        kernel: what computes it.
+        reason: why it did not go to the backend's own kernels; empty where it did.
+    """
+
+    method: str
+    node: str
+    op_type: str
+    dtype: str
+    partition: int | None
+    kernel: str
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """Time that one node or kernel took; a row of `Program.profile`.
+
+    Attributes:
+        node: the node's name.
+        op_type: its operator.
+        kernel: what computed it.
+        seconds: median time of one run.
+        partition: the partition that it is part of; None where it runs alone.
+    """
+
+    node: str
+    op_type: str
+    kernel: str
+    seconds: float
+    partition: int | None = None
+
+
+class Program(Uncopied, abc.ABC):
+    """A compiled bundle: named methods that run. Also a context manager that closes it.
+
+    It can be neither copied nor pickled: another process loads the bundle.
+
+    Threads:
+        - Every method may be called from several threads at once. Results are those of calls one
+          after the other.
+        - While a run goes on, nothing else may write to its feeds, nor to its arrays of `out`. A
+          meter is for one `observe` at a time.
+        - How many runs go on at once is up to the backend. ``xnn-cpu`` locks the arena that a
+          method computes in: runs of one method take turns, runs of several methods go on at
+          once, unless the backend's option ``share-workspace`` gives them one arena. Programs
+          with the same number of threads share one thread pool; a run that finds its workers busy
+          computes the step alone. ``reference`` locks nothing.
+        - To run one method twice at once, compile the bundle twice: there is no clone of a
+          program, and with ``cache`` both read the same packed weights.
+        - `close` lets runs that have begun in other threads end; those that come later are a
+          `UsageError`.
+    """
+
+    _instead = (
+        "threads may share it, and another process calls narrowpass.load with the bundle's path"
+    )
+
+    @property
+    @abc.abstractmethod
+    def methods(self) -> Sequence[str]:
+        """The names of the methods, in the order of the bundle."""
+
+    @abc.abstractmethod
+    def signature(self, method: str = "main") -> Signature:
+        """Return names, types and shapes of a method's inputs and outputs, as its model says.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: an unknown method, or the program is closed.
+        """
+
+    def inputs(self, method: str = "main") -> tuple[ValueSpec, ...]:
+        """Return name, dtype and shape of each input of a method, in the order of the model.
+
+        A dimension is a size, the name of a symbolic one, or None. An input with an initializer
+        (``has_default``) may be left out of the feeds.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: as `signature`.
+        """
+        return self.signature(method).inputs
+
+    def outputs(self, method: str = "main") -> tuple[ValueSpec, ...]:
+        """Return name, dtype and shape of each output of a method, in the order of the model.
+
+        Args:
+            method: as for `run`.
+
+        Raises:
+            UsageError: as `signature`.
+        """
+        return self.signature(method).outputs
+
+    @abc.abstractmethod
+    def run(
+        self,
+        feeds: Feeds,
+        method: str = "main",
+        outputs: Sequence[str] | None = None,
+        out: Outputs | None = None,
+    ) -> Outputs:
+        """Run a method.
+
+        Args:
+            feeds: arrays by input name, each of the input's dtype and shape. An input with an
+                initializer (a default) may be left out.
+            method: which method; a bundle with one method runs that one for ``main``.
+            outputs: names of the values to return; None for the method's outputs. Values
+                other than outputs must have been named in ``compile(keep=...)``.
+            out: arrays to write results into, by output name, each of the result's dtype and
+                shape; the rest are fresh arrays. They must not overlap; one may lie where a feed
+                does.
+
+        Returns:
+            The results by name. A sequence output is a list of arrays.
+
+        Raises:
+            DataError: feeds that do not fit the method's inputs.
+            UsageError: an unknown method or output, or arrays of `out` that overlap.
+            BackendError: the computation failed.
+        """
+
+    def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
+        """Run a method, and record its values in meters.
+
+        A backend that reads values in place overrides it; the meters have the same contents then.
+
+        Args:
+            feeds: as for `run`.
+            meters: `Extremes` or `Counts` by the value's name: an output of the method, or named
+                in ``compile(keep=..., observe=True)``.
+            method: as for `run`.
+
+        Raises:
+            UsageError: a value that is no tensor of floating point numbers; or as `run`.
+            DataError: as `run`.
+            BackendError: as `run`.
+        """
+        check_meters(meters)
+        values = self.run(feeds, method, tuple(meters))
+        for name, meter in meters.items():
+            meter.add(values[name], f"value {name!r}")
+
+    @abc.abstractmethod
+    def explain(self) -> list[NodePlan]:
+        """Report for each node of each method where it runs, or why not natively."""
+
+    @abc.abstractmethod
+    def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
+        """Run a method `runs` times and report the median time of each node."""
+
+    @abc.abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """Return the backend's counts and sizes in bytes, by name; groups of them are dicts."""
+
+    def close(self) -> None:
+        """Free what the program holds. A second call does nothing."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Backend(abc.ABC):
+    """Compiles bundles to programs.
+
+    A subclass that has options is a frozen dataclass, as a `Pass` is: its fields are the options,
+    each with a default. They are written after its name wherever a backend is named, such as
+    ``--backend 'xnn-cpu{winograd=false}'``, and are checked against the types of the fields. A
+    plugin registers an instance with the defaults.
+
+    Whatever a method of a subclass raises beside errors of `narrowpass.errors`, and a result of the
+    wrong type, becomes a `BackendError` that names the backend.
+
+    Attributes:
+        name: what ``--target NAME`` and ``--backend NAME`` say, in lower case with hyphens.
+        priority: the available backend of highest priority is the default target.
+        classifier: an op classifier that knows how the backend computes narrow nodes, chosen by
+            ``classifier=target+default``; None for none.
+        observes: whether `Program.observe` reads values in place, so that it needs no memory for
+            them, however many there are.
+    """
+
+    name: ClassVar[str]
+    priority: ClassVar[int] = 0
+    observes: ClassVar[bool] = False
+    classifier: ClassVar[OpClassifier | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        guard(
+            cls,
+            {
+                **COMMON,
+                "supports": of_type("narrowpass.Accept or narrowpass.Reject", Accept, Reject),
+                "supports_quantized": of_type(
+                    "narrowpass.Accept or narrowpass.Reject", Accept, Reject
+                ),
+                "compile": of_type("a narrowpass.Program", Program),
+                "plan_text": of_type("a str", str),
+            },
+        )
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """The stages of lowering that `plan_text` prints, in the order in which they run.
+
+        Empty for a backend that lowers nothing.
+        """
+        return ()
+
+    def plan_text(self, bundle: Bundle, stage: str, options: CompileOptions) -> str:
+        """Return what a stage of lowering decided for each method, as text.
+
+        ``narrowpass explain --stage NAME`` prints it.
+
+        Args:
+            bundle: what to compile.
+            stage: one of `stages`.
+            options: see `CompileOptions`.
+
+        Raises:
+            BackendError: a method that cannot be lowered.
+            UsageError: there is no such stage.
+        """
+        raise UsageError(f"backend {self.name!r} has no stage {stage!r}")
+
+    def __post_init__(self) -> None:
+        """Check the options; a subclass with more to check calls this first.
+
+        Raises:
+            OptionError: a value that does not fit its field's type. It is a `ValueError`.
+        """
+        check_values(self)
+
+    def __str__(self) -> str:
+        """The backend in text: its name and the options that differ from their defaults."""
+        return format_options(self)
+
+    def available(self) -> str | None:
+        """Return None where the backend can run here, else the reason why it cannot."""
+        return None
+
+    def details(self) -> Mapping[str, str]:
+        """Return properties of this machine by name, such as the instruction sets in use.
+
+        ``narrowpass backends`` shows them, and calls this only where the backend is available.
+        """
+        return {}
+
+    def default_pipeline(self, passes: Collection[str]) -> str:
+        """Return the pipeline text that a build for this target uses when the caller names none.
+
+        Args:
+            passes: names of the passes and named pipelines that are installed.
+        """
+        return ""
+
+    @abc.abstractmethod
+    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+        """Report whether the backend runs `node` itself, or why not."""
+
+    def quantization_spec(self) -> QuantizationSpec:
+        """Return the operators that the backend computes in int8, with their limits.
+
+        Passes that quantize keep to it. The default has no limits.
+        """
+        from narrowpass.runtime.quantization import QuantizationSpec
+
+        return QuantizationSpec()
+
+    def supports_quantized(
+        self, node: ir.Node, quantization: NodeQuantization, ctx: Context
+    ) -> Accept | Reject:
+        """Report whether the backend would compute `node` in int8 between proposed Q/DQ.
+
+        The default checks the proposal against `quantization_spec`.
+
+        Args:
+            node: a float operator, as `supports` takes it.
+            quantization: of its operands, its weight and its result.
+            ctx: of the pass that asks.
+
+        Returns:
+            `Accept`, or `Reject` with the limit that the proposal breaks.
+        """
+        from narrowpass.attributes import check_attributes
+
+        try:
+            check_attributes(node)
+        except AttributesError as error:
+            return Reject(str(error))
+        spec = self.quantization_spec()
+        if node.domain or spec.operator(node.op_type) is None:
+            return Reject(f"{self.name} has no int8 {node.op_type}")
+        broken = spec.violations(
+            node.op_type,
+            quantization.inputs,
+            quantization.output,
+            quantization.weight_scales,
+            quantization.slope,
+        )
+        return Reject(str(broken[0])) if broken else Accept()
+
+    def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
+        """Estimate the seconds that computing a node in a narrow type saves in a run.
+
+        Args:
+            node: with float32 operands; types and shapes of its values as far as they are known.
+            dtypes: `OpDtypes.output` is the narrow type.
+
+        Returns:
+            Seconds; below 0 where it takes longer than in float32, 0 where it makes no
+            difference, or the backend cannot tell.
+        """
+        return 0.0
+
+    @abc.abstractmethod
+    def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
+        """Compile all methods of `bundle`.
+
+        Raises:
+            BackendError: a method that cannot be compiled, with the node and the reason.
+        """
+
+
+BackendLike: TypeAlias = str | Backend
+"""What a backend may be given as: a name, with options or without, or the backend itself."""
+
+
+def verify_structure(model: ir.Model, what: str) -> None:
+    """Verify a model that a caller passes as an object.
+
+    Operators that onnx does not know are let through: passes and backends expand some of them.
+
+    Raises:
+        VerificationError: a rule is broken; the message starts with `what`.
+    """
+    from narrowpass.ir.verify import verify
+
+    try:
+        verify(model, unknown_operators=True)
+    except VerificationError as error:
+        raise VerificationError(f"{what}: {error}", error.problems) from error
+
+
+def check_meters(meters: object) -> None:
+    """Check the meters of `Program.observe`.
+
+    Raises:
+        UsageError: no mapping of names to meters.
+    """
+    if not isinstance(meters, Mapping):
+        raise UsageError(f"meters are a mapping from names of values, not {kind_of(meters)}")
+    for name, meter in meters.items():
+        if not isinstance(name, str) or not hasattr(meter, "add"):
+            raise UsageError(
+                f"{name!r}: {kind_of(meter)} is no meter; "
+                "give narrowpass.runtime.meters.Extremes or Counts"
+            )
+
+
+_NAMED_FALLBACKS = 5
+
+
+def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) -> Program:
+    """Compile a bundle, and enforce ``options.require_native``.
+
+    Raises:
+        VerificationError: the structure of a method breaks a rule of ONNX.
+        BackendError: a method that cannot be compiled; or nodes for which
+            `Program.explain` reports a reason, where native kernels are required. The message names
+            them with the reasons.
+    """
+    for name, model in bundle.methods.items():
+        verify_structure(model, f"method {name!r}")
+    with no_collecting():
+        program = backend.compile(bundle, options)
+    if not options.require_native:
+        return program
+    with foreign(f"backend {backend.name!r} failed in explain", BackendError):
+        left = [plan for plan in program.explain() if plan.reason]
+    if left:
+        program.close()
+        shown = [f"{p.op_type} {p.node!r}: {p.reason}" for p in left[:_NAMED_FALLBACKS]]
+        more = f"\n  and {len(left) - len(shown)} more" if len(left) > len(shown) else ""
+        listing = "\n  ".join(shown)
+        raise BackendError(
+            f"{len(left)} nodes have no native kernel of {backend.name}:\n  {listing}{more}"
+        )
+    return program

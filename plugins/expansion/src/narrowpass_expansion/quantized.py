@@ -1,0 +1,160 @@
+"""Products with matrices of few bits, and look-ups in such tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.io import ViewedTensor
+from narrowpass_expansion.emitter import Emitter, Unsupported
+
+_KINDS = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
+
+
+def product(e: Emitter) -> Sequence[ir.Value]:
+    """Write MatMulNBits: DequantizeLinear of blocks of the matrix's rows, and MatMul.
+
+    Rows that are no whole number of blocks are cut after they are dequantized.
+    """
+    if e.get("weight_prepacked", 0):
+        raise Unsupported("its weights are packed for another processor")
+    bits, block = int(e.get("bits", 4)), int(e.get("block_size", 0))
+    rows, columns = int(e.get("N", 0)), int(e.get("K", 0))
+    if bits not in _KINDS:
+        raise Unsupported(f"its weights have {bits} bits, and not 4 or 8")
+    if block < 16 or block & (block - 1):
+        raise Unsupported(f"its block_size is {block}, and not a power of 2 from 16 on")
+    if rows <= 0 or columns <= 0:
+        raise Unsupported(f"its weights are {rows} by {columns}")
+    e.refuse(g_idx=4)
+    a, scales = e.required(0, "A"), e.required(2, "scales")
+    dtype = e.dtype(a)
+    if e.dtype(scales) != dtype:
+        raise Unsupported("its scales are of another type than A")
+    blocks = -(-columns // block)
+    stored = _bits(e, 1, "B", bits, (rows, blocks * block))
+    scales = _shaped(e, scales, rows, blocks)
+    zeros = e.input(3)
+    if zeros is not None and e.dtype(zeros) == dtype:
+        wide = e.reshape(e.cast(stored, dtype), rows, blocks, block)
+        moved = e.op("Sub", wide, e.unsqueeze(_shaped(e, zeros, rows, blocks), 2))
+        matrix = e.reshape(e.op("Mul", moved, e.unsqueeze(scales, 2)), rows, blocks * block)
+    else:
+        zero = _zero_points(e, bits, rows, blocks)
+        matrix = e.op("DequantizeLinear", stored, scales, zero, axis=1, block_size=block)
+    if blocks * block != columns:
+        matrix = e.op("Slice", matrix, e.const([0]), e.const([columns]), e.const([1]))
+    made = e.op("MatMul", a, e.transpose(matrix, 1, 0))
+    bias = e.input(5)
+    return [made if bias is None else e.op("Add", made, bias)]
+
+
+def _shaped(e: Emitter, value: ir.Value, rows: int, blocks: int) -> ir.Value:
+    """Give scales or zero points as [rows, blocks]; files of old hold them in one row."""
+    return value if e.dims(value) == (rows, blocks) else e.reshape(value, rows, blocks)
+
+
+def _zero_points(e: Emitter, bits: int, rows: int, blocks: int) -> ir.Value:
+    if e.input(3) is None:
+        full = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
+        return e.weight("zero_points", _tensor(full, bits))
+    padded = -(-blocks * bits // 8) * 8 // bits
+    tensor = _constant(e, 3, "zero_points")
+    if tensor.nbytes != rows * padded * bits // 8:
+        raise Unsupported(f"its zero_points are {list(tensor.shape.numpy())}")
+    numbers = _numbers(tensor.numpy().reshape(rows, -1), bits)[:, :blocks]
+    return e.weight("zero_points", _tensor(numbers, bits))
+
+
+def _bits(e: Emitter, index: int, name: str, bits: int, shape: tuple[int, int]) -> ir.Value:
+    """Give the bytes of a constant as numbers of few bits, which lie in it in the same order."""
+    tensor = _constant(e, index, name)
+    if tensor.dtype != ir.DataType.UINT8 or tensor.nbytes != shape[0] * shape[1] * bits // 8:
+        raise Unsupported(f"its {name} is {list(tensor.shape.numpy())}, and not of {shape}")
+
+    return e.weight(name, ViewedTensor(tensor, _KINDS[bits], shape))
+
+
+def _numbers(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Unpack numbers of few bits from the last axis, the low bits of a byte first."""
+    if bits == 8:
+        return packed
+    parts = np.stack([packed & 15, packed >> 4], axis=-1)
+    return parts.reshape(*packed.shape[:-1], -1)
+
+
+def _tensor(numbers: np.ndarray, bits: int) -> ir.TensorProtocol:
+    return ir.Tensor(np.ascontiguousarray(numbers).astype(_KINDS[bits].numpy()), dtype=_KINDS[bits])
+
+
+def _constant(e: Emitter, index: int, name: str) -> ir.TensorProtocol:
+    tensor = constant_tensor(e.required(index, name))
+    if tensor is None or e.required(index, name).is_graph_input():
+        raise Unsupported(f"its {name} is not constant")
+    return tensor
+
+
+def gather(e: Emitter) -> Sequence[ir.Value]:
+    """Write GatherBlockQuantized: look-ups of bytes and of scales; numbers are made of the bytes.
+
+    Only the rows that are taken are unpacked.
+    """
+    data, places = e.required(0, "data"), e.required(1, "indices")
+    scales, zeros = e.required(2, "scales"), e.input(3)
+    rank = len(e.dims(data))
+    bits, block = int(e.get("bits", 4)), int(e.get("block_size", 128))
+    axis, along = int(e.get("gather_axis", 0)), int(e.get("quantize_axis", 1))
+    if rank != 2 or axis % rank != 0 or along % rank != 1:
+        raise Unsupported("it does not look up rows of a matrix with blocks along them")
+    if e.dtype(data) != ir.DataType.UINT8:
+        raise Unsupported(f"its table is {e.dtype(data).name.lower()}, and not uint8")
+    if bits not in _KINDS:
+        raise Unsupported(f"its table has {bits} bits, and not 4 or 8")
+    width, blocks = e.dims(data)[1], e.dims(scales)[1]
+    if not isinstance(width, int) or not isinstance(blocks, int):
+        raise Unsupported("the width of its table is not known")
+    columns = width * 8 // bits
+    if block < 16 or columns != blocks * block:
+        raise Unsupported(f"{columns} columns are not {blocks} blocks of {block}")
+    dtype, depth = e.dtype(scales), len(e.dims(places))
+    taken = e.op("Gather", data, places, axis=0)
+    taken = e.cast(taken, dtype)
+    if bits == 4:
+        # As floats, which have all of these numbers: backends have more kernels for them.
+        high = e.op("Floor", e.op("Mul", taken, e.const(1 / 16, dtype)))
+        low = e.op("Sub", taken, e.op("Mul", high, e.const(16, dtype)))
+        taken = e.op("Concat", e.unsqueeze(low, -1), e.unsqueeze(high, -1), axis=-1)
+    shape = [0] * depth
+    numbers = e.reshape(taken, *shape, blocks, block)
+    if zeros is None:
+        zero = e.const(float(1 << (bits - 1)), dtype)
+    else:
+        found = _numbers(_constant(e, 3, "zero_points").numpy(), bits)[:, :blocks]
+        table = e.weight("zero_points", ir.tensor(found.astype(dtype.numpy())))
+        zero = e.unsqueeze(e.op("Gather", table, places, axis=0), -1)
+    scale = e.unsqueeze(e.op("Gather", scales, places, axis=0), -1)
+    made = e.op("Mul", e.op("Sub", numbers, zero), scale)
+    return [e.reshape(made, *shape, columns)]
+
+
+def integer_product(e: Emitter) -> Sequence[ir.Value]:
+    """Write MatMulIntegerToFloat: integers without their zero points, multiplied and scaled."""
+    a, b = e.required(0, "A"), e.required(1, "B")
+    made = e.op("MatMulInteger", a, b, e.input(4), e.input(5))
+    scaled = e.op("Mul", e.required(2, "a_scale"), e.required(3, "b_scale"))
+    made = e.op("Mul", e.cast(made, ir.DataType.FLOAT), scaled)
+    bias = e.input(6)
+    return [made if bias is None else e.op("Add", made, bias)]
+
+
+def dynamic_product(e: Emitter) -> Sequence[ir.Value]:
+    """Write DynamicQuantizeMatMul: A is quantized as it comes, as DynamicQuantizeLinear does."""
+    a, scale, zero = e.ops("DynamicQuantizeLinear", e.required(0, "A"), outputs=3)
+    made = e.op("MatMulInteger", a, e.required(1, "B"), zero, e.input(3))
+    scaled = e.op("Mul", scale, e.required(2, "b_scale"))
+    made = e.op("Mul", e.cast(made, ir.DataType.FLOAT), scaled)
+    bias = e.input(4)
+    return [made if bias is None else e.op("Add", made, bias)]
