@@ -29,6 +29,7 @@ PUBLIC_MODULES = (
     "narrowpass.framework.options",
     "narrowpass.framework.pipeline",
     "narrowpass.framework.plugins",
+    "narrowpass.ir.attributes",
     "narrowpass.ir.constants",
     "narrowpass.ir.inference",
     "narrowpass.ir.io",

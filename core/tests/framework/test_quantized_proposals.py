@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from narrowpass import Accept, Context, Reject
-from narrowpass.attributes import check_attributes
 from narrowpass.errors import AttributesError
+from narrowpass.ir.attributes import check_attributes
 from narrowpass.runtime.quantization import (
     NodeQuantization,
     OperatorSpec,

@@ -421,7 +421,7 @@ class Backend(abc.ABC):
         Returns:
             `Accept`, or `Reject` with the limit that the proposal breaks.
         """
-        from narrowpass.attributes import check_attributes
+        from narrowpass.ir.attributes import check_attributes
 
         try:
             check_attributes(node)

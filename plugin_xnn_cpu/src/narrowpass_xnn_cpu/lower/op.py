@@ -8,16 +8,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
 from narrowpass.framework.classify import ACCUMULATE, ACTIVATIONS
 from narrowpass_planning.graph import op as planning
 from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED, Range
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-
-
-class AttributesError(BackendError):
-    """Attributes or operands that an operator may not have: of another type, or out of range."""
 
 
 @dataclass

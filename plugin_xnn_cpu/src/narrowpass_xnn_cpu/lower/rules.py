@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from narrowpass.errors import AttributesError, BackendError
+from narrowpass.ir.attributes import check_attributes
 from narrowpass_expansion import expand
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import (
@@ -33,7 +34,6 @@ from narrowpass_xnn_cpu.lower import (
     scattering,
     shape,
 )
-from narrowpass_xnn_cpu.lower.attributes import check_attributes
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.int8 import (
     channels,
@@ -121,7 +121,8 @@ def reason(op: Op, facts: Facts) -> str | None:
     if rule is None or rule.domain != domain:
         return f"{op.kind} has no native kernel"
     try:
-        check_attributes(op)
+        for node in op.nodes:
+            check_attributes(node, node.version or op.version)
         found = rule.check(op, facts)
     except AttributesError as error:
         return str(error)
