@@ -46,7 +46,7 @@ class Epilogue:
         return self.function == "clamp" and not self.residual
 
     def without_residual(self) -> Epilogue:
-        """Return what can be done where the residual is added later: nothing if that comes first."""
+        """Return what is done before a residual that is added later; nothing if it is first."""
         if self.residual == "after":
             return Epilogue(self.function, self.limits)
         return Epilogue()

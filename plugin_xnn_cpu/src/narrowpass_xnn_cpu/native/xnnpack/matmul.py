@@ -11,8 +11,10 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, ReadByFewRows
+from narrowpass_xnn_cpu.native.own.by_rows import ByRows
+from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, FewRows
 from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, layout_of
+from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import (
     checked_range,
@@ -131,7 +133,7 @@ _QUANTIZERS = {
 }
 
 
-class XnnMatmul(ReadByFewRows, XnnOperator):
+class XnnMatmul(ByRows, XnnOperator):
     """A matmul of XNNPACK with its packed matrix.
 
     Attributes:
@@ -236,7 +238,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         return integers, scales
 
     def panels(self) -> Panels | None:
-        """See `ReadByFewRows.panels`."""
+        """See `ByRows.panels`."""
         kind = {F32: "float32", F16: "float16", INT8: "int8"}.get(self.kernel, "")
         if self.kernel is PER_TOKEN and self._row_dtype == "uint8":
             kind = "int8 rows"
@@ -245,6 +247,10 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
 
     def _end(self) -> Epilogue:
         return self._problem.epilogue
+
+    def for_rows(self, rows: int, epilogue: Epilogue) -> XnnMatmul | FewRows | UpcastMatmul:
+        """See `ByRows.for_rows`; where this operator quantizes rows, it chooses by itself."""
+        return self if self._quantizer is not None else super().for_rows(rows, epilogue)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Reshape for `rows` rows; return the parameters, None where there are none."""
