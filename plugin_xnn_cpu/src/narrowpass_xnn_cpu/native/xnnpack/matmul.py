@@ -35,6 +35,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 )
 from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
+from narrowpass_xnn_cpu.native.xnnpack.row_quantizer import RowQuantizer
 from narrowpass_xnn_cpu.weights.entry import Block
 from narrowpass_xnn_cpu.weights.session import Session
 from narrowpass_xnn_cpu.weights.weight import Array, Quantized, Weight
@@ -127,10 +128,6 @@ _BY_ROWS = {
     ),
 }
 """For dynamic ranges, by the type of the rows."""
-_QUANTIZERS = {
-    "int8": ("xnn_create_convert_nc_f32_qd8", "xnn_reshape_convert_nc_f32_qd8"),
-    "uint8": ("xnn_create_convert_nc_f32_qdu8", "xnn_reshape_convert_nc_f32_qdu8"),
-}
 
 
 class XnnMatmul(ByRows, XnnOperator):
@@ -147,7 +144,7 @@ class XnnMatmul(ByRows, XnnOperator):
         self.kernel, self.call, self.kind = kernel, kernel.call, kernel.kind
         self._problem = problem
         self.channels, self.outputs = problem.sizes
-        self._quantizer: _Quantizer | None = None
+        self._quantizer: RowQuantizer | None = None
         self._row_dtype = ""  # of rows of int8 that a kernel for dynamic ranges multiplies
         self._functions = kernel.creating, kernel.reshaping
         flags = self._lib.XNN_FLAG_TRANSPOSE_WEIGHTS if problem.transposed else 0
@@ -221,7 +218,7 @@ class XnnMatmul(ByRows, XnnOperator):
             # XNNPACK leaves scales and bias out of its key: they name the block.
             others, bias = [scales] if bias is None else [scales, bias], None
             if isinstance(operand, PerToken):
-                self._quantizer = _Quantizer(self._row_dtype)
+                self._quantizer = RowQuantizer(self._row_dtype)
         create, sizes = self._creating(), self._sizes
 
         def call(k: Any, b: Any, cache: Any, made: Any, s: Any, other: Any = None) -> int:
@@ -279,7 +276,7 @@ class XnnMatmul(ByRows, XnnOperator):
         return self._ffi.new("struct np_narrow_params *", (given, made, offset))
 
     def _quantized_rows(
-        self, rows: int, quantizer: _Quantizer, scratch: int, pool: ThreadPool
+        self, rows: int, quantizer: RowQuantizer, scratch: int, pool: ThreadPool
     ) -> Any:
         """Return the parameters of a matmul whose rows are quantized first."""
         ffi, lib = self._ffi, self._lib
@@ -311,23 +308,6 @@ class XnnMatmul(ByRows, XnnOperator):
         self.workspace = offset + scratch
         fields = count, self._ranges, unsigned, offset
         return ffi.new("struct np_s8_f32_params *", fields)
-
-
-class _Quantizer(XnnOperator):
-    """Quantizes rows of float32, each by its own range; not on a tape by itself."""
-
-    call = "NP_ROWS_TO_INT8"
-    kind = "rows to int8"
-
-    def __init__(self, dtype: str) -> None:
-        super().__init__()
-        creating, self._function = _QUANTIZERS[dtype]
-        self._create(creating)
-
-    def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
-        """Reshape for `rows` dense rows of `channels`."""
-        sizes = rows, channels, channels, channels
-        self._reshape(self._function, (rows, channels), *sizes, pool.handle)
 
 
 def _aligned(size: int) -> int:
