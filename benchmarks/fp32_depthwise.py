@@ -23,7 +23,7 @@ import numpy as np
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
-from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
 from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
@@ -31,6 +31,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.tape import Tape, aligned
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
+from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
 
 # Height and width, channels, window, stride.
 DEPTHWISE = (
@@ -135,12 +136,13 @@ def alone(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
         x = normal(rng, 1, size, size, channels)
         chains = {}
         outputs = 0
-        for name, operator in {
+        operators: dict[str, PackedConvolution | XnnConvolution] = {
             "ours": fp32_depthwise.DEPTHWISE.create(
                 Convolution(kernel, bias, movement, depthwise=True)
             ),
             "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, movement, depthwise=True)),
-        }.items():
+        }
+        for name, operator in operators.items():
             height, width = operator.reshape(x.shape, pool)
             outputs = height * width * channels
             chains[name] = Chain(x, [(operator, outputs)], pool)

@@ -27,6 +27,7 @@ import numpy as np
 from one_step import alone, in_turns, parser
 
 from narrowpass_planning.weights.weight import Weight
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
@@ -121,7 +122,8 @@ def operators(
     }
     if fits_winograd(kernel.shape, movement):
         for tile in TILES:
-            star = "*" * (tile_for(kernel.shape, movement, (1, size[0], size[1])) == tile)
+            image, lanes = (1, size[0], size[1]), target.current().fp32_packing
+            star = "*" * (tile_for(kernel.shape, movement, image, lanes) == tile)
             name = f"{tile} x {tile}{star}"
             made[name] = fp32_winograd.BY_TILE[tile].create(Convolution(kernel, bias, movement))
     return made, (kernel, bias)

@@ -93,6 +93,12 @@ def test_reasons_are_named():
     plain = Convolution(weight(8, 3, 3, 8), None, Movement(), image=image, winograd=False)
     reasons = [each.passed_over for each in candidates(plain, Target.named("avx2"))]
     assert reasons == ["Winograd's algorithm is switched off"] * 2 + ["", ""]
+    assert [str(each) for each in candidates(plain, Target.named("plain"))] == [
+        "own winograd 4x4 convolution (NP_FP32_WINOGRAD): no AVX2",
+        "own winograd 2x2 convolution (NP_FP32_WINOGRAD): no AVX2",
+        "own convolution (NP_FP32_CONVOLUTION): no AVX2",
+        "xnnpack convolution (NP_CONVOLUTION): it fits",
+    ]
 
 
 def test_zero_points_of_weights_are_for_our_kernels():

@@ -13,14 +13,14 @@ from narrowpass_xnn_cpu.native.operators.fp32_choice import fully_connected, mat
 from narrowpass_xnn_cpu.native.own import bf16, blocks, fp32
 from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, FewRows, reads_tables, table_rows
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
-from narrowpass_xnn_cpu.native.own.upcast import LEAST_ROWS, UpcastMatmul, widens
+from narrowpass_xnn_cpu.native.own.upcast import LEAST_ROWS, UpcastMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul, has_half_matmul, reads_panels
+from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul, reads_panels
 
 HALF_ROWS = 8
 """Up to so many rows, a product with a float16 matrix is computed in float16.
@@ -131,7 +131,6 @@ class Product:
         source = kernel if self._transposed else kernel.transpose(1, 0)
         self._operators: dict[np.dtype[np.generic], _Made] = {}
         self._source: Weight | None = None
-        self._widened: UpcastMatmul | None = None
         self._rows = rows
         few = rows is not None and rows <= MOST_ROWS
         stored = _blocks(kernel)
@@ -266,35 +265,17 @@ class Product:
 
     def operator(self, rows: int) -> _Made | UpcastMatmul:
         """Give the operator for so many rows."""
-        found = self._by_type(rows)
-        if rows <= MOST_ROWS:
-            return self._few(found) or found
-        return (self._many(found) if rows >= LEAST_ROWS else None) or found
-
-    def _few(self, made: _Made) -> FewRows | None:
-        """Give the operator for few rows of the same matrix, if there is one."""
-        if isinstance(made, FewRows):
-            return made
-        if made.kernel is xnn_matmul.PER_TOKEN:
-            return None  # it takes another kernel for few rows by itself
-        return made.for_few_rows(self.epilogue)
-
-    def _many(self, made: _Made | UpcastMatmul) -> UpcastMatmul | None:
-        """Give the operator for many rows of a matrix that is packed for few, if there is one."""
-        if self._widened is None and isinstance(made, XnnMatmul) and widens():
-            panels = made.panels() if made.kernel is xnn_matmul.INT8 else None
-            if panels is not None:
-                self._widened = UpcastMatmul(panels, self.epilogue.limits)
-        return self._widened
+        return self._by_type(rows).for_rows(rows, self.epilogue)
 
     @property
     def kernel(self) -> str:
         """What computes it, for people."""
-        made: _Made | UpcastMatmul = next(iter(self._operators.values()))
+        first = next(iter(self._operators.values()))
+        made: _Made | UpcastMatmul = first
         if self._rows:
             made = self.operator(self._rows)
         elif self._rows is None:
-            made = self._many(made) or made
+            made = first.for_rows(LEAST_ROWS, self.epilogue)
         return "few rows" if isinstance(made, FewRows) else f"{made.maker}fully connected"
 
     def _by_type(self, rows: int) -> _Made:

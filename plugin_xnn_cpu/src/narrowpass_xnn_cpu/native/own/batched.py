@@ -58,7 +58,7 @@ class Operand:
     column: int
 
     def turned(self) -> Operand:
-        """Give the transposed matrices."""
+        """Return the transposed matrices."""
         return Operand(self.batch, self.column, self.row)
 
 
@@ -95,7 +95,7 @@ def matmul(
     epilogue: Epilogue | None = None,
     threads: int = 1,
 ) -> tuple[Any, int]:
-    """Give the parameters of ``NP_MATMUL``, and the bytes of workspace that it needs.
+    """Return the parameters of ``NP_MATMUL``, and the bytes of workspace that it needs.
 
     Args:
         sizes: all at least 1, but the depth, which may be 0.
@@ -171,7 +171,7 @@ def matmul(
 def _folded(
     sizes: Sizes, a: Operand, b: Operand, out: Operand
 ) -> tuple[Sizes, Operand, Operand, Operand]:
-    """Give the same matmul with matrices that share B as rows of one."""
+    """Return the same matmul with matrices that share B as rows of one."""
     batch, rows = list(sizes.batch), sizes.rows
     row, out_row = a.row, out.row
     for i in range(BATCH - 1, -1, -1):
@@ -226,7 +226,7 @@ def _parts(
 
 
 def _row_block(rows: int, depth: int, columns: int) -> int:
-    """Give the rows that all panels are multiplied with before others are."""
+    """Return the rows that all panels are multiplied with before others are."""
     most = min(_ROWS_BYTES // (4 * max(1, depth)), _OUT_BYTES // (4 * columns))
     return max(1, _even(rows, max(_TILE, most // _TILE * _TILE), _TILE))
 

@@ -50,11 +50,14 @@ class FewRows(PanelMatmul):
     """
 
     call = "NP_FEW_ROWS"
-    fuses_epilogue = True
 
     def __init__(self, panels: Panels, epilogue: Epilogue) -> None:
         super().__init__(panels)
         self._epilogue = epilogue
+
+    def for_rows(self, rows: int, epilogue: Epilogue) -> FewRows:
+        """Return this operator: it is for few rows only."""
+        return self
 
     def reshape(self, rows: int, pool: ThreadPool, *, epilogue: Epilogue | None = None) -> Any:
         """Reshape for `rows` rows; return the parameters."""
@@ -71,30 +74,6 @@ class FewRows(PanelMatmul):
         }
         self.params = self._ffi.new("struct np_few_rows_params *", fields)
         return self.params
-
-
-class ReadByFewRows:
-    """An operator whose packed matrix the kernel for few rows may read."""
-
-    _few: FewRows | None = None
-
-    def panels(self) -> Panels | None:
-        """Return the packed matrix, if kernels for panels read it where it lies."""
-        raise NotImplementedError
-
-    def _end(self) -> Epilogue:
-        raise NotImplementedError
-
-    def for_few_rows(self, epilogue: Epilogue | None = None) -> FewRows | None:
-        """Return the operator for up to `MOST_ROWS` rows of the same matrix, if there is one.
-
-        `epilogue` is the problem's where it is None. Rows of float32 are quantized before they come
-        to it, where this operator does that.
-        """
-        panels = self.panels() if self._few is None else None
-        if panels is not None:
-            self._few = FewRows(panels, epilogue or self._end())
-        return self._few
 
 
 def table_rows(table: Weight, epilogue: Epilogue) -> FewRows:

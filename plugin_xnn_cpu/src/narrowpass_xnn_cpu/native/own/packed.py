@@ -17,7 +17,7 @@ from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operator import Fields, Operator
-from narrowpass_xnn_cpu.native.own.few_rows import ReadByFewRows
+from narrowpass_xnn_cpu.native.own.by_rows import ByRows
 from narrowpass_xnn_cpu.native.own.panels import Layout, Panels
 from narrowpass_xnn_cpu.native.own.tiling import image_fields
 from narrowpass_xnn_cpu.native.pool import ThreadPool
@@ -259,7 +259,7 @@ class PackedConvolution(Packed):
         return out
 
 
-class PackedMatmul(ReadByFewRows, Packed):
+class PackedMatmul(ByRows, Packed):
     """Rows times a constant matrix by a kernel of ours.
 
     Attributes:
@@ -277,7 +277,7 @@ class PackedMatmul(ReadByFewRows, Packed):
         self._pack(session, kernel.kind, kernel.layout, kernel.pack(problem))
 
     def panels(self) -> Panels | None:
-        """See `ReadByFewRows.panels`."""
+        """See `ByRows.panels`."""
         if self.kernel.panels is None:
             return None
         layout = self.kernel.panels(self.problem, self._packing)

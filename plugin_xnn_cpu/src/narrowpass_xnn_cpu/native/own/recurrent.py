@@ -1,7 +1,7 @@
 """The recurrence of LSTM, GRU and RNN, by our own kernel.
 
-The inputs' part of the gates comes from a GEMM over all steps. What is left is a product of the
-states with the recurrence weights in each step, whose epilogue makes the new states.
+The inputs' part of the gates comes from a GEMM over all steps. What is left is a matmul of
+the states with the recurrence weights in each step, whose epilogue computes the new states.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Recurrence(Packed):
         self._pack_as(session, Packing((*sizes, "int8"), weights, extra, scales, size, write))
 
     def _zeros_of(self, zeros: Array) -> Array:
-        """Give zero points as int32 [directions, gates, hidden units in whole vectors]."""
+        """Return zero points as int32 [directions, gates, hidden units in whole vectors]."""
         shape = self.directions, self.gates, self.hidden
         if zeros.dtype != np.int32 or zeros.size != math.prod(shape):
             raise BackendError(
@@ -176,7 +176,7 @@ class Recurrence(Packed):
         inputs: Mapping[str, int],
         places: Mapping[str, Any],
     ) -> Any:
-        """Take rows of gates [steps, batch, directions, gates, hidden]; give the parameters.
+        """Reshape for gates [steps, batch, directions, gates, hidden]; return the parameters.
 
         Args:
             steps: rows of time.
@@ -220,7 +220,7 @@ class Recurrence(Packed):
         return self.params
 
     def _parts(self, batch: int, threads: int) -> int:
-        """Give how many parts threads divide the units of a direction into; 0 for none."""
+        """Return how many parts threads divide the units of a direction into; 0 for none."""
         work = batch * self.gates * self.hidden**2
         blocks = -(-self.hidden // self._lanes)
         each = -(-threads // self.directions)
@@ -229,7 +229,7 @@ class Recurrence(Packed):
 
 
 def identity_of_zeros(shape: tuple[int, ...]) -> Weight:
-    """Give zeros as a weight of float32."""
+    """Return zeros as a weight of float32."""
     return Weight(
         shape, np.dtype(np.float32), f"zeros {shape}", lambda: np.zeros(shape, np.float32)
     )

@@ -46,13 +46,13 @@ class Epilogue:
         return self.function == "clamp" and not self.residual
 
     def without_residual(self) -> Epilogue:
-        """Give what can be done where the residual is added later: nothing if that comes first."""
+        """Return what is done before a residual that is added later; nothing if it is first."""
         if self.residual == "after":
             return Epilogue(self.function, self.limits)
         return Epilogue()
 
     def params(self) -> dict[str, Any]:
-        """Give the fields of ``struct np_epilogue``."""
+        """Return the fields of ``struct np_epilogue``."""
         low, high = self.limits
         return {
             "function": FUNCTIONS.index(self.function),

@@ -36,20 +36,16 @@ def describe() -> str:
     lines += ["", "selected by level"]
     for name, problem in samples():
         lines.append(f"  {name}")
-        selected = {level: _name(select(problem, Target.named(level))) for level in isa.LEVELS}
+        selected = {level: str(select(problem, Target.named(level))) for level in isa.LEVELS}
         for kernel in dict.fromkeys(selected.values()):
             levels = ", ".join(level for level in isa.LEVELS if selected[level] == kernel)
             lines.append(f"    {kernel}: {levels}")
     return "\n".join(lines[1:]) + "\n"
 
 
-def _name(row: Row[Any, Any]) -> str:
-    return f"{row.maker} {row.kernel.name} ({row.kernel.call})"
-
-
 def _row(number: int, row: Row[Any, Any]) -> list[str]:
     fields = {"packing": row.packing, "where": row.where, "reason": row.reason}
-    found = [f"  {number}. {_name(row)}"]
+    found = [f"  {number}. {row}"]
     for name, text in fields.items():
         found += textwrap.wrap(
             text, _WIDTH, initial_indent=f"     {name + ':':9}", subsequent_indent=" " * 14

@@ -61,10 +61,26 @@ class Row(Generic[P, O_co]):
     passed_over: Callable[[P, Target], str] = lambda problem, target: ""
     may_be_unfit: bool = False
 
+    def create(self, problem: P, session: Session | None = None) -> O_co:
+        """Pack the constants of a problem, and return its operator.
+
+        Args:
+            problem: what is to be computed.
+            session: of the weights cache; None to pack for this operator alone.
+
+        Raises:
+            UnfitError: constants that cannot be computed with exactly.
+            BackendError: what is not valid otherwise.
+        """
+        return self.kernel.create(problem, session)
+
     @property
     def maker(self) -> str:
         """``xnnpack`` or ``own``, as the folder of the kernel is called."""
         return "xnnpack" if type(self.kernel).__name__.startswith("Xnn") else "own"
+
+    def __str__(self) -> str:
+        return f"{self.maker} {self.kernel.name} ({self.kernel.call})"
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,9 @@ class Candidate(Generic[P, O_co]):
 
     row: Row[P, O_co]
     passed_over: str
+
+    def __str__(self) -> str:
+        return f"{self.row}: {self.passed_over or 'it fits'}"
 
 
 def considered(

@@ -77,7 +77,7 @@ def create_matmul(problem: Matmul, session: Session | None = None) -> AnyMatmul:
 def _create(rows: list[Row[P, O_co]], problem: P, session: Session | None) -> O_co:
     for row in rows:
         try:
-            return row.kernel.create(problem, session)
+            return row.create(problem, session)
         except UnfitError:
             # Weights that overflow when they are transformed are found when they are packed: then
             # the convolution is computed directly, and `explain` names it so.

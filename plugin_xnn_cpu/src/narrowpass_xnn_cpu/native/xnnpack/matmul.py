@@ -13,8 +13,10 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, ReadByFewRows
+from narrowpass_xnn_cpu.native.own.by_rows import ByRows
+from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, FewRows
 from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, layout_of
+from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import (
     checked_range,
@@ -36,6 +38,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
+from narrowpass_xnn_cpu.native.xnnpack.row_quantizer import RowQuantizer
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,9 @@ _BY_ROWS = {
     ),
 }
 """For dynamic ranges, by the type of the rows."""
-_QUANTIZERS = {
-    "int8": ("xnn_create_convert_nc_f32_qd8", "xnn_reshape_convert_nc_f32_qd8"),
-    "uint8": ("xnn_create_convert_nc_f32_qdu8", "xnn_reshape_convert_nc_f32_qdu8"),
-}
 
 
-class XnnMatmul(ReadByFewRows, XnnOperator):
+class XnnMatmul(ByRows, XnnOperator):
     """A matmul of XNNPACK with its packed matrix.
 
     Attributes:
@@ -145,7 +144,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         self.kernel, self.call, self.kind = kernel, kernel.call, kernel.kind
         self._problem = problem
         self.channels, self.outputs = problem.sizes
-        self._quantizer: _Quantizer | None = None
+        self._quantizer: RowQuantizer | None = None
         self._row_dtype = ""  # of rows of int8 that a kernel for dynamic ranges multiplies
         self._functions = kernel.creating, kernel.reshaping
         flags = self._lib.XNN_FLAG_TRANSPOSE_WEIGHTS if problem.transposed else 0
@@ -219,7 +218,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
             # XNNPACK leaves scales and bias out of its key: they name the block.
             others, bias = [scales] if bias is None else [scales, bias], None
             if isinstance(operand, PerToken):
-                self._quantizer = _Quantizer(self._row_dtype)
+                self._quantizer = RowQuantizer(self._row_dtype)
         create, sizes = self._creating(), self._sizes
 
         def call(k: Any, b: Any, cache: Any, made: Any, s: Any, other: Any = None) -> int:
@@ -236,7 +235,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         return integers, scales
 
     def panels(self) -> Panels | None:
-        """See `ReadByFewRows.panels`."""
+        """See `ByRows.panels`."""
         kind = {F32: "float32", F16: "float16", INT8: "int8"}.get(self.kernel, "")
         if self.kernel is PER_TOKEN and self._row_dtype == "uint8":
             kind = "int8 rows"
@@ -245,6 +244,10 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
 
     def _end(self) -> Epilogue:
         return self._problem.epilogue
+
+    def for_rows(self, rows: int, epilogue: Epilogue) -> XnnMatmul | FewRows | UpcastMatmul:
+        """See `ByRows.for_rows`; where this operator quantizes rows, it chooses by itself."""
+        return self if self._quantizer is not None else super().for_rows(rows, epilogue)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
         """Reshape for `rows` rows; return the parameters, None where there are none."""
@@ -273,7 +276,7 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         return self._ffi.new("struct np_narrow_params *", (given, made, offset))
 
     def _quantized_rows(
-        self, rows: int, quantizer: _Quantizer, scratch: int, pool: ThreadPool
+        self, rows: int, quantizer: RowQuantizer, scratch: int, pool: ThreadPool
     ) -> Any:
         """Return the parameters of a matmul whose rows are quantized first."""
         ffi, lib = self._ffi, self._lib
@@ -305,23 +308,6 @@ class XnnMatmul(ReadByFewRows, XnnOperator):
         self.workspace = offset + scratch
         fields = count, self._ranges, unsigned, offset
         return ffi.new("struct np_s8_f32_params *", fields)
-
-
-class _Quantizer(XnnOperator):
-    """Quantizes rows of float32, each by its own range; not on a tape by itself."""
-
-    call = "NP_ROWS_TO_INT8"
-    kind = "rows to int8"
-
-    def __init__(self, dtype: str) -> None:
-        super().__init__()
-        creating, self._function = _QUANTIZERS[dtype]
-        self._create(creating)
-
-    def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
-        """Reshape for `rows` dense rows of `channels`."""
-        sizes = rows, channels, channels, channels
-        self._reshape(self._function, (rows, channels), *sizes, pool.handle)
 
 
 def _aligned(size: int) -> int:
