@@ -9,12 +9,32 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
-HEADERS = ("isa.h", "xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "fp32_kernels.h")
-HEADERS += ("fp32_depthwise_kernels.h", "fp32_separable_kernels.h", "bf16_kernels.h")
-HEADERS += ("dynamic_kernels.h", "elem_kernels.h", "recurrent_kernels.h", "tree_kernels.h")
-HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "widened_kernels.h")
-HEADERS += ("index_kernels.h", "int16_kernels.h", "matmul_kernels.h", "pick_kernels.h")
-HEADERS += ("workers.h", "weights.h", "tape.h", "loop.h")
+HEADERS = (
+    "runtime/isa.h",
+    "xnnpack/xnnpack.h",
+    "runtime/params.h",
+    "epilogue/epilogue.h",
+    "gemm/int8/int8.h",
+    "conv/fp32.h",
+    "depthwise/fp32.h",
+    "depthwise/separable.h",
+    "conv/bf16.h",
+    "quantize/dynamic.h",
+    "elementwise/params.h",
+    "recurrent/recurrent.h",
+    "trees/trees.h",
+    "gemv/gemv.h",
+    "gemv/nbits.h",
+    "gemm/fp32/int8_weights.h",
+    "movement/index.h",
+    "quantize/int16.h",
+    "gemm/matmul/matmul.h",
+    "movement/pick.h",
+    "runtime/workers.h",
+    "runtime/weights_cache.h",
+    "runtime/tape.h",
+    "runtime/loop.h",
+)
 
 PYTHON = 'extern "Python" int np_let_signals_in(void *context);'
 """What C calls in Python: `native/signals.py` has it."""
@@ -55,8 +75,8 @@ ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "narrowpass_xnn_cpu.native._xnn",
     "".join(f'#include "{header}"\n' for header in HEADERS),
-    sources=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.c")),
-    depends=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.h")),
+    sources=sorted(f"csrc/{file.relative_to(CSRC)}" for file in CSRC.rglob("*.c")),
+    depends=sorted(f"csrc/{file.relative_to(CSRC)}" for file in CSRC.rglob("*.h")),
     include_dirs=["csrc"],
     extra_compile_args=["-std=c11", *FLAGS],
     extra_link_args=[

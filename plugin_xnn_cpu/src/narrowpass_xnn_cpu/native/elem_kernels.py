@@ -17,7 +17,7 @@ TYPES = (
 """Element types, in the order of ``NP_TYPE_*``."""
 
 REDUCED_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float32", "float64")
-"""Those that typed_reduction.c has code for."""
+"""Those that reduce/typed_reduction.c has code for."""
 
 MATH = (
     *("erf", "softplus", "softsign", "selu", "celu", "mish", "thresholded relu", "shrink"),

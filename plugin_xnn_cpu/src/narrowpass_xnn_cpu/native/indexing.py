@@ -17,7 +17,7 @@ REDUCTIONS = ("none", "add", "mul", "min", "max")
 """What becomes of an element and its update, in the order of ``NP_SCATTER_*``."""
 
 TYPES = ("float32", "float64", "int32", "int64")
-"""Types that are reduced and ordered, in the order of the types of ``index_kernels.h``."""
+"""Types that are reduced and ordered, in the order of the types of ``movement/index.h``."""
 
 
 def along_axis(

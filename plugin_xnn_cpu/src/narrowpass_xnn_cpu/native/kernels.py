@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.native.library import extension
 MAX_DIMS = 8
 
 _TILE = 12
-"""Rows of the largest tile in attention.c."""
+"""Rows of the largest tile in attention/attention.c."""
 MOST_ROWS = 48
 """NP_ATTENTION_MOST_ROWS."""
 TARGETS = ("best", *isa.LEVELS)
@@ -24,7 +24,7 @@ on any processor: only those that execute its instructions, or have them emulate
 _BLOCK_FLOATS = 1 << 15
 """Scores that lie in cache beside packed keys and values."""
 _LINE = 16
-"""Floats of a cache line, and of a vector in attention.c."""
+"""Floats of a cache line, and of a vector in attention/attention.c."""
 
 FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log", "root", "inverse root")
 """Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""

@@ -35,7 +35,7 @@ _MOST_ELEMENTS = 1 << 31
 
 @dataclass(frozen=True)
 class Layout:
-    """How packed weights of int8 lie, and what is multiplied with them; see ``int8_code.h``.
+    """How packed weights of int8 lie, and what is multiplied with them; see ``gemm/int8/panel.h``.
 
     Attributes:
         name: of the layout.

@@ -1,4 +1,4 @@
-"""Convolutions of int8 by 3 x 3 with fewer multiplications; see ``csrc/int8_winograd.c``."""
+"""Convolutions of int8 by 3 x 3 with fewer multiplications; see ``csrc/winograd/int8.c``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of float32 by 3 x 3 with fewer multiplications; see ``csrc/fp32_winograd.c``."""
+"""Convolutions of float32 by 3 x 3 with fewer multiplications; see ``csrc/winograd/fp32.c``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,73 @@
+/* Planes to pixels, [N, C, P] to [N, P, C], for few channels: what the inputs of image networks
+ * have. XNNPACK's transpose is made for many. */
+#include "runtime/kernel.h"
+
+typedef struct {
+  const struct np_interleave_params *params;
+  const char *in;
+  char *out;
+} job;
+
+/* `count` pixels of planes that start at `in`, and lie `apart` elements one after the other. */
+#define NP_INTERLEAVE_OF(type, name)                                                               \
+  NP_INLINE void name##_body(const type *in, size_t apart, size_t channels, type *out,             \
+                              size_t count) {                                                      \
+    const type *a = in, *b = in + apart;                                                           \
+    const type *c = channels > 2 ? b + apart : b, *d = channels > 3 ? c + apart : c;               \
+    if (channels == 2) {                                                                           \
+      for (size_t i = 0; i < count; i++) {                                                         \
+        out[2 * i] = a[i];                                                                         \
+        out[2 * i + 1] = b[i];                                                                     \
+      }                                                                                            \
+    } else if (channels == 3) {                                                                    \
+      for (size_t i = 0; i < count; i++) {                                                         \
+        out[3 * i] = a[i];                                                                         \
+        out[3 * i + 1] = b[i];                                                                     \
+        out[3 * i + 2] = c[i];                                                                     \
+      }                                                                                            \
+    } else {                                                                                       \
+      for (size_t i = 0; i < count; i++) {                                                         \
+        out[4 * i] = a[i];                                                                         \
+        out[4 * i + 1] = b[i];                                                                     \
+        out[4 * i + 2] = c[i];                                                                     \
+        out[4 * i + 3] = d[i];                                                                     \
+      }                                                                                            \
+    }                                                                                              \
+  }                                                                                                \
+  NP_FOR_EACH_ISA(void, name,                                                                      \
+                  (const type *in, size_t apart, size_t channels, type *out, size_t count),        \
+                  (in, apart, channels, out, count))
+
+NP_INTERLEAVE_OF(float, interleave_words)
+NP_INTERLEAVE_OF(int8_t, interleave_bytes)
+
+static void part(void *context, size_t start, size_t count) {
+  const job *task = context;
+  const struct np_interleave_params *p = task->params;
+  const size_t pixels = p->pixels, channels = p->channels, size = p->element_size;
+  while (count > 0) {
+    const size_t image = start / pixels;
+    const size_t at = start % pixels;
+    const size_t here = count < pixels - at ? count : pixels - at;
+    const void *in = task->in + (image * pixels * channels + at) * size;
+    void *out = task->out + start * channels * size;
+    if (size == 1) {
+      interleave_bytes(in, pixels, channels, out, here);
+    } else {
+      interleave_words(in, pixels, channels, out, here);
+    }
+    start += here;
+    count -= here;
+  }
+}
+
+int np_interleave(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_interleave_params *p = params;
+  const size_t total = p->images * p->pixels;
+  const int known = p->element_size == 1 || p->element_size == sizeof(float);
+  if (p->channels < 2 || p->channels > 4 || !known) return NP_STATUS_CALL;
+  job task = {p, inputs[0], out};
+  np_workers *const used = total * p->channels * p->element_size < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, part, &task, total, 4096, 0);
+  return 0;
+}

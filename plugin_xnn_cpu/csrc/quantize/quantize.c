@@ -1,0 +1,103 @@
+/* Between float32 and int8, and functions of int8. */
+#include <math.h>
+
+#include "runtime/kernel.h"
+
+#define TILE 16384
+
+typedef struct {
+  const void *params;
+  const void *in;
+  void *out;
+  const float *factors; /* of each column; NULL for none */
+} job;
+
+/* Divided, and not multiplied by the inverse: halves fall where the standard has them. */
+NP_INLINE int8_t to_byte(const struct np_quantize_params *p, float value) {
+  float x = rintf(value / p->scale);
+  x = x > p->low ? x : p->low;
+  x = x < p->high ? x : p->high;
+  return (int8_t)((int32_t)x + p->zero_point);
+}
+
+NP_INLINE void quantize_body(const struct np_quantize_params *params, const float *in, int8_t *out,
+                             size_t count) {
+  const struct np_quantize_params p = *params; /* which bytes that are written cannot change */
+  for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i]);
+}
+NP_FOR_EACH_ISA(void, quantize,
+                (const struct np_quantize_params *params, const float *in, int8_t *out,
+                 size_t count),
+                (params, in, out, count))
+
+NP_INLINE void quantize_multiplied_body(const struct np_quantize_params *params, const float *in,
+                                        const float *factors, int8_t *out, size_t count) {
+  const struct np_quantize_params p = *params;
+  for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i] * factors[i]);
+}
+NP_FOR_EACH_ISA(void, quantize_multiplied,
+                (const struct np_quantize_params *params, const float *in, const float *factors,
+                 int8_t *out, size_t count),
+                (params, in, factors, out, count))
+
+static void quantize_tile(void *context, size_t start, size_t count) {
+  const job *task = context;
+  const struct np_quantize_params *p = task->params;
+  const float *in = (const float *)task->in + start;
+  int8_t *out = (int8_t *)task->out + start;
+  if (!task->factors) {
+    quantize(p, in, out, count);
+    return;
+  }
+  for (size_t done = 0; done < count;) {
+    const size_t column = (start + done) % p->columns;
+    const size_t rest = p->columns - column;
+    const size_t some = rest < count - done ? rest : count - done;
+    quantize_multiplied(p, in + done, task->factors + column, out + done, some);
+    done += some;
+  }
+}
+
+NP_INLINE void dequantize_body(const struct np_dequantize_params *p, const int8_t *in, float *out,
+                               size_t count) {
+  const float scale = p->scale;
+  const int32_t zero_point = p->zero_point;
+  for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero_point) * scale;
+}
+NP_FOR_EACH_ISA(void, dequantize,
+                (const struct np_dequantize_params *p, const int8_t *in, float *out, size_t count),
+                (p, in, out, count))
+
+static void dequantize_tile(void *context, size_t start, size_t count) {
+  const job *task = context;
+  dequantize(task->params, (const int8_t *)task->in + start, (float *)task->out + start, count);
+}
+
+static void look_up_tile(void *context, size_t start, size_t count) {
+  const job *task = context;
+  const struct np_table_params *p = task->params;
+  np_look_up(p->table, (const uint8_t *)task->in + start, (uint8_t *)task->out + start, count);
+}
+
+static int run(np_tile *tile, const void *params, size_t count, const void *const *inputs,
+               void *out, size_t element_size, np_workers *workers) {
+  job task = {params, inputs[0], out, inputs[1]};
+  np_workers *const used = count * element_size < NP_SMALL ? NULL : workers;
+  np_divide_tiles(used, tile, &task, count, TILE, 0);
+  return 0;
+}
+
+int np_quantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const size_t count = ((const struct np_quantize_params *)params)->count;
+  return run(quantize_tile, params, count, inputs, out, sizeof(float), workers);
+}
+
+int np_dequantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const size_t count = ((const struct np_dequantize_params *)params)->count;
+  return run(dequantize_tile, params, count, inputs, out, sizeof(float), workers);
+}
+
+int np_table(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const size_t count = ((const struct np_table_params *)params)->count;
+  return run(look_up_tile, params, count, inputs, out, 1, workers);
+}

@@ -1,0 +1,97 @@
+/* What the kernels share. */
+#ifndef NARROWPASS_RUNTIME_KERNEL_H
+#define NARROWPASS_RUNTIME_KERNEL_H
+
+#include "runtime/isa.h"
+#include "runtime/tape.h"
+#include "runtime/team.h"
+
+#define NP_DISABLE_DENORMALS 0x00000001
+
+/* Functions for certain instruction sets may be written, and chosen among when they are called. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define NP_CHOOSES_CPU
+#endif
+
+/* Into each clone of the caller. */
+#define NP_INLINE static inline __attribute__((always_inline))
+
+/* The function `name`, for the instruction sets in use: the NP_INLINE function `name`_body, compiled
+ * for several levels. `params` are its parameters in brackets, `args` their names. */
+#ifdef NP_CHOOSES_CPU
+#define NP_FOR_EACH_ISA(type, name, params, args)                                   \
+  __attribute__((target("arch=x86-64-v4"))) static type name##_avx512 params {      \
+    return name##_body args;                                                        \
+  }                                                                                 \
+  __attribute__((target("arch=x86-64-v3"))) static type name##_avx2 params {        \
+    return name##_body args;                                                        \
+  }                                                                                 \
+  __attribute__((noinline)) static type name##_plain params {                       \
+    return name##_body args;                                                        \
+  }                                                                                 \
+  static type name params {                                                         \
+    if (np_isa() >= NP_TARGET_AVX512) return name##_avx512 args;                    \
+    return np_isa() == NP_TARGET_AVX2 ? name##_avx2 args : name##_plain args;       \
+  }
+#else
+#define NP_FOR_EACH_ISA(type, name, params, args) \
+  static type name params { return name##_body args; }
+#endif
+
+/* Below this many bytes, waking the workers costs more than it saves. */
+#define NP_SMALL 65536
+
+/* Say that a run begins, and that it has ended; NULL for no workers. */
+void np_workers_begin(np_workers *workers);
+void np_workers_end(np_workers *workers);
+
+/* The pool of XNNPACK's operators; NULL for no workers. */
+pthreadpool_t np_workers_pool(np_workers *workers);
+
+/* Threads that compute, with the one that calls: 1 for no workers. */
+size_t np_workers_threads(const np_workers *workers);
+
+/* Compute parts 0 to `count` - 1, by the caller alone where `workers` is NULL or has another job;
+ * `flags` are 0 or NP_DISABLE_DENORMALS. */
+void np_divide(np_workers *workers, np_part *part, void *context, size_t count, int32_t flags);
+
+/* Elements from `start` on. */
+typedef void np_tile(void *context, size_t start, size_t count);
+
+/* Compute `count` elements in tiles of `size`, of which the last may have fewer. */
+void np_divide_tiles(np_workers *workers, np_tile *tile, void *context, size_t count, size_t size,
+                     int32_t flags);
+
+typedef int np_kernel(const void *params, const void *const *inputs, void *out,
+                      np_workers *workers);
+
+np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp,
+    np_function, np_interleave, np_softmax_pairs,
+    np_convert, np_gather_s8, np_rotary, np_gate, np_scatter_rows, np_quantize, np_dequantize,
+    np_table, np_observe, np_few_rows, np_int8_rows, np_pool, np_extremes,
+    np_dynamic_quantize, np_dynamic_dequantize, np_math, np_typed_binary, np_typed_unary, np_cast,
+    np_typed_reduction, np_rows, np_group_norm, np_lrn, np_affine, np_pick, np_gather_elements,
+    np_scatter_elements, np_gather_tuples, np_scatter_tuples, np_top_k,
+    np_quantize16, np_dequantize16, np_fake_quantize, np_fake_channels;
+
+/* These need scratch memory too. */
+typedef int np_scratch_kernel(const void *params, const void *const *inputs, void *out,
+                              void *workspace, np_workers *workers);
+
+np_scratch_kernel np_attention, np_cached_attention, np_int8_convolution, np_int8_depthwise,
+    np_int8_product, np_int8_winograd, np_int8_quad_depthwise, np_fp32_convolution, np_fp32_winograd,
+    np_fp32_depthwise, np_fp32_separable, np_bf16_convolution, np_nbits, np_widened;
+np_scratch_kernel np_dynamic_range, np_matmul, np_recurrent, np_trees;
+
+/* NP_FULLY_CONNECTED_INT8_ROWS. */
+int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
+                    np_workers *workers);
+
+/* NP_FULLY_CONNECTED_S8_F32. */
+int np_product_s8_f32(const np_step *step, const int8_t *rows, float *out, void *workspace,
+                      np_workers *workers);
+
+/* out[i] = table[in[i]], of bytes; the table has 256. */
+void np_look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count);
+
+#endif
