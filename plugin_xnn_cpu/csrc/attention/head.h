@@ -2,6 +2,7 @@
 #ifndef NARROWPASS_ATTENTION_HEAD_H
 #define NARROWPASS_ATTENTION_HEAD_H
 
+#include "attention/attention.h"
 #include "runtime/kernel.h"
 
 #define NP_ATTENTION_FEW_ROWS 4 /* from so many rows of a part on, keys and values are packed */

@@ -7,6 +7,23 @@
 
 #include "runtime/kernel.h"
 
+/* Pairs of each row's first `rotated` numbers, (a, b), become (a·cos - b·sin, b·cos + a·sin); the
+ * rest stay. Pairs lie half of `rotated` apart, or side by side where `interleaved`. Cosines and
+ * sines are rows of `rotated` numbers that lie like those which they are for, or of half as many
+ * where both of a pair share them. Rows are
+ * dense; strides, of what is before them, may be 0. */
+struct np_rotary_params {
+  size_t sizes[3];
+  size_t depth;
+  size_t rotated;
+  ptrdiff_t x_strides[3];
+  ptrdiff_t cos_strides[3];
+  ptrdiff_t sin_strides[3];
+  ptrdiff_t out_strides[3];
+  int32_t interleaved;
+  int32_t halved;
+};
+
 #define PAIRS 64
 
 typedef struct {

@@ -1,8 +1,8 @@
 /* Products and convolutions with weights of bfloat16; see conv/bf16.h. */
 #include <math.h>
 
-#include "gemm/bf16/panel.h"
 #include "conv/indirection.h"
+#include "gemm/bf16/panel.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 4e5
@@ -23,9 +23,9 @@ typedef struct {
  * executes it by other means. */
 int32_t np_bf16_code_target(int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  if (target == NP_TARGET_AVX512_BF16) return target;
+  if (target == NP_TARGET_AVX512BF16) return target;
   const int32_t isa = np_isa_for(target);
-  return isa == NP_TARGET_AVX512_VNNI ? NP_TARGET_AVX512 : isa;
+  return isa == NP_TARGET_AVX512VNNI ? NP_TARGET_AVX512 : isa;
 #else
   (void)target;
   return NP_TARGET_PLAIN;
@@ -35,7 +35,7 @@ int32_t np_bf16_code_target(int32_t target) {
 static const np_bf16_code *fitting(int32_t target) {
 #ifdef NP_CHOOSES_CPU
   switch (np_bf16_code_target(target)) {
-    case NP_TARGET_AVX512_BF16:
+    case NP_TARGET_AVX512BF16:
       return &np_bf16_avx512bf16;
     case NP_TARGET_AVX512:
       return &np_bf16_avx512;

@@ -1,8 +1,8 @@
 /* Products and convolutions of float32; see conv/fp32.h. */
 #include <math.h>
 
-#include "gemm/fp32/panel.h"
 #include "conv/indirection.h"
+#include "gemm/fp32/panel.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 2e5

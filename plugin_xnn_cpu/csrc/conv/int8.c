@@ -1,6 +1,6 @@
 /* Convolutions of int8; see gemm/int8/int8.h. */
-#include "gemm/int8/panel.h"
 #include "conv/indirection.h"
+#include "gemm/int8/panel.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 4e5

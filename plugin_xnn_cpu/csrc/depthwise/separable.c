@@ -1,7 +1,7 @@
 /* A depthwise convolution of float32 and those around it in one pass; see depthwise/separable.h. */
-#include "gemm/fp32/panel.h"
 #include "depthwise/fp32_tile.h"
 #include "depthwise/separable.h"
+#include "gemm/fp32/panel.h"
 
 typedef struct {
   const struct np_fp32_separable_params *params;

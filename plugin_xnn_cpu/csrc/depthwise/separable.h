@@ -4,8 +4,8 @@
 #ifndef NARROWPASS_DEPTHWISE_SEPARABLE_H
 #define NARROWPASS_DEPTHWISE_SEPARABLE_H
 
-#include "depthwise/fp32.h"
 #include "conv/fp32.h"
+#include "depthwise/fp32.h"
 
 /* out = project(depthwise(expand(in))): convolutions, of which the first one may be missing, and the
  * last one is a product of pixels. Images are [N, H, W, C]. The second input is the residual of the

@@ -1,6 +1,13 @@
 /* Elementwise kernels that fuse what XNNPACK does in two passes, and conversions. */
 #include "runtime/kernel.h"
 
+/* out = min(max(a + b, low), high), all of `count` elements. */
+struct np_add_clamp_params {
+  size_t count;
+  float low;
+  float high;
+};
+
 #define TILE 4096
 
 typedef struct {

@@ -1,8 +1,16 @@
 /* Conversions between element types; see np_cast_params. */
 #include <math.h>
 
-#include "elementwise/params.h"
+#include "elementwise/typed.h"
 #include "runtime/kernel.h"
+
+/* out[i] = in[i], of another type: integers wrap, floats lose what is behind the point. What is out
+ * of the range of int32 or int64 becomes the least number, as x86 has it. */
+struct np_cast_params {
+  size_t count;
+  int32_t from; /* NP_TYPE_* */
+  int32_t to;
+};
 
 #define TILE 8192
 
@@ -42,23 +50,23 @@ NP_INLINE uint64_t to_u64(double x) {
     switch (type) {                                                                            \
       case NP_TYPE_BOOL:                                                                       \
         NP_LOOP(source, uint8_t, x != 0)                                                       \
-      case NP_TYPE_U8:                                                                         \
+      case NP_TYPE_UINT8:                                                                         \
         NP_LOOP(source, uint8_t, small(x))                                                     \
-      case NP_TYPE_I8:                                                                         \
+      case NP_TYPE_INT8:                                                                         \
         NP_LOOP(source, int8_t, small(x))                                                      \
-      case NP_TYPE_U16:                                                                        \
+      case NP_TYPE_UINT16:                                                                        \
         NP_LOOP(source, uint16_t, small(x))                                                    \
-      case NP_TYPE_I16:                                                                        \
+      case NP_TYPE_INT16:                                                                        \
         NP_LOOP(source, int16_t, small(x))                                                     \
-      case NP_TYPE_U32:                                                                        \
+      case NP_TYPE_UINT32:                                                                        \
         NP_LOOP(source, uint32_t, i64(x))                                                      \
-      case NP_TYPE_I32:                                                                        \
+      case NP_TYPE_INT32:                                                                        \
         NP_LOOP(source, int32_t, i32(x))                                                       \
-      case NP_TYPE_U64:                                                                        \
+      case NP_TYPE_UINT64:                                                                        \
         NP_LOOP(source, uint64_t, u64(x))                                                      \
-      case NP_TYPE_I64:                                                                        \
+      case NP_TYPE_INT64:                                                                        \
         NP_LOOP(source, int64_t, i64(x))                                                       \
-      case NP_TYPE_F32:                                                                        \
+      case NP_TYPE_FLOAT32:                                                                        \
         NP_LOOP(source, float, x)                                                              \
       default:                                                                                 \
         NP_LOOP(source, double, x)                                                             \

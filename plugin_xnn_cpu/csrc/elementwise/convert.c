@@ -1,6 +1,7 @@
 /* Conversions between float32 and narrower floats. */
 #include <string.h>
 
+#include "elementwise/convert.h"
 #include "runtime/kernel.h"
 
 #define TILE 4096

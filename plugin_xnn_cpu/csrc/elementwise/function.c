@@ -2,6 +2,40 @@
  * and NaN, where XNNPACK's give something else. */
 #include "simd/exp_log.h"
 
+#define NP_FUNCTION_SIGMOID 0
+#define NP_FUNCTION_SILU 1
+#define NP_FUNCTION_EXP 2
+#define NP_FUNCTION_SQRT 3
+#define NP_FUNCTION_LOG 4
+#define NP_FUNCTION_ROOT 5         /* to the power of 0.5: infinity of -infinity, where sqrt is NaN */
+#define NP_FUNCTION_INVERSE_ROOT 6 /* to the power of -0.5 */
+
+/* out[i] = function(x[i]). */
+struct np_function_params {
+  size_t count;
+  int32_t function;
+};
+
+/* out = x · logistic(slope · x + cubic · x³) of `rows` rows of `columns`, times `factor` where there is
+ * one; strides are those of rows. */
+struct np_gate_params {
+  size_t rows;
+  size_t columns;
+  ptrdiff_t x_offset;
+  ptrdiff_t x_stride;
+  ptrdiff_t factor_offset;
+  ptrdiff_t factor_stride;
+  float slope;
+  float cubic;
+  int32_t has_factor;
+};
+
+/* out[2 i] and out[2 i + 1] = softmax of x[2 i] and x[2 i + 1]; `count` pairs. Rows of two are
+ * what XNNPACK's softmax is slowest at. */
+struct np_softmax_pairs_params {
+  size_t count;
+};
+
 #define TILE 4096
 
 typedef struct {

@@ -4,7 +4,34 @@
  * celu 1.0, mish and swish 4.3. tan up to 10^5, asin, acos, atan, sinh, cosh, asinh, acosh and atanh
  * are computed in double and rounded once: 0.51. tests/test_math_functions.py checks them. */
 #include "simd/exp_log.h"
-#include "elementwise/params.h"
+
+#define NP_MATH_ERF 0
+#define NP_MATH_SOFTPLUS 1
+#define NP_MATH_SOFTSIGN 2
+#define NP_MATH_SELU 3
+#define NP_MATH_CELU 4
+#define NP_MATH_MISH 5
+#define NP_MATH_THRESHOLDED_RELU 6
+#define NP_MATH_SHRINK 7
+#define NP_MATH_HARD_SIGMOID 8
+#define NP_MATH_SWISH 9
+#define NP_MATH_TAN 10
+#define NP_MATH_ASIN 11
+#define NP_MATH_ACOS 12
+#define NP_MATH_ATAN 13
+#define NP_MATH_SINH 14
+#define NP_MATH_COSH 15
+#define NP_MATH_ASINH 16
+#define NP_MATH_ACOSH 17
+#define NP_MATH_ATANH 18
+
+/* float out[i] = f(in[i]), with up to two parameters. */
+struct np_math_params {
+  size_t count;
+  int32_t function; /* NP_MATH_* */
+  float alpha;
+  float beta;
+};
 
 #define TILE 4096
 

@@ -50,9 +50,9 @@ int np_typed_binary(const void *params, const void *const *inputs, void *out,
   for (size_t dim = 0; dim + 1 < p->rank; dim++) outer *= p->sizes[dim];
   const size_t inner = p->sizes[p->rank - 1];
   if (outer * inner == 0) return 0;
-  np_binary_row *row = (p->type >= NP_TYPE_F32 ? np_float_row : np_integer_row)(p->op, p->type);
+  np_binary_row *row = (p->type >= NP_TYPE_FLOAT32 ? np_float_row : np_integer_row)(p->op, p->type);
   if (row == NULL) return NP_STATUS_CALL;
-  const size_t in_size = size_of(p->type), out_size = p->op >= NP_BINARY_EQ ? 1 : in_size;
+  const size_t in_size = size_of(p->type), out_size = p->op >= NP_BINARY_EQUAL ? 1 : in_size;
   binary_job task = {p,       row,      inputs[0], inputs[1], out, in_size,
                      out_size, (inner + TILE - 1) / TILE};
   np_workers *const used = outer * inner * in_size < NP_SMALL ? NULL : workers;
@@ -116,7 +116,7 @@ NP_INTEGER(i64, int64_t, 1)
         NP_EACH(type, type, x > 0 ? 1 : x < 0 ? -1 : x)                                         \
       case NP_UNARY_NOT:                                                                        \
         NP_EACH(type, uint8_t, x == 0)                                                          \
-      case NP_UNARY_IS_NAN:                                                                     \
+      case NP_UNARY_ISNAN:                                                                     \
         NP_EACH(type, uint8_t, x != x)                                                          \
       default:                                                                                  \
         NP_EACH(type, uint8_t, (above && x == (type)INFINITY) || (below && x == -(type)INFINITY)) \
@@ -135,7 +135,7 @@ static void unary_part(void *context, size_t start, size_t count) {
   const unary_job *task = context;
   const struct np_typed_unary_params *p = task->params;
   const size_t size = size_of(p->type);
-  const int condition = p->op >= NP_UNARY_IS_NAN || p->op == NP_UNARY_NOT;
+  const int condition = p->op >= NP_UNARY_ISNAN || p->op == NP_UNARY_NOT;
   EACH[p->type](p, task->in + start * size, task->out + start * (condition ? 1 : size), count);
 }
 

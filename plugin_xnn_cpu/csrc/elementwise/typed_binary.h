@@ -2,7 +2,7 @@
 #ifndef NARROWPASS_ELEMENTWISE_TYPED_BINARY_H
 #define NARROWPASS_ELEMENTWISE_TYPED_BINARY_H
 
-#include "elementwise/params.h"
+#include "elementwise/typed.h"
 #include "runtime/kernel.h"
 
 #if defined(__GNUC__)

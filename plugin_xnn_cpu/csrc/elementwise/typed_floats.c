@@ -39,6 +39,6 @@ NP_FLOATS(f64, double, , modulus)
         max_##name, min_##name, NULL, NULL, NULL, NULL, NULL, eq_##name, lt_##name, le_##name    \
   }
 
-static np_binary_row *const ROWS[][NP_BINARY_LE + 1] = {NP_ROWS_OF(f32), NP_ROWS_OF(f64)};
+static np_binary_row *const ROWS[][NP_BINARY_LESS_OR_EQUAL + 1] = {NP_ROWS_OF(f32), NP_ROWS_OF(f64)};
 
-np_binary_row *np_float_row(int32_t op, int32_t type) { return ROWS[type - NP_TYPE_F32][op]; }
+np_binary_row *np_float_row(int32_t op, int32_t type) { return ROWS[type - NP_TYPE_FLOAT32][op]; }

@@ -85,7 +85,7 @@ NP_BOTH(i64, int64_t, uint64_t, NP_ROW_FOR_EACH_ISA)
         le_i##bits                                                                                  \
   }
 
-static np_binary_row *const ROWS[][NP_BINARY_LE + 1] = {
+static np_binary_row *const ROWS[][NP_BINARY_LESS_OR_EQUAL + 1] = {
     NP_ROWS_OF_UNSIGNED(8),  NP_ROWS_OF_UNSIGNED(8),  NP_ROWS_OF_SIGNED(8),
     NP_ROWS_OF_UNSIGNED(16), NP_ROWS_OF_SIGNED(16),   NP_ROWS_OF_UNSIGNED(32),
     NP_ROWS_OF_SIGNED(32),   NP_ROWS_OF_UNSIGNED(64), NP_ROWS_OF_SIGNED(64),

@@ -6,7 +6,7 @@
 #ifndef NARROWPASS_EPILOGUE_EPILOGUE_H
 #define NARROWPASS_EPILOGUE_EPILOGUE_H
 
-#include "runtime/params.h"
+#include "runtime/isa.h"
 
 #define NP_EPILOGUE_CLAMP 0 /* min(max(x, low), high); infinite bounds for nothing at all */
 #define NP_EPILOGUE_GELU 1  /* x · (1 + erf(x / sqrt(2))) / 2 */

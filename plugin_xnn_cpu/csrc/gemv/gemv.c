@@ -16,7 +16,7 @@ typedef struct {
 static np_few_rows_code *best(int32_t target, int32_t layout) {
   const int32_t isa = np_isa_for(target);
   if (layout == NP_PANELS_INT8_BY_4) {
-    return isa >= NP_TARGET_AVX512_VNNI ? np_few_rows_vnni : np_few_rows_plain;
+    return isa >= NP_TARGET_AVX512VNNI ? np_few_rows_vnni : np_few_rows_plain;
   }
   if (isa >= NP_TARGET_AVX512) return np_few_rows_avx512;
   return isa == NP_TARGET_AVX2 ? np_few_rows_avx2 : np_few_rows_plain;

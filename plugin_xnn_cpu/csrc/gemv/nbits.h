@@ -5,7 +5,7 @@
 #ifndef NARROWPASS_GEMV_NBITS_H
 #define NARROWPASS_GEMV_NBITS_H
 
-#include "runtime/params.h"
+#include "runtime/isa.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_NBITS_LAYOUT 1

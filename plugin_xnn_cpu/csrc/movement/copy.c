@@ -1,6 +1,7 @@
 /* Strided copies: slices with steps, concatenation, expansion, reversal, odd element sizes. */
 #include <string.h>
 
+#include "movement/copy.h"
 #include "runtime/kernel.h"
 
 typedef struct {

@@ -3,6 +3,25 @@
 
 #include "runtime/kernel.h"
 
+/* out[o, i, :] = in[o, index[i], :]; rows of `row_bytes`; negative indices count from the end. */
+struct np_gather_params {
+  size_t outer;
+  size_t axis;
+  size_t indices;
+  size_t row_bytes;
+  size_t index_size;
+};
+
+/* float out[i, :] = table[index[i], :] * scale[index[i]], of a table of int8; one scale for all rows
+ * where `scale_step` is 0. Negative indices count from the end. */
+struct np_gather_s8_params {
+  size_t rows;
+  size_t row_size;
+  size_t indices;
+  size_t index_size;
+  size_t scale_step;
+};
+
 typedef struct {
   const struct np_gather_params *params;
   const char *in;

@@ -1,10 +1,9 @@
-/* Parameters of operators that gather and scatter by computed indices. Read by cffi too: no directives
- * but simple constants. */
+/* Operators that gather and scatter by computed indices. Read by cffi too: no directives but simple
+ * constants. */
 #ifndef NARROWPASS_MOVEMENT_INDEX_H
 #define NARROWPASS_MOVEMENT_INDEX_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "elementwise/typed.h"
 
 /* What becomes of an element and its update. */
 enum np_scatter {
@@ -13,14 +12,6 @@ enum np_scatter {
   NP_SCATTER_MUL = 2,
   NP_SCATTER_MIN = 3,
   NP_SCATTER_MAX = 4
-};
-
-/* Types that reductions are for. */
-enum np_scatter_type {
-  NP_SCATTER_F32 = 0,
-  NP_SCATTER_F64 = 1,
-  NP_SCATTER_I32 = 2,
-  NP_SCATTER_I64 = 3
 };
 
 /* GatherElements: out[i, j, ..] = data[i, indices[i, j, ..], ..], and ScatterElements: the other way.
@@ -35,7 +26,7 @@ struct np_elements_params {
   int32_t element_size; /* 1, 2, 4 or 8 */
   int32_t index_size;   /* 4 or 8 */
   int32_t reduction;    /* enum np_scatter */
-  int32_t type;         /* enum np_scatter_type; of reductions */
+  int32_t type;         /* NP_TYPE_* of reductions: float32, float64, int32 or int64 */
 };
 
 /* GatherND and ScatterND: rows of the data, each at a tuple of indices. */
@@ -63,7 +54,7 @@ struct np_top_k_params {
   size_t inner;
   size_t count;
   int32_t largest;
-  int32_t type; /* enum np_scatter_type */
+  int32_t type; /* NP_TYPE_*, one of the same */
 };
 
 #endif

@@ -2,6 +2,14 @@
  * have. XNNPACK's transpose is made for many. */
 #include "runtime/kernel.h"
 
+/* out[n, p, c] = in[n, c, p], of 2 to 4 channels, and elements of 1 or 4 bytes. */
+struct np_interleave_params {
+  size_t images;
+  size_t channels;
+  size_t pixels;
+  size_t element_size;
+};
+
 typedef struct {
   const struct np_interleave_params *params;
   const char *in;

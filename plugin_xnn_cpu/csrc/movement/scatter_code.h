@@ -43,13 +43,13 @@ NP_INLINE void np_scatter_update(int32_t reduction, int32_t type, size_t size, c
     return;
   }
   switch (type) {
-    case NP_SCATTER_F32:
+    case NP_TYPE_FLOAT32:
       np_update_f32(reduction, (float *)to, (const float *)from, count);
       return;
-    case NP_SCATTER_F64:
+    case NP_TYPE_FLOAT64:
       np_update_f64(reduction, (double *)to, (const double *)from, count);
       return;
-    case NP_SCATTER_I32:
+    case NP_TYPE_INT32:
       np_update_i32(reduction, (int32_t *)to, (const int32_t *)from, count);
       return;
     default:

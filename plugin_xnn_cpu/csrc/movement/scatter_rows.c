@@ -3,6 +3,19 @@
 
 #include "runtime/kernel.h"
 
+/* out[b, i, :, :] = past[b, i, :, :] with update[b, i, :, :] from row starts[b] on, or from row 0;
+ * `inner` values of i. Rows beyond the end go to the beginning where `circular` is set. No size is
+ * 0, and there are no more new rows than rows. */
+struct np_scatter_rows_params {
+  size_t batches;
+  size_t inner;
+  size_t rows;
+  size_t new_rows;
+  size_t row_bytes;
+  int32_t has_starts;
+  int32_t circular;
+};
+
 typedef struct {
   const struct np_scatter_rows_params *params;
   const char *past;

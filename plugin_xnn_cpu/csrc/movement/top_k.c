@@ -75,7 +75,10 @@ TOP_K(i32, int32_t)
 TOP_K(i64, int64_t)
 
 int np_top_k(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  static np_tile *const lines[] = {lines_f32, lines_f64, lines_i32, lines_i64};
+  static np_tile *const lines[] = {[NP_TYPE_FLOAT32] = lines_f32,
+                                   [NP_TYPE_FLOAT64] = lines_f64,
+                                   [NP_TYPE_INT32] = lines_i32,
+                                   [NP_TYPE_INT64] = lines_i64};
   const struct np_top_k_params *p = params;
   const size_t total = p->outer * p->inner;
   if (total * p->count == 0) return 0;

@@ -3,6 +3,14 @@
 
 #include "runtime/kernel.h"
 
+/* out = condition ? x : y, each broadcast by strides of 0; out is dense. */
+struct np_where_params {
+  size_t rank;
+  size_t sizes[8];
+  ptrdiff_t strides[3][8];
+  size_t element_size;
+};
+
 typedef struct {
   const struct np_where_params *params;
   const uint8_t *condition;

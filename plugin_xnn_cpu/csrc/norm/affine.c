@@ -1,6 +1,15 @@
 /* A scale and a shift for each channel of images, as a batch normalization alone is. */
-#include "elementwise/params.h"
 #include "runtime/kernel.h"
+
+/* x · scale + shift, clamped, with a scale and a shift for each channel. */
+struct np_affine_params {
+  size_t images;
+  size_t channels;
+  size_t pixels;
+  float low;
+  float high;
+  int32_t channels_last;
+};
 
 #define TILE 16384
 

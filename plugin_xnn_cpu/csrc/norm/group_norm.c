@@ -7,8 +7,19 @@
 #include <math.h>
 #include <string.h>
 
-#include "elementwise/params.h"
 #include "runtime/kernel.h"
+
+/* Each group of channels of each image gets mean 0 and variance 1, then scale and bias of each
+ * channel. Images are [channels, pixels], or [pixels, channels] where `channels_last`. */
+struct np_group_norm_params {
+  size_t images;
+  size_t channels;
+  size_t pixels;
+  size_t groups; /* divides channels */
+  float epsilon;
+  int32_t channels_last;
+  int32_t by_group; /* scale and bias are of groups */
+};
 
 #define LANES 16
 #define CHUNK 4096

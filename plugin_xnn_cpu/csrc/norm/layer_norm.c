@@ -3,7 +3,7 @@
  * The variance is that of the differences from the mean, not E[x²] - E[x]²: no cancellation. Rows
  * are gone over three times while they lie in cache, two at once. Sums are kept in as many lanes as
  * there are in four registers, so that the error grows with a fraction of the columns. */
-#include "norm/layer_norm.h"
+#include "norm/layer_norm_rows.h"
 
 typedef struct {
   const struct np_layer_norm_params *params;

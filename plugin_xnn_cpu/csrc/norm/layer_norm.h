@@ -1,31 +1,24 @@
-/* Layer normalization, as its code for each instruction set has it. */
+/* Layer normalization. Read by cffi too: no directives but simple constants. */
 #ifndef NARROWPASS_NORM_LAYER_NORM_H
 #define NARROWPASS_NORM_LAYER_NORM_H
 
-#include "runtime/kernel.h"
+#include <stddef.h>
+#include <stdint.h>
 
-/* Rows that are evenly apart: x, or the sum of x and `added`, which then goes to `sum`; and
- * normalized, to `out`. `out` may be x or `added`, and `sum` may be `out` where nobody wants it. */
-typedef struct {
-  const float *x;
-  ptrdiff_t x_stride;     /* floats from a row to the next */
-  const float *added;     /* NULL for none */
-  ptrdiff_t added_stride;
-  const float *scale;
-  const float *bias;      /* NULL for none */
-  float *sum;             /* rows of `sum` and `out` lie one behind the other */
-  float *out;
-  size_t rows;
+/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`, dense, of which
+ * there are as many as the product of `sizes`; x may be the sum of x and `added`. Where the sum is
+ * wanted too it goes to `sum_offset` behind the result, which else is 0. */
+struct np_layer_norm_params {
+  size_t sizes[3];
   size_t columns;
+  ptrdiff_t x_strides[3];
+  ptrdiff_t added_strides[3];
+  size_t sum_offset;
   float epsilon;
-  int root_mean_square;
-} np_normal_rows;
-
-typedef void np_normalize_rows(const np_normal_rows *rows);
-
-np_normalize_rows np_normalize_rows_plain;
-#ifdef NP_CHOOSES_CPU
-np_normalize_rows np_normalize_rows_avx2, np_normalize_rows_avx512;
-#endif
+  int32_t has_bias;
+  int32_t has_added;
+  int32_t root_mean_square; /* no mean is taken away */
+  int32_t target;           /* NP_TARGET_* */
+};
 
 #endif

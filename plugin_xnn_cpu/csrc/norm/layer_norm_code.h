@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "norm/layer_norm.h"
+#include "norm/layer_norm_rows.h"
 
 #define SUMS 4 /* an addition takes as long as so many can be begun in */
 #define TOGETHER 2 /* rows: one waits for its mean and deviation, the other has work meanwhile */

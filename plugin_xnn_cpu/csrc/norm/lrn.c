@@ -1,8 +1,20 @@
 /* Local response normalization: across channels, of images in either order of axes. */
 #include <math.h>
 
-#include "elementwise/params.h"
 #include "runtime/kernel.h"
+
+/* x / (bias + alpha / size · Σ x²)^beta; the sum is over `size` channels around each. Images are
+ * [channels, pixels], or [pixels, channels] where `channels_last`. */
+struct np_lrn_params {
+  size_t images;
+  size_t channels;
+  size_t pixels;
+  size_t size;
+  float alpha;
+  float beta;
+  float bias;
+  int32_t channels_last;
+};
 
 #define PIXELS 64 /* of a part */
 

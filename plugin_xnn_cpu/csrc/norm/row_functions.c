@@ -1,6 +1,18 @@
 /* Functions of rows of floats: the logarithm of softmax, hardmax, division by a norm. */
-#include "elementwise/params.h"
 #include "simd/exp_log.h"
+
+#define NP_ROWS_LOG_SOFTMAX 0
+#define NP_ROWS_HARDMAX 1
+#define NP_ROWS_L1_NORMALIZATION 2
+#define NP_ROWS_L2_NORMALIZATION 3
+
+/* A function of rows of float: the logarithm of softmax; 1 at the first greatest element and 0
+ * elsewhere; a row divided by its norm, or zeros where that is 0. */
+struct np_rows_params {
+  size_t rows;
+  size_t columns; /* not 0 */
+  int32_t function; /* NP_ROWS_* */
+};
 
 #define LANES 16
 
@@ -90,7 +102,7 @@ static void part(void *context, size_t start, size_t count) {
         hardmax(x, out, p->columns);
         break;
       default:
-        divided(x, out, p->columns, p->function == NP_ROWS_L2);
+        divided(x, out, p->columns, p->function == NP_ROWS_L2_NORMALIZATION);
     }
   }
 }

@@ -1,9 +1,22 @@
-/* DynamicQuantizeLinear: a tensor quantized by its own range; see quantize/dynamic.h. */
+/* DynamicQuantizeLinear: a tensor quantized by its own range. */
 #include <math.h>
 #include <string.h>
 
-#include "quantize/dynamic.h"
 #include "runtime/kernel.h"
+
+/* Of float32 elements, of which a thread takes `part` at a time; the workspace has two float32
+ * numbers for each part. */
+struct np_dynamic_range_params {
+  size_t count;
+  size_t part;
+};
+
+/* How a tensor is quantized: scale · (q - zero), with q an int8, which is the byte of
+ * DynamicQuantizeLinear with its highest bit turned. */
+struct np_dynamic_range {
+  float scale;
+  int8_t zero[4]; /* the first of them */
+};
 
 #define TILE 16384
 

@@ -3,6 +3,31 @@
 
 #include "runtime/kernel.h"
 
+/* int8 out[i] = min(max(rint(x[i] / scale), low), high) + zero_point; `low` and `high` keep the sum
+ * in [-128, 127]. NaN becomes `low`. Where `columns` is not 0, rows of so many elements are
+ * multiplied before by those of a second input, of float32. */
+struct np_quantize_params {
+  size_t count;
+  size_t columns;
+  float scale;
+  float low;
+  float high;
+  int32_t zero_point;
+};
+
+/* float out[i] = (x[i] - zero_point) * scale. */
+struct np_dequantize_params {
+  size_t count;
+  float scale;
+  int32_t zero_point;
+};
+
+/* out[i] = table[x[i]], of bytes. */
+struct np_table_params {
+  size_t count;
+  uint8_t table[256];
+};
+
 #define TILE 16384
 
 typedef struct {

@@ -18,7 +18,7 @@ static np_recurrent_code *best(const struct np_recurrent_params *p) {
 
 int np_recurrent_takes_bytes(int32_t target) {
 #ifdef NP_CHOOSES_CPU
-  return np_isa_for(target) >= NP_TARGET_AVX512_VNNI;
+  return np_isa_for(target) >= NP_TARGET_AVX512VNNI;
 #else
   (void)target;
   return 0;

@@ -3,7 +3,7 @@
 #ifndef NARROWPASS_RECURRENT_RECURRENT_H
 #define NARROWPASS_RECURRENT_RECURRENT_H
 
-#include "runtime/params.h"
+#include "runtime/isa.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_RECURRENT_LAYOUT 1

@@ -4,6 +4,7 @@
  * NaN, and so is a bound that means are clamped to. Here NaN is what comes of it, as in a sum. */
 #include <math.h>
 
+#include "reduce/reduce.h"
 #include "runtime/kernel.h"
 
 #define BLOCK 64    /* channels that are kept in registers */

@@ -2,7 +2,8 @@
  * towards 0. NaN comes of NaN in extremes. */
 #include <math.h>
 
-#include "elementwise/params.h"
+#include "elementwise/typed.h"
+#include "reduce/reduce.h"
 #include "runtime/kernel.h"
 
 #if defined(__GNUC__)

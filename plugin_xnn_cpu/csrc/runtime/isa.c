@@ -11,8 +11,8 @@ int32_t np_isa_detected(void) {
   if (!__builtin_cpu_supports("x86-64-v3")) return NP_TARGET_PLAIN;
   if (!__builtin_cpu_supports("x86-64-v4")) return NP_TARGET_AVX2;
   if (!__builtin_cpu_supports("avx512vnni")) return NP_TARGET_AVX512;
-  if (!__builtin_cpu_supports("avx512bf16")) return NP_TARGET_AVX512_VNNI;
-  return NP_TARGET_AVX512_BF16;
+  if (!__builtin_cpu_supports("avx512bf16")) return NP_TARGET_AVX512VNNI;
+  return NP_TARGET_AVX512BF16;
 #else
   return NP_TARGET_PLAIN;
 #endif

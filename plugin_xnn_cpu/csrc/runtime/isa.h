@@ -15,8 +15,8 @@
 #define NP_TARGET_PLAIN 1
 #define NP_TARGET_AVX2 2
 #define NP_TARGET_AVX512 3
-#define NP_TARGET_AVX512_VNNI 4
-#define NP_TARGET_AVX512_BF16 5
+#define NP_TARGET_AVX512VNNI 4
+#define NP_TARGET_AVX512BF16 5
 
 /* The level of the processor. */
 int32_t np_isa_detected(void);

@@ -2,8 +2,8 @@
 #ifndef NARROWPASS_RUNTIME_KERNEL_H
 #define NARROWPASS_RUNTIME_KERNEL_H
 
+#include "runtime/calls.h"
 #include "runtime/isa.h"
-#include "runtime/tape.h"
 #include "runtime/team.h"
 
 #define NP_DISABLE_DENORMALS 0x00000001
@@ -61,35 +61,6 @@ typedef void np_tile(void *context, size_t start, size_t count);
 /* Compute `count` elements in tiles of `size`, of which the last may have fewer. */
 void np_divide_tiles(np_workers *workers, np_tile *tile, void *context, size_t count, size_t size,
                      int32_t flags);
-
-typedef int np_kernel(const void *params, const void *const *inputs, void *out,
-                      np_workers *workers);
-
-np_kernel np_copy, np_where, np_gather, np_layer_norm, np_add_clamp,
-    np_function, np_interleave, np_softmax_pairs,
-    np_convert, np_gather_s8, np_rotary, np_gate, np_scatter_rows, np_quantize, np_dequantize,
-    np_table, np_observe, np_few_rows, np_int8_rows, np_pool, np_extremes,
-    np_dynamic_quantize, np_dynamic_dequantize, np_math, np_typed_binary, np_typed_unary, np_cast,
-    np_typed_reduction, np_rows, np_group_norm, np_lrn, np_affine, np_pick, np_gather_elements,
-    np_scatter_elements, np_gather_tuples, np_scatter_tuples, np_top_k,
-    np_quantize16, np_dequantize16, np_fake_quantize, np_fake_channels;
-
-/* These need scratch memory too. */
-typedef int np_scratch_kernel(const void *params, const void *const *inputs, void *out,
-                              void *workspace, np_workers *workers);
-
-np_scratch_kernel np_attention, np_cached_attention, np_int8_convolution, np_int8_depthwise,
-    np_int8_product, np_int8_winograd, np_int8_quad_depthwise, np_fp32_convolution, np_fp32_winograd,
-    np_fp32_depthwise, np_fp32_separable, np_bf16_convolution, np_nbits, np_widened;
-np_scratch_kernel np_dynamic_range, np_matmul, np_recurrent, np_trees;
-
-/* NP_FULLY_CONNECTED_INT8_ROWS. */
-int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
-                    np_workers *workers);
-
-/* NP_FULLY_CONNECTED_S8_F32. */
-int np_product_s8_f32(const np_step *step, const int8_t *rows, float *out, void *workspace,
-                      np_workers *workers);
 
 /* out[i] = table[in[i]], of bytes; the table has 256. */
 void np_look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/kernel.h"
+#include "runtime/observe.h"
 
 #define TILE 2048
 #define HEAD 16 /* words of a thread before its counts: the extremes, and what fills a line */

@@ -9,9 +9,9 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "runtime/cancel.h"
 #include "runtime/kernel.h"
 #include "runtime/spin_wait.h"
-#include "runtime/cancel.h"
 #include "runtime/team.h"
 
 #define CACHE_LINES 128

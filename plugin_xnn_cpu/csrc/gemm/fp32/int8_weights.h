@@ -4,7 +4,7 @@
 #ifndef NARROWPASS_GEMM_FP32_INT8_WEIGHTS_H
 #define NARROWPASS_GEMM_FP32_INT8_WEIGHTS_H
 
-#include "runtime/params.h"
+#include "runtime/isa.h"
 
 /* That are widened at a time: lanes of the code of AVX-512. */
 #define NP_WIDENED_COLUMNS 16

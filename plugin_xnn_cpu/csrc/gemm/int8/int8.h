@@ -5,7 +5,7 @@
 #ifndef NARROWPASS_GEMM_INT8_INT8_H
 #define NARROWPASS_GEMM_INT8_INT8_H
 
-#include "runtime/params.h"
+#include "runtime/isa.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_INT8_LAYOUT 1

@@ -182,7 +182,7 @@ const np_int8_code *np_int8_code_for(int32_t target, int32_t quads) {
 #ifdef NP_CHOOSES_CPU
   const int32_t isa = np_isa_for(target);
   if (quads) {
-    return isa >= NP_TARGET_AVX512_VNNI ? &np_int8_quads_avx512 : &np_int8_quads_plain;
+    return isa >= NP_TARGET_AVX512VNNI ? &np_int8_quads_avx512 : &np_int8_quads_plain;
   }
   if (isa >= NP_TARGET_AVX2) return &np_int8_avx2;
 #else

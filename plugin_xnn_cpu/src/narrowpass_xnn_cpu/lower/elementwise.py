@@ -77,7 +77,7 @@ class AddClamp(Step):
 
 
 class Function(Step):
-    """An elementwise function of ours; one of `kernels.FUNCTIONS`."""
+    """An elementwise function of ours; one of ``NP_FUNCTION_*``."""
 
     in_place: Sequence[int] = (0,)
 
@@ -117,7 +117,7 @@ def _unary(op: Op, builder: Builder) -> None:
 
 
 _SIGNS = {"Abs": ("abs", "abs"), "Neg": ("negate", "neg")}
-"""XNNPACK's names, and those of `elem_kernels.UNARY`."""
+"""XNNPACK's names, and those of ``NP_UNARY_*``."""
 
 
 def _check_sign(op: Op, facts: Facts) -> str | None:

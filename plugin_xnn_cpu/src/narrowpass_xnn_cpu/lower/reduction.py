@@ -35,7 +35,7 @@ _OURS = ("max", "min")
 """XNNPACK's greatest and least lose NaN."""
 
 _TYPED_NAMES = {"sum_squared": "sum squares"}
-"""Where a name of `elem_kernels.REDUCTIONS` is another than XNNPACK's."""
+"""Where a name of ``NP_REDUCTION_*`` is another than XNNPACK's."""
 
 _OF_NOTHING = {
     "mean": np.nan,

@@ -12,7 +12,7 @@ from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, element
 
 
 class RowFunction(Step):
-    """A function of the last axes, taken as one; one of `elem_kernels.ROWS`."""
+    """A function of the last axes, taken as one; one of ``NP_ROWS_*``."""
 
     in_place: Sequence[int] = (0,)
 

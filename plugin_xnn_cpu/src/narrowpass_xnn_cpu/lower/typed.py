@@ -28,7 +28,7 @@ TYPED = (*INTEGERS, ir.DataType.DOUBLE)
 
 
 class TypedBinary(Step):
-    """An operator of two operands of one type, which broadcast; one of `elem_kernels.BINARY`."""
+    """An operator of two operands of one type, which broadcast; one of ``NP_BINARY_*``."""
 
     in_place: Sequence[int] = (0, 1)
 
@@ -49,7 +49,7 @@ class TypedBinary(Step):
 
 
 class TypedUnary(Step):
-    """An operator of one operand; one of `elem_kernels.UNARY`."""
+    """An operator of one operand; one of ``NP_UNARY_*``."""
 
     in_place: Sequence[int] = (0,)
 
@@ -77,7 +77,7 @@ class TypedUnary(Step):
 
 
 class CastStep(Step):
-    """A conversion between two of `elem_kernels.TYPES`."""
+    """A conversion between two of ``NP_TYPE_*``."""
 
     in_place: Sequence[int] = (0,)
 
@@ -95,7 +95,7 @@ class CastStep(Step):
 
 
 class MathFunction(Step):
-    """A function of a float with up to two parameters; one of `elem_kernels.MATH`."""
+    """A function of a float with up to two parameters; one of ``NP_MATH_*``."""
 
     in_place: Sequence[int] = (0,)
 

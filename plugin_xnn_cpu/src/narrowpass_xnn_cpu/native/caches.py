@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import calls, kernels
 from narrowpass_xnn_cpu.native.library import extension
 
 STREAMED_BYTES = 1 << 18
@@ -35,8 +35,8 @@ def cached_attention(
         pieces: of each the shape of the cache that it begins with, which differs in rows and has
             fewer; None for one that is there already.
     """
-    ffi, lib = extension().ffi, extension().lib
-    params = ffi.new("struct np_cached_attention_params *")
+    lib = extension().lib
+    params = calls.parameters("NP_CACHED_ATTENTION")
     for index, (whole, piece) in enumerate(zip(wholes, pieces, strict=True)):
         size = [0] if piece is None else piece
         strides = [0] if piece is None else kernels.dense_strides(whole)

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.operators.base import UNBOUNDED, Range, checked_range
 from narrowpass_xnn_cpu.native.operators.tiled import float32
 
 FUNCTIONS = ("clamp", "gelu", "tanh-gelu", "silu", "hard-swish")
-"""What is applied, in the order of ``NP_EPILOGUE_*``."""
+"""What is applied: names of ``NP_EPILOGUE_*``."""
 
 RESIDUALS = ("", "before", "after")
-"""When a second input of the output's shape is added, in the order of ``NP_RESIDUAL_*``."""
+"""When a second input of the output's shape is added, as ``NP_RESIDUAL_*`` names it."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Epilogue:
         """Give the fields of ``struct np_epilogue``."""
         low, high = self.limits
         return {
-            "function": FUNCTIONS.index(self.function),
-            "residual": RESIDUALS.index(self.residual),
+            "function": calls.constant("NP_EPILOGUE", self.function),
+            "residual": calls.constant("NP_RESIDUAL", self.residual or "none"),
             "low": float32(low),
             "high": float32(high),
         }

@@ -16,7 +16,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu, isa, signals
 
 _IDENTIFIER = "78e8776e742aaec2e0f3c3ef26613bab845df743a5047533d6900dea608b1385"
-"""Of the build that `xnnpack.h` declares, on x86-64: a digest of the sources of its kernels."""
+"""Of the build that xnnpack.h declares, on x86-64; it is a digest of the kernels' sources."""
 
 _LOADING = threading.Lock()
 

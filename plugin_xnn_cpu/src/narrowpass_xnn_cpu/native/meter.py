@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from narrowpass.meters import Counts, Extremes, Meter
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 
@@ -27,7 +28,7 @@ class NativeMeter:
 
     def params(self, count: int) -> Any:
         """Give the parameters of ``NP_OBSERVE`` for so many elements. They refer to this object."""
-        return self._ffi.new("struct np_observe_params *", (count, self._meter))
+        return calls.parameters("NP_OBSERVE", (count, self._meter))
 
     def begin(self, meter: Meter, scratch: np.ndarray[Any, Any]) -> None:
         """Let the next runs fill `meter`, which is kept, with its arrays, until `end`.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension, meaning
 from narrowpass_xnn_cpu.native.operators import Operator
 from narrowpass_xnn_cpu.native.pool import ThreadPool
@@ -65,7 +66,7 @@ class Tape:
         self._interruption = Interruption(extension())
         self._fresh = True
         for step, entry in zip(self._steps, self._entries, strict=False):
-            step.call = getattr(lib, entry.call)
+            step.call = calls.check(entry.call, entry.params)
             for index in range(lib.NP_MAX_INPUTS):
                 step.inputs[index] = entry.inputs[index] if index < len(entry.inputs) else -1
             step.output = entry.output
@@ -226,15 +227,18 @@ def aligned(size: int) -> np.ndarray[Any, Any]:
     Raises:
         BackendError: as `allocate`.
     """
-    whole = size + ALIGNMENT + extension().lib.XNN_EXTRA_BYTES
+    whole = size + ALIGNMENT + extra_bytes()
     raw = allocate((whole,), np.dtype(np.uint8))
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size + extension().lib.XNN_EXTRA_BYTES]
+    return raw[start : start + size + extra_bytes()]
 
 
 _PAGE = 4096
-EXTRA_BYTES = 16
-"""XNN_EXTRA_BYTES: what kernels may read beyond a buffer."""
+
+
+def extra_bytes() -> int:
+    """Return how many bytes kernels may read beyond a buffer."""
+    return int(extension().lib.XNN_EXTRA_BYTES)
 
 
 def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -256,7 +260,8 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _ends_well(start: int, array: np.ndarray[Any, Any]) -> bool:
     """Tell whether there are readable bytes after a dense array that starts there."""
     end = start + array.nbytes
-    return (end - 1) % _PAGE + EXTRA_BYTES < _PAGE or end + EXTRA_BYTES <= _end(array.base)
+    extra = extra_bytes()
+    return (end - 1) % _PAGE + extra < _PAGE or end + extra <= _end(array.base)
 
 
 def _end(base: object) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import EXTRA_BYTES, allocate, readable
+from narrowpass_xnn_cpu.native.tape import allocate, extra_bytes, readable
 from narrowpass_xnn_cpu.plan.bound import Bound, Outgoing
 from narrowpass_xnn_cpu.plan.step import Array, Slot
 
@@ -290,6 +290,6 @@ def _array(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         BackendError: more bytes than the machine has.
     """
     size = math.prod(shape) * dtype.itemsize
-    raw = allocate((size + EXTRA_BYTES,), np.dtype(np.uint8))
+    raw = allocate((size + extra_bytes(),), np.dtype(np.uint8))
     made: Array = raw[:size].view(dtype).reshape(shape)
     return made

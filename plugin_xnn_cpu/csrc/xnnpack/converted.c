@@ -1,12 +1,38 @@
-/* Products of rows that are quantized to int8 when they are multiplied. */
+/* Fully connected operators of XNNPACK whose operands are converted; see xnnpack/converted.h. */
 #include <math.h>
 #include <string.h>
 
+#include "elementwise/convert.h"
 #include "gemv/code_for.h"
 #include "runtime/kernel.h"
+#include "xnnpack/converted.h"
 
 #define TILE_BYTES 32768
 #define HUGE_BITS 0x7f000000u /* 2^127: the range of a row of smaller numbers is finite */
+
+static int convert(int conversion, size_t count, const void *in, void *out, np_workers *workers) {
+  const struct np_convert_params params = {count, conversion};
+  const void *inputs[NP_MAX_INPUTS] = {in};
+  return np_convert(&params, inputs, out, workers);
+}
+
+int np_fully_connected_bf16(const np_step *step, const void *rows, void *out, void *workspace,
+                            np_workers *workers) {
+  const struct np_narrow_params *p = step->params;
+  int status = convert(NP_CONVERT_F32_TO_BF16, p->inputs, rows, workspace, workers);
+  if (status == 0) status = xnn_setup_fully_connected_nc_bf16_f32(step->op, workspace, out);
+  return status != 0 ? status : (int)xnn_run_operator(step->op, np_workers_pool(workers));
+}
+
+int np_fully_connected_f16(const np_step *step, const void *rows, void *out, void *workspace,
+                           np_workers *workers) {
+  const struct np_narrow_params *p = step->params;
+  void *half = (char *)workspace + p->output_offset;
+  int status = convert(NP_CONVERT_F32_TO_F16, p->inputs, rows, workspace, workers);
+  if (status == 0) status = xnn_setup_fully_connected_nc_f16(step->op, workspace, half);
+  if (status == 0) status = xnn_run_operator(step->op, np_workers_pool(workers));
+  return status != 0 ? status : convert(NP_CONVERT_F16_TO_F32, p->outputs, half, out, workers);
+}
 
 typedef struct {
   const float *rows;
@@ -34,9 +60,11 @@ static void scan_rows(void *context, size_t start, size_t count) {
 }
 
 /* XNNPACK's conversion hides NaN, and makes anything of infinities: rows with such are NaN. */
-int np_product_int8(const np_step *step, const float *rows, float *out, void *workspace,
-                    np_workers *workers) {
+int np_fully_connected_int8_rows(const np_step *step, const void *inputs, void *result,
+                                 void *workspace, np_workers *workers) {
   const struct np_int8_params *p = step->params;
+  const float *rows = inputs;
+  float *out = result;
   int8_t *integers = workspace;
   struct xnn_quantization_params *ranges =
       (struct xnn_quantization_params *)((char *)workspace + p->ranges_offset);
@@ -81,8 +109,8 @@ static void move_up(void *context, size_t start, size_t count) {
   for (size_t i = start; i < start + count; i++) task->moved[i] = (uint8_t)(task->rows[i] ^ 0x80);
 }
 
-int np_product_s8_f32(const np_step *step, const int8_t *rows, float *out, void *workspace,
-                      np_workers *workers) {
+int np_fully_connected_s8_f32(const np_step *step, const void *rows, void *out, void *workspace,
+                              np_workers *workers) {
   const struct np_s8_f32_params *p = step->params;
   void *scratch = (char *)workspace + p->scratch_offset;
   int status;
