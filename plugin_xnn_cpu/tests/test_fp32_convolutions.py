@@ -94,9 +94,9 @@ def test_bands_and_parts(threads, pads):
     operator = TiledConvolution(Weight.of(kernel), None, Movement(pads))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
-    assert params.bands > 1
+    assert params.row_tiles > 1
     assert params.copies == any(pads)
-    assert params.batch * params.bands * params.parts > threads
+    assert params.batch * params.row_tiles * params.parts > threads
     check_operator(operator, x, kernel, None, Movement(pads), Epilogue(), threads)
 
 

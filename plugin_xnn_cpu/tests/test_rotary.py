@@ -11,7 +11,7 @@ from onnx import parser
 from xnn_kit import check, close, compile_model
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Entry, Tape
 
@@ -54,7 +54,7 @@ def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed)
     tables = rng.standard_normal((2, sizes[2], width)).astype(np.float32)
     expected = turned(x, tables[0], tables[1], 2 * half, interleaved)
     steps = [sizes[1] * sizes[2] * depth, sizes[2] * depth, depth]
-    params = kernels.rotary(
+    params = attention_params.rotary(
         sizes=sizes,
         depth=depth,
         rotated=2 * half,
@@ -74,7 +74,7 @@ def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed)
 @pytest.mark.parametrize("rotated", [3, -2, 18])
 def test_what_is_no_pairs_is_refused(rotated):
     with pytest.raises(BackendError, match="no pairs"):
-        kernels.rotary(
+        attention_params.rotary(
             sizes=(1, 1, 1),
             depth=16,
             rotated=rotated,

@@ -70,7 +70,7 @@ int np_attention(const void *params, const void *const *inputs, void *out, void 
   const struct np_attention_params *p = params;
   np_attention_job task = job_of(p, inputs, out, workspace);
   np_workers *const used = work_of(p) < SMALL_WORK ? NULL : workers;
-  np_divide(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
+  np_parallel_for(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }
 
@@ -99,6 +99,6 @@ int np_cached_attention(const void *params, const void *const *inputs, void *out
   task.past_v = caches[1];
   /* Copies from and to memory take longer than what is computed. */
   np_workers *const used = work_of(p) < SMALL_WORK && !c->streamed ? NULL : workers;
-  np_divide(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
+  np_parallel_for(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -5,8 +5,8 @@
 #include "movement/copy.h"
 #include "runtime/isa.h"
 
-/* A block of query rows in attention; their sums are kept aside. */
-#define NP_ATTENTION_MOST_ROWS 48
+/* A block of query rows in attention; their accumulators are kept aside. */
+#define NP_ATTENTION_MAX_ROWS 48
 
 /* What a mask does to the scores, which are multiplied by `scale` first. */
 #define NP_MASK_NONE 0
@@ -32,10 +32,10 @@ struct np_attention_params {
   int32_t mask; /* NP_MASK_* */
   float fill;
   float scale;
-  int32_t safe;     /* a row of scores whose exponentials are NaN gives zeros */
-  size_t block;     /* query rows whose scores are in memory at a time */
-  size_t parts;     /* that the rows of a head are divided into, for threads */
-  size_t part_rows; /* rows of a part */
+  int32_t safe;          /* a row of scores whose exponentials are NaN gives zeros */
+  size_t block;          /* query rows whose scores are in memory at a time */
+  size_t parts;          /* that the rows of a head are divided into, for threads */
+  size_t part_rows;      /* rows of a part */
   int32_t target;        /* NP_TARGET_* */
   size_t thread_scratch; /* floats of the workspace that each thread has for itself */
 };
@@ -44,10 +44,10 @@ struct np_attention_params {
 #define NP_ATTENTION_CACHE_ROWS 8
 
 /* Attention whose first `past` keys and values are those of caches, dense in the last two axes, and
- * belong where its keys and values lie, in front of the others: they are written there. Where `at_once`
- * is set, no two heads share keys or values, there are no more rows than are computed so, and a head is
- * computed while its cache is copied; else the caches are copied first. Where `streamed` is set, what
- * is copied is written past the caches of the processor. */
+ * belong where its keys and values lie, in front of the others: they are written there. Where
+ * `at_once` is set, no two heads share keys or values, there are no more rows than are computed so,
+ * and a head is computed while its cache is copied; else the caches are copied first. Where
+ * `streamed` is set, what is copied is written past the caches of the processor. */
 struct np_cached_attention_params {
   struct np_attention_params attention; /* of no rows where there is only something to copy */
   struct np_copy_params copies[2];

@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #define LANES 8
-#define SUMS 12
+#define ACCUMULATORS 12
 #define COLUMNS 2
 #define HEAD np_attention_head_avx2
 #define ROWS_OF_CACHE np_attention_cache_avx2

@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #define LANES 16
-#define SUMS 24
+#define ACCUMULATORS 24
 #define COLUMNS 4 /* 6 rows of 4 registers need fewer loads than 12 of 2 */
 #define HEAD np_attention_head_avx512
 #define ROWS_OF_CACHE np_attention_cache_avx512

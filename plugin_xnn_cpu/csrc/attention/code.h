@@ -1,17 +1,11 @@
 /* Attention for one instruction set; attention/attention.c says how it is done.
  *
- * Who includes this defines LANES, the floats of a register; SUMS, how many of them a tile's sums
- * may take; COLUMNS, the most registers of a row of a tile; HEAD and ROWS_OF_CACHE, names of
- * functions; TARGET, their attribute; STREAM(to, x) and STREAMED(), which write a vector past the
- * caches, to a multiple of its size, and end such writing; and where there are instructions for
- * them LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x times 2 to the power
- * of n, or 0. */
-#if defined(__GNUC__) && !defined(__clang__)
-/* Vectors are passed between functions that become one: there is no calling convention to
- * change. */
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
+ * The includer defines LANES, the floats of a register; ACCUMULATORS, how many of them a tile's
+ * accumulators may take; COLUMNS, the most registers of a row of a tile; HEAD and ROWS_OF_CACHE,
+ * names of functions; TARGET, their attribute; STREAM(to, x) and STREAMED(), which write a vector
+ * past the caches, to a multiple of its size, and end such writing; and where there are
+ * instructions for them LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x
+ * times 2 to the power of n, or 0. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +15,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #define INLINE TARGET NP_INLINE
 
-#include "simd/f32_generic.h"
+#include "simd/softmax.h"
 
 /* The columns of the panel that starts at `first`: whole vectors, as many as a tile has, or are
  * left. */
@@ -30,18 +24,18 @@ INLINE size_t panel_width(size_t first, size_t all) {
   return left < COLUMNS * LANES ? left : COLUMNS * LANES;
 }
 
-/* As many rows as lanes, turned and scaled: out[d][n] = in[n][d] · scale. Rows that are half of them apart exchange
- * halves, those a quarter apart quarters, and so on. */
+/* As many rows as lanes, turned and scaled: out[d][n] = in[n][d] · scale. Rows that are half of
+ * them apart exchange halves, those a quarter apart quarters, and so on. */
 INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
                  size_t out_stride) {
   vec x[LANES];
   for (int i = 0; i < LANES; i++) x[i] = *(const vec *)(in + i * in_stride);
-#define NP_EXCHANGE(apart, first, second)                                         \
-  for (int i = 0; i < LANES; i += 2 * (apart)) {                                  \
-    for (int j = i; j < i + (apart); j++) {                                       \
-      const vec a = x[j], b = x[j + (apart)];                                     \
+#define NP_EXCHANGE(distance, first, second)                                         \
+  for (int i = 0; i < LANES; i += 2 * (distance)) {                                  \
+    for (int j = i; j < i + (distance); j++) {                                       \
+      const vec a = x[j], b = x[j + (distance)];                                     \
       x[j] = __builtin_shufflevector(a, b, first);                                \
-      x[j + (apart)] = __builtin_shufflevector(a, b, second);                     \
+      x[j + (distance)] = __builtin_shufflevector(a, b, second);                     \
     }                                                                             \
   }
 #if LANES == 16
@@ -64,8 +58,8 @@ INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
   for (int i = 0; i < LANES; i++) *(vec *)(out + (size_t)i * out_stride) = x[i] * scale;
 }
 
-/* keys[n][d] · scale to panels of columns: packed[panel][d][width], filled up with zeros. Scores that
- * are scaled after they were summed up may be infinite before. */
+/* keys[n][d] · scale to panels of columns: packed[panel][d][width], filled up with zeros. Scores
+ * that are scaled after they were summed up may be infinite before. */
 INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth, float scale,
                       float *packed) {
   for (size_t first = 0; first < keys;) {
@@ -74,16 +68,16 @@ INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t dept
     const float *rows = k + (ptrdiff_t)first * stride;
     /* Whole squares in registers. */
     const size_t squares = here / LANES * LANES;
-    const size_t turned = squares == 0 ? 0 : depth / LANES * LANES;
+    const size_t out_xor = squares == 0 ? 0 : depth / LANES * LANES;
     for (size_t n = 0; n < squares; n += LANES) {
-      for (size_t d = 0; d < turned; d += LANES) {
+      for (size_t d = 0; d < out_xor; d += LANES) {
         turn(rows + (ptrdiff_t)n * stride + (ptrdiff_t)d, stride, scale, packed + d * width + n,
              width);
       }
     }
     for (size_t d = 0; d < depth; d++) {
       const float *from = rows + (ptrdiff_t)d;
-      for (size_t n = d < turned ? squares : 0; n < here; n++) {
+      for (size_t n = d < out_xor ? squares : 0; n < here; n++) {
         packed[n] = from[(ptrdiff_t)n * stride] * scale;
       }
       for (size_t n = here; n < width; n++) packed[n] = 0.0f;
@@ -112,37 +106,37 @@ INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t va
 }
 
 /* Element `d` of each row times a row of a panel. */
-INLINE void multiply_step(vec sums[][COLUMNS], const float *a, ptrdiff_t a_stride,
+INLINE void multiply_step(vec acc[][COLUMNS], const float *a, ptrdiff_t a_stride,
                           const float *panel, size_t d, const int rows, const int columns) {
   vec b[COLUMNS];
   UNROLL for (int c = 0; c < columns; c++) b[c] = *(const vec *)(panel + c * LANES);
   UNROLL for (int m = 0; m < rows; m++) {
     const float x = a[m * a_stride + (ptrdiff_t)d];
-    UNROLL for (int c = 0; c < columns; c++) sums[m][c] += x * b[c];
+    UNROLL for (int c = 0; c < columns; c++) acc[m][c] += x * b[c];
   }
 }
 
 /* out[m][0:width] = a[m][0:depth] · panel[0:depth][0:width] for `rows` rows; `rows` and `columns`,
- * the vectors of a row, are constants of the caller, so that all sums stay in registers. */
+ * the vectors of a row, are constants of the caller, so that all accumulators stay in registers. */
 INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, size_t depth,
                      float *out, ptrdiff_t out_stride, const int rows, const int columns) {
-  vec sums[MOST_ROWS][COLUMNS];
+  vec acc[MOST_ROWS][COLUMNS];
   UNROLL for (int m = 0; m < rows; m++) {
-    UNROLL for (int c = 0; c < columns; c++) sums[m][c] = splat(0.0f);
+    UNROLL for (int c = 0; c < columns; c++) acc[m][c] = broadcast(0.0f);
   }
   const size_t width = (size_t)columns * LANES;
   size_t d = 0;
   for (; d + 4 <= depth; d += 4, panel += 4 * width) {
     UNROLL for (size_t i = 0; i < 4; i++) {
-      multiply_step(sums, a, a_stride, panel + i * width, d + i, rows, columns);
+      multiply_step(acc, a, a_stride, panel + i * width, d + i, rows, columns);
     }
   }
   for (; d < depth; d++, panel += width) {
-    multiply_step(sums, a, a_stride, panel, d, rows, columns);
+    multiply_step(acc, a, a_stride, panel, d, rows, columns);
   }
   UNROLL for (int m = 0; m < rows; m++) {
     UNROLL for (int c = 0; c < columns; c++) {
-      *(vec *)(out + m * out_stride + c * LANES) = sums[m][c];
+      *(vec *)(out + m * out_stride + c * LANES) = acc[m][c];
     }
   }
 }
@@ -150,7 +144,7 @@ INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, siz
 /* `rows` rows with a panel: as few tiles as there can be, of about as many rows each. */
 INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, const float *panel,
                            size_t depth, float *out, ptrdiff_t out_stride, const int columns) {
-  const int most = SUMS / columns < MOST_ROWS ? SUMS / columns : MOST_ROWS;
+  const int most = ACCUMULATORS / columns < MOST_ROWS ? ACCUMULATORS / columns : MOST_ROWS;
   size_t left = (rows + (size_t)most - 1) / (size_t)most;
   for (size_t here; rows > 0; rows -= here, left--) {
     here = (rows + left - 1) / left;
@@ -238,7 +232,7 @@ INLINE void divide(const float *from, float sum, float *to, size_t values) {
 
 #include "attention/few_rows_code.h"
 
-/* Ask for rows of `size` floats: for writing, or to come to the second cache. Those of a head lie
+/* Ask for rows of `size` floats: for writing, or to come to the L2 cache. Those of a head lie
  * far apart in the rows of a projection, where the processor does not see which come next. */
 INLINE void ask(const float *rows, ptrdiff_t stride, size_t first, size_t last, size_t size,
                 const int writes) {
@@ -274,7 +268,7 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
   const head_parts h = parts_of(task, at);
   const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
-  if (last - first < NP_ATTENTION_FEW_ROWS) {
+  if (last - first < NP_ATTENTION_SKINNY_ROWS) {
     for (size_t m = first; m < last; m++) {
       row_of_head(task, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
                   h.masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
@@ -286,7 +280,7 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
   float *packed_values = packed_keys + keys * p->depth;
   float *scores = packed_values + p->keys * values;
   float *results = scores + p->block * keys;
-  float sums[NP_ATTENTION_MOST_ROWS];
+  float acc[NP_ATTENTION_MAX_ROWS];
   pack_keys(h.k, p->k_strides[3], p->keys, p->depth, p->scale, packed_keys);
   pack_values(h.v, p->v_strides[3], p->keys, p->values, packed_values);
   const size_t blocks = (last - first + p->block - 1) / p->block;
@@ -296,11 +290,11 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
     ask(h.out, p->out_strides[3], start, start + rows, p->values, 1);
     multiply_block(h.q + (ptrdiff_t)start * p->q_strides[3], p->q_strides[3], rows, packed_keys,
                    p->depth, p->keys, scores, (ptrdiff_t)keys);
-    weigh(task, scores, keys, rows, h.masked + (ptrdiff_t)start * p->mask_strides[3], sums);
+    weigh(task, scores, keys, rows, h.masked + (ptrdiff_t)start * p->mask_strides[3], acc);
     multiply_block(scores, (ptrdiff_t)keys, rows, packed_values, p->keys, p->values, results,
                    (ptrdiff_t)values);
     for (size_t m = 0; m < rows; m++) {
-      divide(results + m * values, sums[m], h.out + (ptrdiff_t)(start + m) * p->out_strides[3],
+      divide(results + m * values, acc[m], h.out + (ptrdiff_t)(start + m) * p->out_strides[3],
              p->values);
     }
   }

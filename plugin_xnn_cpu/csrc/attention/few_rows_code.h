@@ -5,18 +5,18 @@
  * the processor's caches need not be read from memory before. attention/code.h includes this. */
 
 #define BLOCK_FLOATS 512 /* that are copied at a time */
-#define AHEAD 2048        /* bytes of a cache that are asked for ahead */
+#define PREFETCH_BYTES 2048        /* of a KV cache, in front of what is copied */
 
 /* Scores of one query row, scaled, with keys as they lie. */
 INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
                           size_t depth, float scale, float *scores) {
   const size_t whole = depth - depth % LANES;
   for (size_t n = 0; n < keys; n++, k += stride) {
-    vec sums = splat(0.0f);
+    vec acc = broadcast(0.0f);
     for (size_t d = 0; d < whole; d += LANES) {
-      sums += (*(const vec *)(q + d) * scale) * *(const vec *)(k + d);
+      acc += (*(const vec *)(q + d) * scale) * *(const vec *)(k + d);
     }
-    float sum = sum_of(sums);
+    float sum = sum_of(acc);
     for (size_t d = whole; d < depth; d++) sum += (q[d] * scale) * k[d];
     scores[n] = sum;
   }
@@ -27,19 +27,19 @@ INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride, s
                        size_t values, float *out) {
   size_t e = 0;
   for (; e + 4 * LANES <= values; e += 4 * LANES) {
-    vec sums[4];
-    for (int c = 0; c < 4; c++) sums[c] = *(const vec *)(out + e + c * LANES);
+    vec acc[4];
+    for (int c = 0; c < 4; c++) acc[c] = *(const vec *)(out + e + c * LANES);
     const float *row = v + e;
     for (size_t n = 0; n < keys; n++, row += stride) {
-      for (int c = 0; c < 4; c++) sums[c] += weights[n] * *(const vec *)(row + c * LANES);
+      for (int c = 0; c < 4; c++) acc[c] += weights[n] * *(const vec *)(row + c * LANES);
     }
-    for (int c = 0; c < 4; c++) *(vec *)(out + e + c * LANES) = sums[c];
+    for (int c = 0; c < 4; c++) *(vec *)(out + e + c * LANES) = acc[c];
   }
   for (; e + LANES <= values; e += LANES) {
-    vec sums = *(const vec *)(out + e);
+    vec acc = *(const vec *)(out + e);
     const float *row = v + e;
-    for (size_t n = 0; n < keys; n++, row += stride) sums += weights[n] * *(const vec *)row;
-    *(vec *)(out + e) = sums;
+    for (size_t n = 0; n < keys; n++, row += stride) acc += weights[n] * *(const vec *)row;
+    *(vec *)(out + e) = acc;
   }
   for (; e < values; e++) {
     float total = out[e];
@@ -60,8 +60,8 @@ INLINE void row_of_head(const np_attention_job *task, const float *q, const floa
   divide(out, sum, out, p->values);
 }
 
-/* Copy a block of a cache. What lies AHEAD of it is asked for on the way: requests for all of it at
- * once would wait for each other. */
+/* Copy a block of a cache. What lies PREFETCH_BYTES behind it is prefetched on the way: requests
+ * for all of it at once would wait for each other. */
 INLINE void copy_block(const float *from, float *to, size_t count, int streamed) {
   size_t i = 0;
   if (!streamed) {
@@ -70,7 +70,7 @@ INLINE void copy_block(const float *from, float *to, size_t count, int streamed)
   }
   for (; i < count && (uintptr_t)(to + i) % sizeof(vec) != 0; i++) to[i] = from[i];
   for (; i + LANES <= count; i += LANES) {
-    __builtin_prefetch((const char *)(from + i) + AHEAD, 0, 3);
+    __builtin_prefetch((const char *)(from + i) + PREFETCH_BYTES, 0, 3);
     STREAM(to + i, *(const vec *)(from + i));
   }
   for (; i < count; i++) to[i] = from[i];
@@ -89,7 +89,7 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
   float *k = (float *)h.k, *v = (float *)h.v; /* they are written here, and nowhere else */
   const size_t past = c->past, depth = p->depth, values = p->values;
   const size_t wide = (p->keys + LANES - 1) / LANES * LANES;
-  float sums[NP_ATTENTION_CACHE_ROWS];
+  float acc[NP_ATTENTION_CACHE_ROWS];
   size_t block = 1 + (BLOCK_FLOATS - 1) / depth;
   for (size_t n = 0; n < past; n += block) {
     const size_t here = past - n < block ? past - n : block;
@@ -105,7 +105,7 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
                   p->keys - past, depth, p->scale, scratch + m * wide + past);
     memset(h.out + (ptrdiff_t)m * p->out_strides[3], 0, values * sizeof *h.out);
   }
-  weigh(task, scratch, wide, p->rows, h.masked, sums);
+  weigh(task, scratch, wide, p->rows, h.masked, acc);
   block = 1 + (BLOCK_FLOATS - 1) / values;
   for (size_t n = 0; n < past; n += block) {
     const size_t here = past - n < block ? past - n : block;
@@ -120,7 +120,7 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
     float *to = h.out + (ptrdiff_t)m * p->out_strides[3];
     add_values(scratch + m * wide + past, v + past * values, (ptrdiff_t)values, p->keys - past,
                values, to);
-    divide(to, sums[m], to, values);
+    divide(to, acc[m], to, values);
   }
   if (c->streamed) STREAMED();
 }

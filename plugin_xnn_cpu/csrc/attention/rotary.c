@@ -1,7 +1,7 @@
 /* Rotary embedding: pairs of numbers turned by angles, which cosines and sines are given of.
  *
- * Operands are read by strides, so that heads stay where a projection has put them. A piece of a row
- * is read as a whole before anything of it is written: the result may take the place of the
+ * Operands are read by strides, so that heads stay where a projection has put them. A piece of a
+ * row is read as a whole before anything of it is written: the result may take the place of the
  * operand. */
 #include <string.h>
 
@@ -36,8 +36,10 @@ typedef struct {
 
 /* Pairs that lie a half apart. `apart` is how far the second one's cosine and sine lie from the
  * first one's: as far as the pair, or 0 where both have the same. */
-NP_INLINE void turn_halves_body(const float *x, const float *cosines, const float *sines,
-                                float *out, size_t half, size_t apart) {
+NP_MULTIVERSIONED(void, turn_halves,
+                  (const float *x, const float *cosines, const float *sines, float *out,
+                   size_t half, size_t distance),
+                  (x, cosines, sines, out, half, distance)) {
   float first[PAIRS], second[PAIRS];
   for (size_t start = 0; start < half; start += PAIRS) {
     const size_t count = half - start < PAIRS ? half - start : PAIRS;
@@ -46,20 +48,18 @@ NP_INLINE void turn_halves_body(const float *x, const float *cosines, const floa
     const float *c = cosines + start, *s = sines + start;
     float *to = out + start;
     for (size_t i = 0; i < count; i++) to[i] = first[i] * c[i] - second[i] * s[i];
-    c += apart;
-    s += apart;
+    c += distance;
+    s += distance;
     to += half;
     for (size_t i = 0; i < count; i++) to[i] = second[i] * c[i] + first[i] * s[i];
   }
 }
-NP_FOR_EACH_ISA(void, turn_halves,
-                (const float *x, const float *cosines, const float *sines, float *out,
-                 size_t half, size_t apart),
-                (x, cosines, sines, out, half, apart))
 
 /* Pairs that lie side by side; so do their cosines and sines, if there are two of each. */
-NP_INLINE void turn_neighbours_body(const float *x, const float *cosines, const float *sines,
-                                    float *out, size_t half, size_t step) {
+NP_MULTIVERSIONED(void, turn_neighbours,
+                  (const float *x, const float *cosines, const float *sines, float *out,
+                   size_t half, size_t step),
+                  (x, cosines, sines, out, half, step)) {
   float read[2 * PAIRS];
   const size_t next = step - 1;
   for (size_t start = 0; start < half; start += PAIRS) {
@@ -74,10 +74,6 @@ NP_INLINE void turn_neighbours_body(const float *x, const float *cosines, const 
     }
   }
 }
-NP_FOR_EACH_ISA(void, turn_neighbours,
-                (const float *x, const float *cosines, const float *sines, float *out,
-                 size_t half, size_t step),
-                (x, cosines, sines, out, half, step))
 
 static void rows(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -111,8 +107,9 @@ int np_rotary(const void *params, const void *const *inputs, void *out, np_worke
   const size_t count = p->sizes[0] * p->sizes[1] * p->sizes[2];
   if (count == 0 || p->depth == 0) return 0;
   job task = {p, inputs[0], inputs[1], inputs[2], out};
-  np_workers *const used = count * p->depth * sizeof(float) < NP_SMALL ? NULL : workers;
-  const size_t tile = 1 + NP_SMALL / 8 / p->depth;
-  np_divide_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
+  np_workers *const used =
+      count * p->depth * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 8 / p->depth;
+  np_parallel_for_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -6,7 +6,7 @@
 INLINE float mask_row(float *scores, size_t keys, const float *mask, const int step) {
   const float alike = step ? 0.0f : mask[0];
   vec most[4]; /* a comparison takes long */
-  for (int i = 0; i < 4; i++) most[i] = splat(-INFINITY);
+  for (int i = 0; i < 4; i++) most[i] = broadcast(-INFINITY);
   size_t n = 0;
   for (; n + 4 * LANES <= keys; n += 4 * LANES) {
     for (int i = 0; i < 4; i++) {
@@ -25,10 +25,10 @@ INLINE float mask_row(float *scores, size_t keys, const float *mask, const int s
   if (n < keys) {
     static const ivec lanes = {NP_NUMBERS};
     const size_t here = keys - n;
-    vec added = splat(alike);
+    vec added = broadcast(alike);
     if (step) memcpy(&added, mask + n, here * sizeof(float));
     const vec x = *(const vec *)(scores + n) + added;
-    *(vec *)(scores + n) = choose(lanes < (int32_t)here, x, splat(-INFINITY));
+    *(vec *)(scores + n) = choose(lanes < (int32_t)here, x, broadcast(-INFINITY));
     most[1] = larger(*(const vec *)(scores + n), most[1]);
   }
   return largest_of(larger(larger(most[0], most[1]), larger(most[2], most[3])));
@@ -39,7 +39,7 @@ INLINE float choose_row(float *scores, size_t keys, const uint8_t *mask, const i
                         const int filled, float fill) {
   typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
   static const ivec lanes = {NP_NUMBERS};
-  vec most = splat(-INFINITY);
+  vec most = broadcast(-INFINITY);
   for (size_t n = 0; n < keys; n += LANES) {
     const size_t here = keys - n < LANES ? keys - n : LANES;
     bytes read = mask[0] - (bytes){0};
@@ -50,8 +50,8 @@ INLINE float choose_row(float *scores, size_t keys, const uint8_t *mask, const i
     }
     const ivec set = __builtin_convertvector(read, ivec) != 0;
     vec x = *(const vec *)(scores + n);
-    x = filled ? choose(set, splat(fill), x) : choose(set, x, splat(fill));
-    if (here < LANES) x = choose(lanes < (int32_t)here, x, splat(-INFINITY));
+    x = filled ? choose(set, broadcast(fill), x) : choose(set, x, broadcast(fill));
+    if (here < LANES) x = choose(lanes < (int32_t)here, x, broadcast(-INFINITY));
     *(vec *)(scores + n) = x;
     most = larger(x, most);
   }
@@ -81,32 +81,32 @@ INLINE float mask_any(const struct np_attention_params *p, float *row, const voi
 
 /* One row to exp(row - largest), in place; gives the sum. */
 INLINE float exponentiate(float *row, size_t keys, float largest) {
-  vec sums = splat(0.0f);
+  vec acc = broadcast(0.0f);
   for (size_t n = 0; n < keys; n += LANES) {
     const vec e = exp_of_at_most_0(*(const vec *)(row + n) - largest);
     *(vec *)(row + n) = e;
-    sums += e;
+    acc += e;
   }
-  return sum_of(sums);
+  return sum_of(acc);
 }
 
-/* Rows of scores to their exponentials, before they are divided by their sums. A row's largest and
- * its sum take long to come; what else there is to do for other rows fills the time. `offset` is
- * where the first row's mask starts. */
+/* Rows of scores to their exponentials, before they are divided by their sums. A row's
+ * largest and its sum take long to come; what else there is to do for other rows fills the time.
+ * `offset` is where the first row's mask starts. */
 INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,
-                  ptrdiff_t offset, float *sums) {
+                  ptrdiff_t offset, float *acc) {
   const struct np_attention_params *p = task->params;
-  float largest[NP_ATTENTION_MOST_ROWS];
+  float largest[NP_ATTENTION_MAX_ROWS];
   for (size_t m = 0; m < rows; m++) {
     const ptrdiff_t at = offset + (ptrdiff_t)m * p->mask_strides[3];
     largest[m] = mask_any(p, scores + m * row_size, task->mask, at);
   }
   for (size_t m = 0; m < rows; m++) {
     float *row = scores + m * row_size;
-    sums[m] = exponentiate(row, p->keys, largest[m]);
-    if (p->safe && sums[m] != sums[m]) {
+    acc[m] = exponentiate(row, p->keys, largest[m]);
+    if (p->safe && acc[m] != acc[m]) {
       for (size_t n = 0; n < p->keys; n++) row[n] = 0.0f;
-      sums[m] = 1.0f;
+      acc[m] = 1.0f;
     }
   }
 }

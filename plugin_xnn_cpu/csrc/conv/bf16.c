@@ -1,4 +1,4 @@
-/* Products and convolutions with weights of bfloat16; see conv/bf16.h. */
+/* GEMMs and convolutions with weights of bfloat16; see conv/bf16.h. */
 #include <math.h>
 
 #include "conv/indirection.h"
@@ -54,17 +54,17 @@ static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_bf16_convolution_params *p = task->params;
   const size_t columns = index % p->parts * p->part_columns;
-  const size_t band = index / p->parts % p->bands;
-  const size_t number = index / p->parts / p->bands;
-  const size_t first = band * p->band;
-  const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
+  const size_t row_tile = index / p->parts % p->row_tiles;
+  const size_t number = index / p->parts / p->row_tiles;
+  const size_t first = row_tile * p->row_tile;
+  const size_t rows = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  const np_windows windows = {p->wide_width, p->channels,  p->window,
-                              p->steps,      p->dilations, p->runs};
-  np_windows_address(&windows, rows, p->out_width, pixels, runs);
-  const np_float_image source = {
+  const np_indirection indirection = {p->wide_width, p->channels,  p->window,
+                                      p->steps,      p->dilations, p->runs};
+  np_indirection_fill(&indirection, rows, p->out_width, pixels, runs);
+  const np_padded_image source = {
       .pixels = task->in + number * p->height * p->width * p->channels,
       .height = p->height,
       .width = p->width,
@@ -76,7 +76,7 @@ static void part(void *context, size_t thread, size_t index) {
       .write = task->code->round,
   };
   const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
-  np_float_image_copy(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
+  np_pad_image_rows(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
 
   const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
   const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;
@@ -135,7 +135,7 @@ int np_bf16_convolution(const void *params, const void *const *inputs, void *out
   if (residual == NP_RESIDUAL_BEFORE) task.epilogue.residual = NP_RESIDUAL_NONE;
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts,
-            NP_DISABLE_DENORMALS);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
+                  p->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -1,7 +1,7 @@
-/* Products and convolutions with weights of bfloat16, of our own.
+/* GEMMs and convolutions with weights of bfloat16, of our own.
  *
- * What is packed for them is written by np_bf16_pack, alike for all processors. Read by cffi too: no
- * directives but simple constants. */
+ * What is packed for them is written by np_bf16_pack, alike for all processors. Read by cffi too:
+ * no directives but simple constants. */
 #ifndef NARROWPASS_CONV_BF16_H
 #define NARROWPASS_CONV_BF16_H
 
@@ -10,16 +10,16 @@
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_BF16_LAYOUT 1
 
-/* out = epilogue(sum over the window of input · weight, plus the bias). Images are float32
- * [N, H, W, C], the epilogue's residual is as the output; a product's rows are an image of one
- * column.
+/* out = epilogue(sum over the kernel window of input · weight, plus the bias). Images are float32
+ * [N, H, W, C], the epilogue's residual is as the output; a GEMM's rows are an image of one column.
  *
- * Inputs are rounded to bfloat16, to nearest even, in a copy of what a band of output rows is made
- * from, with zeros around; windows are read from there in runs of dense elements: a row of the
- * window, or a pixel of it where its pixels lie apart. Sums are float32: the bias, then the elements
- * of a run in pairs, of each the second one first. Subnormal numbers count as 0 wherever they
- * appear. A product of two bfloat16 numbers has 16 bits and is exact in float32, so that it makes no
- * difference whether a processor multiplies and adds in one instruction: all give the same bits. */
+ * Inputs are rounded to bfloat16, to nearest even, in a copy of what a row tile of output rows is
+ * made from, with zeros around; output pixels are read from there in runs of dense elements: a row
+ * of the kernel window, or a pixel of it where its pixels lie apart. Sums are float32: the bias,
+ * then the elements of a run in pairs, of each the second one first. Subnormal numbers count as 0
+ * wherever they appear. A product of two bfloat16 numbers has 16 bits and is exact in float32, so
+ * that it makes no difference whether a processor multiplies and adds in one instruction: all give
+ * the same bits. */
 struct np_bf16_convolution_params {
   const void *packed;
   size_t batch;
@@ -32,20 +32,20 @@ struct np_bf16_convolution_params {
   size_t groups;
   size_t window[2];
   size_t image_steps[2]; /* between pixels of the image that are copied */
-  size_t steps[2];       /* between windows in the copy */
+  size_t steps[2];       /* between output pixels in the copy */
   size_t dilations[2];
-  size_t pads[2];        /* above, left */
-  size_t wide_width;     /* columns of the copy */
+  size_t pads[2];    /* above, left */
+  size_t wide_width; /* columns of the copy */
   size_t runs;
   size_t run_length;
-  size_t band;           /* output rows */
-  size_t bands;          /* of an image */
-  size_t chunk;          /* windows of a band that all columns are made of before the next ones */
-  size_t parts;          /* that the columns of a group are divided into, for threads */
+  size_t row_tile;  /* output rows */
+  size_t row_tiles; /* of an image */
+  size_t chunk;     /* output pixels of a row tile that stay in cache for all columns */
+  size_t parts;     /* that the columns of a group are divided into, for threads */
   size_t part_columns;
   struct np_epilogue epilogue;
-  int32_t target;        /* NP_TARGET_* */
-  size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
+  int32_t target;       /* NP_TARGET_* */
+  size_t pixels_offset; /* in a thread's scratch memory: the indirection */
   size_t runs_offset;
   size_t thread_scratch; /* bytes */
 };
@@ -53,8 +53,8 @@ struct np_bf16_convolution_params {
 /* Bytes of packed weights of `outputs` columns for each group. */
 size_t np_bf16_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
 
-/* weights[groups][outputs][runs][run_length] of bfloat16 in panels of 32 columns; `bias`, of float32,
- * may be NULL. */
+/* weights[groups][outputs][runs][run_length] of bfloat16 in panels of 32 columns; `bias`, of
+ * float32, may be NULL. */
 void np_bf16_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
                   const void *weights, const void *bias, void *packed);
 

@@ -1,4 +1,4 @@
-/* Products and convolutions of float32; see conv/fp32.h. */
+/* GEMMs and convolutions of float32; see conv/fp32.h. */
 #include <math.h>
 
 #include "conv/indirection.h"
@@ -67,19 +67,20 @@ static int next_part(const struct np_fp32_convolution_params *p, inputs_part *pa
   return part->run < p->runs;
 }
 
-static np_fp32_place place(const struct np_fp32_convolution_params *p, size_t number) {
-  return np_fp32_panel_place(p->lanes, p->outputs / p->groups, p->runs * p->run_length, number);
+static np_fp32_panel_extent place(const struct np_fp32_convolution_params *p, size_t number) {
+  return np_fp32_panel_at(p->lanes, p->outputs / p->groups, p->runs * p->run_length, number);
 }
 
 static const float *weights_of(const struct np_fp32_convolution_params *p, const float *packed,
-                               np_fp32_place panel, inputs_part part) {
+                               np_fp32_panel_extent panel, inputs_part part) {
   const size_t before = part.run * p->run_length + part.start;
   return packed + panel.offset + panel.width * (1 + before);
 }
 
-/* Multiply a part of the inputs of all windows with a panel; `panel` knows the windows. */
-static void multiply(const job *task, np_fp32_panel panel, const float *packed, np_fp32_place at,
-                     inputs_part part, int last) {
+/* Multiply a part of the inputs of all output pixels with a panel; `panel` knows the output
+ * pixels. */
+static void multiply(const job *task, np_fp32_panel panel, const float *packed,
+                     np_fp32_panel_extent at, inputs_part part, int last) {
   const struct np_fp32_convolution_params *p = task->params;
   const struct np_epilogue *e = &task->epilogue;
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
@@ -101,18 +102,18 @@ static void multiply(const job *task, np_fp32_panel panel, const float *packed, 
   task->multiply(&panel);
 }
 
-/* Multiply all windows with the panels of a group from `first` to `end`. */
+/* Multiply all output pixels with the panels of a group from `first` to `end`. */
 static void multiply_group(const job *task, np_fp32_panel panel, const float *packed, size_t first,
                            size_t end) {
   const struct np_fp32_convolution_params *p = task->params;
   if (!p->panels_within) {
     for (size_t n = first; n < end; n++) {
-      const np_fp32_place at = place(p, n);
+      const np_fp32_panel_extent at = place(p, n);
       inputs_part part = {0}, next = {0};
       for (int more = next_part(p, &part); more; part = next) {
         next = part;
         more = next_part(p, &next);
-        panel.ahead = weights_of(p, packed, at, part) + part.runs * part.length * at.width;
+        panel.prefetch = weights_of(p, packed, at, part) + part.runs * part.length * at.width;
         multiply(task, panel, packed, at, part, !more);
       }
     }
@@ -124,8 +125,8 @@ static void multiply_group(const job *task, np_fp32_panel panel, const float *pa
     more = next_part(p, &next);
     for (size_t n = first; n < end; n++) {
       const int within = n + 1 < end;
-      const np_fp32_place after = place(p, within ? n + 1 : first);
-      panel.ahead = weights_of(p, packed, after, within || !more ? part : next);
+      const np_fp32_panel_extent after = place(p, within ? n + 1 : first);
+      panel.prefetch = weights_of(p, packed, after, within || !more ? part : next);
       multiply(task, panel, packed, place(p, n), part, !more);
     }
   }
@@ -137,14 +138,14 @@ static void some_rows(const job *task, const float *image, size_t first, size_t 
   const struct np_fp32_convolution_params *p = task->params;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  const np_windows windows = {p->wide_width, p->channels,  p->window,
-                              p->steps,      p->dilations, p->runs};
+  const np_indirection indirection = {p->wide_width, p->channels,  p->window,
+                                      p->steps,      p->dilations, p->runs};
   const int side_by_side = p->runs == 1 && p->steps[1] == 1 &&
                            (rows == 1 || p->steps[0] * p->wide_width == p->out_width);
-  np_windows_address(&windows, side_by_side ? 0 : rows, p->out_width, pixels, runs);
+  np_indirection_fill(&indirection, side_by_side ? 0 : rows, p->out_width, pixels, runs);
   if (p->copies) {
     static const size_t all[2] = {1, 1};
-    const np_float_image source = {
+    const np_padded_image source = {
         .pixels = image,
         .height = p->height,
         .width = p->width,
@@ -156,7 +157,7 @@ static void some_rows(const job *task, const float *image, size_t first, size_t 
         .write = copy,
     };
     const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
-    np_float_image_copy(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
+    np_pad_image_rows(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
     image = (const float *)scratch;
   } else {
     image += first * p->steps[0] * p->wide_width * p->channels;
@@ -185,10 +186,10 @@ static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_fp32_convolution_params *p = task->params;
   const size_t side = index % p->parts;
-  const size_t band = index / p->parts % p->bands;
-  const size_t number = index / p->parts / p->bands;
-  const size_t first = band * p->band;
-  const size_t rows = first + p->band < p->out_height ? p->band : p->out_height - first;
+  const size_t row_tile = index / p->parts % p->row_tiles;
+  const size_t number = index / p->parts / p->row_tiles;
+  const size_t first = row_tile * p->row_tile;
+  const size_t rows = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
   const float *image = task->in + number * p->height * p->width * p->channels;
   float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
   const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
@@ -209,7 +210,7 @@ static job job_of(const struct np_fp32_convolution_params *p, const float *in,
       .out = out,
       .scratch = scratch,
   };
-  /* What is added before is part of the sums already when the epilogue begins. */
+  /* What is added before is part of the accumulators already when the epilogue begins. */
   if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
   return task;
 }
@@ -228,7 +229,7 @@ int np_fp32_convolution(const void *params, const void *const *inputs, void *out
   job task = job_of(p, inputs[0], inputs[1], out, workspace);
   const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts,
-            NP_DISABLE_DENORMALS);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
+                  p->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -1,4 +1,4 @@
-/* Products and convolutions of float32, of our own: for processors where XNNPACK's are slow.
+/* GEMMs and convolutions of float32, of our own: for processors where XNNPACK's are slow.
  *
  * What is packed for them is written by np_fp32_pack. Read by cffi too: no directives but simple
  * constants. */
@@ -10,17 +10,18 @@
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_FP32_LAYOUT 2
 
-/* out = epilogue(sum over the window of input · weight, plus the bias); see epilogue/epilogue.h. Images are
- * [N, H, W, C]; a product is a convolution of pixels. The second input is the residual, if any; the
- * output may lie where it does if that is added before the function.
+/* out = epilogue(sum over the kernel window of input · weight, plus the bias); see
+ * epilogue/epilogue.h. Images are [N, H, W, C]; a GEMM is a pointwise convolution. The second input
+ * is the residual, if any; the output may lie where it does if that is added before the function.
  *
- * Windows are read from the image, or from a copy with zeros around of what a band of output rows is
- * made from, in runs of dense elements: a row of the window, or a pixel of it where its pixels lie
- * apart. Long sums are made in parts of about `depth` inputs, so that the weights of a part of a
- * panel stay in the first caches for all windows of the band. */
+ * Output pixels are read from the image, or from a copy with zeros around of what a row tile of
+ * output rows is made from, in runs of dense elements: a row of the kernel window, or a pixel of it
+ * where its pixels lie apart. Long K dimensions are accumulated in blocks of about `depth` inputs,
+ * so that the weights of a part of a panel stay in the L1 and L2 caches for all output pixels of
+ * the row tile. */
 struct np_fp32_convolution_params {
   const void *packed;
-  size_t lanes;          /* of the packed weights */
+  size_t lanes; /* of the packed weights */
   size_t batch;
   size_t height;
   size_t width;
@@ -30,21 +31,21 @@ struct np_fp32_convolution_params {
   size_t outputs;
   size_t groups;
   size_t window[2];
-  size_t steps[2];       /* between windows */
+  size_t steps[2]; /* between output pixels */
   size_t dilations[2];
-  size_t pads[2];        /* above, left */
-  int32_t copies;        /* whether bands are copied */
-  size_t wide_width;     /* columns of the copy, or of the image */
+  size_t pads[2];    /* above, left */
+  int32_t copies;    /* whether row tiles are copied */
+  size_t wide_width; /* columns of the copy, or of the image */
   size_t runs;
   size_t run_length;
   size_t depth;
   int32_t panels_within; /* all panels for a part of the inputs, rather than the other way round */
-  size_t band;           /* output rows */
-  size_t bands;          /* of an image */
+  size_t row_tile;       /* output rows */
+  size_t row_tiles;      /* of an image */
   size_t parts;          /* that the panels of a group are divided into, for threads */
   struct np_epilogue epilogue;
-  int32_t target;        /* NP_TARGET_* */
-  size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
+  int32_t target;       /* NP_TARGET_* */
+  size_t pixels_offset; /* in a thread's scratch memory: the indirection */
   size_t runs_offset;
   size_t thread_scratch; /* bytes */
 };
@@ -52,13 +53,13 @@ struct np_fp32_convolution_params {
 /* Changes whenever transformed weights are laid out otherwise, or are other numbers. */
 #define NP_FP32_WINOGRAD_LAYOUT 1
 
-/* The same as np_fp32_convolution of windows of 3 x 3 that move by 1, with fewer multiplications:
- * see winograd/fp32.c. The tiles of all images are numbered row by row, and some of them are
- * computed at a time. */
+/* The same as np_fp32_convolution for kernels of 3 x 3 with stride 1, by Winograd's algorithm: see
+ * winograd/fp32.c. The tiles of all images are numbered row by row, and some
+ * of them are computed at a time. */
 struct np_fp32_winograd_params {
   const void *packed;
-  size_t lanes;          /* of the packed weights */
-  size_t tile;           /* its outputs down and along: 2 or 4 */
+  size_t lanes; /* of the packed weights */
+  size_t tile;  /* its outputs down and along: 2 or 4 */
   size_t batch;
   size_t height;
   size_t width;

@@ -1,12 +1,12 @@
-/* What our convolutions share; see conv/indirection.h. */
+/* Indirect convolution; see conv/indirection.h. */
 #include "conv/indirection.h"
 
 #include <string.h>
 
-void np_windows_address(const np_windows *windows, size_t rows, size_t columns, int32_t *pixels,
-                        int32_t *runs) {
-  const size_t *steps = windows->steps, *dilations = windows->dilations;
-  const size_t width = windows->width, channels = windows->channels;
+void np_indirection_fill(const np_indirection *p, size_t rows, size_t columns, int32_t *pixels,
+                         int32_t *runs) {
+  const size_t *steps = p->steps, *dilations = p->dilations;
+  const size_t width = p->width, channels = p->channels;
   const size_t down = steps[0] * width * channels, along = steps[1] * channels;
   /* A column of pixels, as the rows of a matmul are, is written by the inner loop too. */
   const int one = columns == 1;
@@ -16,14 +16,14 @@ void np_windows_address(const np_windows *windows, size_t rows, size_t columns, 
     const int32_t start = (int32_t)(y * down);
     for (size_t x = 0; x < inner; x++) pixels[x] = start + (int32_t)x * step;
   }
-  const size_t in_row = windows->runs / windows->window[0];
-  for (size_t q = 0; q < windows->runs; q++) {
+  const size_t in_row = p->runs / p->window[0];
+  for (size_t q = 0; q < p->runs; q++) {
     const size_t row = q / in_row * dilations[0], column = q % in_row * dilations[1];
     runs[q] = (int32_t)((row * width + column) * channels);
   }
 }
 
-void np_float_image_copy(const np_float_image *image, size_t first, size_t rows, void *to) {
+void np_pad_image_rows(const np_padded_image *image, size_t first, size_t rows, void *to) {
   const size_t channels = image->channels, step = image->picks[1];
   const size_t above = image->pads[0], pixel = channels * image->element;
   const size_t before = image->pads[1] < image->wide_width ? image->pads[1] : image->wide_width;

@@ -1,25 +1,25 @@
-/* What our convolutions share: where windows lie in what they are read from, and copies of images
- * of float32 for them. */
+/* Indirect convolution: where each output pixel begins in its input rows, and padded copies of
+ * float32 images, in place of im2col. */
 #ifndef NARROWPASS_CONV_INDIRECTION_H
 #define NARROWPASS_CONV_INDIRECTION_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* How windows lie in rows of an image, or of a copy of it. */
+/* Geometry of a convolution over rows of an image, or of a copy of it. */
 typedef struct {
   size_t width; /* of a row, in pixels */
   size_t channels;
-  const size_t *window; /* rows and columns of it */
-  const size_t *steps;  /* between windows */
+  const size_t *window; /* height and width of the kernel */
+  const size_t *steps;  /* strides */
   const size_t *dilations;
-  size_t runs; /* of a window */
-} np_windows;
+  size_t runs; /* of a kernel window */
+} np_indirection;
 
-/* Say at which element windows start, for `rows` rows of `columns` of them, and where the runs of a
- * window start in it. */
-void np_windows_address(const np_windows *windows, size_t rows, size_t columns, int32_t *pixels,
-                        int32_t *runs);
+/* Write the first element of each output pixel, for `rows` rows of `columns` of them, and the
+ * offsets of the runs of a kernel window. */
+void np_indirection_fill(const np_indirection *p, size_t rows, size_t columns, int32_t *pixels,
+                         int32_t *runs);
 
 /* An image, and how it is copied. */
 typedef struct {
@@ -32,10 +32,10 @@ typedef struct {
   size_t wide_width;   /* columns of the copy */
   size_t element;      /* bytes of one of the copy */
   void (*write)(const float *in, size_t count, void *out);
-} np_float_image;
+} np_padded_image;
 
 /* Copy `rows` rows from `first` on, which are counted in what is copied of the padded image, with
  * zeros around. */
-void np_float_image_copy(const np_float_image *image, size_t first, size_t rows, void *to);
+void np_pad_image_rows(const np_padded_image *image, size_t first, size_t rows, void *to);
 
 #endif

@@ -52,12 +52,12 @@ np_fp32_depthwise_rows *np_fp32_depthwise_for(int32_t target) {
   return np_fp32_depthwise_plain;
 }
 
-np_fp32_windows np_fp32_windows_of(const struct np_fp32_depthwise_params *p) {
+np_fp32_depthwise_tile np_fp32_depthwise_tile_for(const struct np_fp32_depthwise_params *p) {
   struct np_epilogue e = p->epilogue;
-  /* What is added before is part of the sums already when the epilogue begins. */
+  /* What is added before is part of the accumulators already when the epilogue begins. */
   if (e.residual == NP_RESIDUAL_BEFORE) e.residual = NP_RESIDUAL_NONE;
   const int simple = e.function == NP_EPILOGUE_CLAMP && e.residual == NP_RESIDUAL_NONE;
-  return (np_fp32_windows){
+  return (np_fp32_depthwise_tile){
       .width = p->width,
       .out_width = p->out_width,
       .window = {p->window[0], p->window[1]},
@@ -88,23 +88,23 @@ static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_fp32_depthwise_params *p = task->params;
   const size_t side = index % p->parts;
-  const size_t band = index / p->parts % p->bands;
-  const size_t number = index / p->parts / p->bands;
-  const size_t first = band * p->band, channel = side * p->part;
+  const size_t row_tile = index / p->parts % p->row_tiles;
+  const size_t number = index / p->parts / p->row_tiles;
+  const size_t first = row_tile * p->row_tile, channel = side * p->part;
   const size_t left = p->channels - channel;
   const float *image = task->in + number * p->height * p->width * p->channels + channel;
   const float **rows = (const float **)(void *)(task->scratch + thread * p->thread_scratch);
   const size_t at = (number * p->out_height + first) * p->out_width * p->channels + channel;
-  np_fp32_windows windows = np_fp32_windows_of(p);
-  windows.count = first + p->band < p->out_height ? p->band : p->out_height - first;
-  windows.columns = left < p->part ? left : p->part;
-  windows.packed += channel / NP_FP32_DEPTHWISE_BLOCK * block_size(p->window[0], p->window[1]);
-  windows.out = task->out + at;
-  windows.before = task->before == NULL ? NULL : task->before + at;
-  windows.after = task->after == NULL ? NULL : task->after + at;
-  np_fp32_depthwise_address(p, image, first, windows.count, rows);
-  windows.rows = rows;
-  task->rows(&windows);
+  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(p);
+  tile.count = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
+  tile.columns = left < p->part ? left : p->part;
+  tile.packed += channel / NP_FP32_DEPTHWISE_BLOCK * block_size(p->window[0], p->window[1]);
+  tile.out = task->out + at;
+  tile.before = task->before == NULL ? NULL : task->before + at;
+  tile.after = task->after == NULL ? NULL : task->after + at;
+  np_fp32_depthwise_address(p, image, first, tile.count, rows);
+  tile.rows = rows;
+  task->rows(&tile);
 }
 
 int np_fp32_depthwise(const void *params, const void *const *inputs, void *out, void *workspace,
@@ -121,7 +121,7 @@ int np_fp32_depthwise(const void *params, const void *const *inputs, void *out, 
   };
   const double outputs = (double)p->batch * (double)(p->out_height * p->out_width * p->channels);
   const double work = outputs * (double)(p->window[0] * p->window[1]);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->bands * p->parts,
-            NP_DISABLE_DENORMALS);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
+                  p->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -12,9 +12,9 @@
 /* Channels whose weights lie together. */
 #define NP_FP32_DEPTHWISE_BLOCK 16
 
-/* out = epilogue(sum over the window of input · weight of the same channel, plus the bias); see
- * epilogue/epilogue.h. Images are [N, H, W, C]. The second input is the residual, if any; the output may lie
- * where it does if that is added before the function. */
+/* out = epilogue(sum over the kernel window of input · weight of the same channel, plus the bias);
+ * see epilogue/epilogue.h. Images are [N, H, W, C]. The second input is the residual, if any; the
+ * output may lie where it does if that is added before the function. */
 struct np_fp32_depthwise_params {
   const void *packed;
   size_t batch;
@@ -26,14 +26,14 @@ struct np_fp32_depthwise_params {
   size_t window[2];
   size_t strides[2];
   size_t dilations[2];
-  size_t pads[2];        /* above, left */
-  size_t band;           /* output rows */
-  size_t bands;          /* of an image */
-  size_t part;           /* channels, whole blocks of them */
+  size_t pads[2];   /* above, left */
+  size_t row_tile;  /* output rows */
+  size_t row_tiles; /* of an image */
+  size_t part;      /* channels, whole blocks of them */
   size_t parts;
   struct np_epilogue epilogue;
   int32_t target;        /* NP_TARGET_* */
-  size_t thread_scratch; /* bytes: an address for each row of the image that a band needs */
+  size_t thread_scratch; /* bytes: an address for each row of the image that a row tile needs */
 };
 
 /* Bytes of packed weights. */

@@ -1,5 +1,5 @@
-/* Depthwise convolutions for AVX-512: of 32 registers, a tile of 4 × 4 pixels has 16 of sums, 6 or 9
- * of a row of the image, and one or more of weights. */
+/* Depthwise convolutions for AVX-512: of 32 registers, a tile of 4 × 4 pixels has 16
+ * accumulators, 6 or 9 of a row of the image, and one or more of weights. */
 #include "runtime/kernel.h"
 
 #ifdef NP_CHOOSES_CPU

@@ -1,14 +1,14 @@
 /* Depthwise convolutions for one instruction set.
  *
- * Who includes this defines LANES, the floats of a register, which divide the channels of a block
- * of weights; HIGH, the most rows of the output of a tile of 3 x 3, 1 or 4; DEPTHWISE, the name of the
- * function that is made, and TARGET, its attribute. Then `vec` and what is done with it: load,
+ * The includer defines LANES, the floats of a register, which divide the channels of a block of
+ * weights; HIGH, the most rows of the output of a tile of 3 x 3, 1 or 4; DEPTHWISE, the name of the
+ * function that is defined, and TARGET, its attribute. Then `vec` and what is done with it: load,
  * load_some, store, store_some, plus, multiply_add, clamped.
  *
- * depthwise/fp32_row_code.h has most of what is computed. Where there are registers for it, a tile of
- * 3 x 3 is up to HIGH rows by WIDE pixels of the output, and each pixel of the image is loaded once
- * for all of them. Channels are the innermost loop, so that memory is read and written as it lies;
- * what a tile reads and writes of all channels stays in the first cache. */
+ * depthwise/fp32_row_code.h has most of what is computed. Where there are registers for it, a tile
+ * of 3 x 3 is up to HIGH rows by WIDE pixels of the output, and each pixel of the image is loaded
+ * once for all of them. Channels are the innermost loop, so that memory is read and written as it
+ * lies; what a tile reads and writes of all channels stays in the L1 cache. */
 #include "depthwise/fp32_tile.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -16,35 +16,33 @@
 #define WIDE 4
 #define BLOCK NP_FP32_DEPTHWISE_BLOCK
 
-INLINE const float *weights_of(const np_fp32_windows *p, size_t channel) {
+INLINE const float *weights_of(const np_fp32_depthwise_tile *p, size_t channel) {
   const size_t size = (1 + p->window[0] * p->window[1]) * BLOCK;
   return p->packed + channel / BLOCK * size + channel % BLOCK;
 }
 
 /* `high` × WIDE outputs of LANES channels of a dense window of `size` × `size` that moves by
  * `step`; x[i] is where row i of the image has the tile's first column. */
-INLINE void tile(const np_fp32_windows *p, const float *const *x, size_t channel, float *out,
+INLINE void tile(const np_fp32_depthwise_tile *p, const float *const *x, size_t channel, float *out,
                  size_t out_row, const int high, const int size, const int step) {
-  vec sums[HIGH][WIDE];
+  vec acc[HIGH][WIDE];
   const float *weights = weights_of(p, channel);
   const size_t pixel = p->pixel;
   const vec bias = load(weights);
   weights += BLOCK;
-  UNROLL for (int r = 0; r < high; r++) {
-    UNROLL for (int i = 0; i < WIDE; i++) sums[r][i] = bias;
-  }
+  UNROLL for (int r = 0; r < high; r++) { UNROLL for (int i = 0; i < WIDE; i++) acc[r][i] = bias; }
   UNROLL for (int y = 0; y < (high - 1) * step + size; y++) {
     vec columns[16];
     UNROLL for (int j = 0; j < (WIDE - 1) * step + size; j++) {
       columns[j] = load(x[y] + (size_t)j * pixel + channel);
     }
     UNROLL for (int r = 0; r < high; r++) {
-      const int row = y - r * step; /* of the window */
+      const int row = y - r * step; /* of the kernel window */
       if (row < 0 || row >= size) continue;
       UNROLL for (int k = 0; k < size; k++) {
         const vec weight = load(weights + (row * size + k) * BLOCK);
         UNROLL for (int i = 0; i < WIDE; i++) {
-          sums[r][i] = multiply_add(columns[i * step + k], weight, sums[r][i]);
+          acc[r][i] = multiply_add(columns[i * step + k], weight, acc[r][i]);
         }
       }
     }
@@ -52,19 +50,19 @@ INLINE void tile(const np_fp32_windows *p, const float *const *x, size_t channel
   UNROLL for (int r = 0; r < high; r++) {
     UNROLL for (int i = 0; i < WIDE; i++) {
       float *to = out + (size_t)r * out_row + (size_t)i * pixel + channel;
-      if (p->before != NULL) sums[r][i] = plus(sums[r][i], load(p->before + (to - p->out)));
-      store(to, clamped(sums[r][i], p->low, p->high));
+      if (p->before != NULL) acc[r][i] = plus(acc[r][i], load(p->before + (to - p->out)));
+      store(to, clamped(acc[r][i], p->low, p->high));
     }
   }
 }
 
-/* Columns of a window that are inside of the image. */
+/* Columns of a kernel window that are inside of the image. */
 typedef struct {
   size_t first;
   size_t end;
 } taps;
 
-INLINE taps inside(const np_fp32_windows *p, size_t column) {
+INLINE taps inside(const np_fp32_depthwise_tile *p, size_t column) {
   const size_t start = column * p->strides[1], dilation = p->dilations[1];
   const size_t first = start < p->left ? (p->left - start + dilation - 1) / dilation : 0;
   const size_t last = p->left + p->width; /* counted as `start` is */
@@ -73,13 +71,13 @@ INLINE taps inside(const np_fp32_windows *p, size_t column) {
 }
 
 /* Outputs of some channels of any window, whose columns from `first` to `end` are inside. */
-INLINE void any(const np_fp32_windows *p, size_t row, size_t column, taps in, size_t channel,
+INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, taps in, size_t channel,
                 size_t some, const int pixels, const int vectors, const int whole) {
-  vec sums[WIDE][4];
+  vec acc[WIDE][4];
   const float *weights[4];
   UNROLL for (int v = 0; v < vectors; v++) {
     weights[v] = weights_of(p, channel + (size_t)v * LANES);
-    UNROLL for (int i = 0; i < pixels; i++) sums[i][v] = load(weights[v]);
+    UNROLL for (int i = 0; i < pixels; i++) acc[i][v] = load(weights[v]);
   }
   const size_t step = p->strides[1] * p->pixel;
   for (size_t j = 0; j < p->window[0]; j++) {
@@ -94,7 +92,7 @@ INLINE void any(const np_fp32_windows *p, size_t row, size_t column, taps in, si
         UNROLL for (int i = 0; i < pixels; i++) {
           const float *element = x + (size_t)i * step + v * LANES;
           const vec loaded = whole ? load(element) : load_some(element, some);
-          sums[i][v] = multiply_add(loaded, weight, sums[i][v]);
+          acc[i][v] = multiply_add(loaded, weight, acc[i][v]);
         }
       }
     }
@@ -103,7 +101,7 @@ INLINE void any(const np_fp32_windows *p, size_t row, size_t column, taps in, si
   UNROLL for (int i = 0; i < pixels; i++) {
     UNROLL for (int v = 0; v < vectors; v++) {
       float *to = out + (size_t)i * p->pixel + v * LANES;
-      vec x = sums[i][v];
+      vec x = acc[i][v];
       if (p->before != NULL) {
         const float *added = p->before + (to - p->out);
         x = plus(x, whole ? load(added) : load_some(added, some));
@@ -120,9 +118,9 @@ INLINE void any(const np_fp32_windows *p, size_t row, size_t column, taps in, si
 
 /* Channels from `channel` on of `pixels` outputs; a single one takes several registers at a time,
  * so that an instruction need not wait for the one before. */
-INLINE void row_part(const np_fp32_windows *p, size_t row, size_t column, size_t channel,
+INLINE void row_part(const np_fp32_depthwise_tile *p, size_t row, size_t column, size_t channel,
                      const int pixels) {
-  /* Where there are several, all of their windows are inside. */
+  /* Where there are several, all of their output pixels are inside. */
   const taps in = pixels > 1 ? (taps){0, p->window[1]} : inside(p, column);
   if (pixels == 1) {
     for (; channel + 4 * LANES <= p->columns; channel += 4 * LANES) {
@@ -137,8 +135,8 @@ INLINE void row_part(const np_fp32_windows *p, size_t row, size_t column, size_t
   }
 }
 
-/* The columns of the output whose windows are inside. */
-INLINE taps whole_columns(const np_fp32_windows *p) {
+/* The columns of the output whose output pixels are inside. */
+INLINE taps whole_columns(const np_fp32_depthwise_tile *p) {
   const size_t step = p->strides[1], reach = (p->window[1] - 1) * p->dilations[1] + 1;
   const size_t first = (p->left + step - 1) / step;
   const size_t room = p->left + p->width;
@@ -147,7 +145,7 @@ INLINE taps whole_columns(const np_fp32_windows *p) {
   return (taps){first < end ? first : end, end};
 }
 
-INLINE void finish(const np_fp32_windows *p, size_t row, size_t rows, size_t column,
+INLINE void finish(const np_fp32_depthwise_tile *p, size_t row, size_t rows, size_t column,
                    size_t pixels) {
   if (p->end == NULL) return;
   for (size_t r = row; r < row + rows; r++) {
@@ -157,8 +155,8 @@ INLINE void finish(const np_fp32_windows *p, size_t row, size_t rows, size_t col
   }
 }
 
-/* WIDE columns of `high` rows, all of whose windows are inside. */
-INLINE void tiles(const np_fp32_windows *p, size_t row, size_t column, const int high,
+/* WIDE columns of `high` rows, all of whose output pixels are inside. */
+INLINE void tiles(const np_fp32_depthwise_tile *p, size_t row, size_t column, const int high,
                   const int size, const int step) {
   const float *x[8];
   UNROLL for (int y = 0; y < (high - 1) * step + size; y++) {
@@ -175,11 +173,11 @@ INLINE void tiles(const np_fp32_windows *p, size_t row, size_t column, const int
   for (size_t r = row; r < row + (size_t)high; r++) row_part(p, r, column, channel, WIDE);
 }
 
-/* Rows from `row` on, as many as a tile may have where no row of their windows is outside; gives how
- * many these are. Windows of `size` 0 are others than those that there are tiles for. */
-INLINE size_t some_rows(const np_fp32_windows *p, size_t row, taps whole, const int size,
+/* Rows from `row` on, as many as a tile may have where no row of their output pixels is outside;
+ * gives how many these are. Kernels of `size` 0 are others than those that there are tiles for. */
+INLINE size_t some_rows(const np_fp32_depthwise_tile *p, size_t row, taps whole, const int size,
                         const int step) {
-  size_t inside_rows = 0; /* of the image, from the window's first on */
+  size_t inside_rows = 0; /* of the image, from the kernel window's first on */
   const size_t first = row * p->strides[0];
   if (size > 0) {
     const size_t most = (size_t)((HIGH - 1) * step + size);
@@ -219,7 +217,7 @@ INLINE size_t some_rows(const np_fp32_windows *p, size_t row, taps whole, const 
   for (size_t row = 0; row < p->count;) row += some_rows(p, row, whole, (size), (step))
 
 /* Kernels of any width that move by 1 or 2 columns and have no dilation along. */
-INLINE void dense_rows(const np_fp32_windows *p, const int step) {
+INLINE void dense_rows(const np_fp32_depthwise_tile *p, const int step) {
   switch (p->window[1]) {
     case 3: wide_rows(p, 3, step); break;
     case 5: wide_rows(p, 5, step); break;
@@ -230,7 +228,7 @@ INLINE void dense_rows(const np_fp32_windows *p, const int step) {
   }
 }
 
-TARGET void DEPTHWISE(const np_fp32_windows *p) {
+TARGET void DEPTHWISE(const np_fp32_depthwise_tile *p) {
   const taps whole = whole_columns(p);
   const size_t step = p->strides[1];
 #if HIGH > 1

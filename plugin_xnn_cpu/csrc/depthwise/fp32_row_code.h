@@ -9,7 +9,7 @@
 
 #define WIDE_TILE 8
 /* Kernels of three columns leave registers for a whole cache line of channels: pixels are far apart
- * in memory, and half a line would be gone from the first cache before the other half is read. */
+ * in memory, and half a line would be gone from the L1 cache before the other half is read. */
 #define PAIR_TILE 6
 #define IN_PAIRS(size) ((size) == 3 && LANES < BLOCK && p->out_width > WIDE_TILE)
 #define SEVEN 7 /* taps of the widest piece */
@@ -19,15 +19,16 @@ typedef struct {
   const float *const *lines; /* of the kernel's first row */
   ptrdiff_t column;          /* of the image, of the first tap of the first output pixel */
   size_t channel;
-  size_t some;               /* channels, if not all of a register */
+  size_t some; /* channels, if not all of a register */
   unsigned count;            /* output pixels */
 } np_wide_tile;
 
 /* Taps from `tap` on, `size` of them, of one row of the kernel. `skipped` input columns from the
  * tile's first on are padding, then `inside` columns are not. */
-INLINE void piece(const np_fp32_windows *p, vec sums[WIDE_TILE], const float *line,
+INLINE void piece(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const float *line,
                   const np_wide_tile *t, size_t channel, const float *weights, int skipped,
-                  unsigned inside, int tap, const int wide, const int size, const int step, const int whole) {
+                  unsigned inside, int tap, const int wide, const int size, const int step,
+                  const int whole) {
   vec taps_of[SEVEN];
   const ptrdiff_t pixel = (ptrdiff_t)p->pixel;
   const ptrdiff_t start = (t->column + tap) * pixel + (ptrdiff_t)channel;
@@ -38,17 +39,18 @@ INLINE void piece(const np_fp32_windows *p, vec sums[WIDE_TILE], const float *li
     const vec element = whole ? load(x) : load_some(x, t->some);
     UNROLL for (int k = size - 1; k >= 0; k--) {
       if (j < k || (j - k) % step != 0 || (j - k) / step >= wide) continue;
-      sums[(j - k) / step] = multiply_add(element, taps_of[k], sums[(j - k) / step]);
+      acc[(j - k) / step] = multiply_add(element, taps_of[k], acc[(j - k) / step]);
     }
   }
 }
 
 /* `size` taps, or, where it is 0, those of p->window[1]. */
-INLINE void pieces(const np_fp32_windows *p, vec sums[WIDE_TILE], const float *line,
+INLINE void pieces(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const float *line,
                    const np_wide_tile *t, size_t channel, const float *weights, int skipped,
-                   unsigned inside, const int wide, const int size, const int step, const int whole) {
+                   unsigned inside, const int wide, const int size, const int step,
+                   const int whole) {
 #define PIECE(tap, taps) \
-  piece(p, sums, line, t, channel, weights, skipped, inside, (tap), wide, (taps), step, whole)
+  piece(p, acc, line, t, channel, weights, skipped, inside, (tap), wide, (taps), step, whole)
   if (size == 9) {
     PIECE(0, 5);
     PIECE(5, 4);
@@ -68,13 +70,14 @@ INLINE void pieces(const np_fp32_windows *p, vec sums[WIDE_TILE], const float *l
 }
 
 /* Up to `wide` output pixels of a row, of `vectors` registers of channels. */
-INLINE void wide_tile(const np_fp32_windows *p, const np_wide_tile *t, float *out, const int wide,
-                      const int vectors, const int size, const int step, const int whole) {
-  vec sums[2][WIDE_TILE];
+INLINE void wide_tile(const np_fp32_depthwise_tile *p, const np_wide_tile *t, float *out,
+                      const int wide, const int vectors, const int size, const int step,
+                      const int whole) {
+  vec acc[2][WIDE_TILE];
   const float *weights = weights_of(p, t->channel);
   UNROLL for (int v = 0; v < vectors; v++) {
     const vec bias = load(weights + v * LANES);
-    UNROLL for (int i = 0; i < wide; i++) sums[v][i] = bias;
+    UNROLL for (int i = 0; i < wide; i++) acc[v][i] = bias;
   }
   weights += BLOCK;
   const size_t row_of_weights = p->window[1] * BLOCK;
@@ -86,7 +89,7 @@ INLINE void wide_tile(const np_fp32_windows *p, const np_wide_tile *t, float *ou
     const float *line = t->lines[y * p->dilations[0]];
     if (line == NULL) continue;
     UNROLL for (int v = 0; v < vectors; v++) {
-      pieces(p, sums[v], line, t, t->channel + (size_t)(v * LANES), weights + v * LANES, skipped,
+      pieces(p, acc[v], line, t, t->channel + (size_t)(v * LANES), weights + v * LANES, skipped,
              inside, wide, size, step, whole);
     }
   }
@@ -94,7 +97,7 @@ INLINE void wide_tile(const np_fp32_windows *p, const np_wide_tile *t, float *ou
     if ((unsigned)i >= t->count) break;
     UNROLL for (int v = 0; v < vectors; v++) {
       float *to = out + (size_t)i * p->pixel + t->channel + v * LANES;
-      vec x = sums[v][i];
+      vec x = acc[v][i];
       if (p->before != NULL) {
         const float *added = p->before + (to - p->out);
         x = plus(x, whole ? load(added) : load_some(added, t->some));
@@ -110,7 +113,7 @@ INLINE void wide_tile(const np_fp32_windows *p, const np_wide_tile *t, float *ou
 }
 
 /* Channels from `first` to `end` of `count` output pixels. */
-INLINE void wide_pixels(const np_fp32_windows *p, size_t row, size_t column, size_t count,
+INLINE void wide_pixels(const np_fp32_depthwise_tile *p, size_t row, size_t column, size_t count,
                         size_t first, size_t end, const int size, const int step) {
   const size_t at = (row * p->out_width + column) * p->pixel;
   float *out = p->out + at;
@@ -140,10 +143,11 @@ INLINE void wide_pixels(const np_fp32_windows *p, size_t row, size_t column, siz
          p->pixel, count, end - first);
 }
 
-/* All rows and columns of the output, for one width of kernel. A part of the channels is done for all
- * of them before the next, so that its weights stay in the first cache, and the rows of the image that
- * two output rows need near. Kernels of three columns wait for memory, which is read best as it lies. */
-INLINE void wide_rows(const np_fp32_windows *p, const int size, const int step) {
+/* All rows and columns of the output, for one width of kernel. A part of the channels is done for
+ * all of them before the next, so that its weights stay in the L1 cache, and the rows of the image
+ * that two output rows need near. Kernels of three columns wait for memory, which is read best as
+ * it lies. */
+INLINE void wide_rows(const np_fp32_depthwise_tile *p, const int size, const int step) {
   const size_t most = IN_PAIRS(size) ? PAIR_TILE : WIDE_TILE;
   const size_t tiles_along = (p->out_width + most - 1) / most;
   const size_t chunk = size == 3 ? p->columns : 4 * LANES;

@@ -1,11 +1,11 @@
-/* The innermost code of depthwise convolutions, which is written for each instruction set. */
+/* The micro-kernels of depthwise convolutions, written for each instruction set. */
 #ifndef NARROWPASS_DEPTHWISE_FP32_TILE_H
 #define NARROWPASS_DEPTHWISE_FP32_TILE_H
 
 #include "depthwise/fp32.h"
 #include "runtime/kernel.h"
 
-/* Rows of the output, and the rows of the image that their windows need. */
+/* Rows of the output, and the rows of the image that their output pixels need. */
 typedef struct {
   const float *const *rows; /* from the first window's first row on; NULL for one outside */
   size_t count;             /* of the output */
@@ -14,20 +14,20 @@ typedef struct {
   size_t window[2];
   size_t strides[2];
   size_t dilations[2];
-  size_t left;              /* columns of pads */
-  size_t pixel;             /* floats from one pixel to the next */
-  size_t columns;           /* channels that are computed */
-  const float *packed;      /* weights of these */
+  size_t left;         /* columns of pads */
+  size_t pixel;        /* floats from one pixel to the next */
+  size_t columns;      /* channels that are computed */
+  const float *packed; /* weights of these */
   float *out;
-  const float *before;      /* added to the sums; NULL for none; lies as `out` does */
+  const float *before; /* added to the accumulators; NULL for none; lies as `out` does */
   float low;
   float high;
   np_epilogue_tile *end;    /* what is done after that; NULL for nothing */
   struct np_epilogue epilogue;
-  const float *after;       /* its residual; NULL for none */
-} np_fp32_windows;
+  const float *after; /* its residual; NULL for none */
+} np_fp32_depthwise_tile;
 
-typedef void np_fp32_depthwise_rows(const np_fp32_windows *windows);
+typedef void np_fp32_depthwise_rows(const np_fp32_depthwise_tile *tile);
 
 np_fp32_depthwise_rows np_fp32_depthwise_plain;
 #ifdef NP_CHOOSES_CPU
@@ -37,9 +37,9 @@ np_fp32_depthwise_rows np_fp32_depthwise_avx2, np_fp32_depthwise_avx512;
 /* The fastest code for this processor that NP_TARGET_* allows. */
 np_fp32_depthwise_rows *np_fp32_depthwise_for(int32_t target);
 
-/* The windows of an image of `p`, of which rows, `out` and its residuals are to be given. What is
- * not done by clamping is done by `end`. */
-np_fp32_windows np_fp32_windows_of(const struct np_fp32_depthwise_params *p);
+/* The output pixels of an image of `p`, of which rows, `out` and its residuals are to be given.
+ * What is not done by clamping is done by `end`. */
+np_fp32_depthwise_tile np_fp32_depthwise_tile_for(const struct np_fp32_depthwise_params *p);
 
 /* Put the addresses of the rows of an image that output rows from `first` on need. */
 void np_fp32_depthwise_address(const struct np_fp32_depthwise_params *p, const float *image,

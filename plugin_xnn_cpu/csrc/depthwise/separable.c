@@ -55,15 +55,15 @@ static void part(void *context, size_t thread, size_t index) {
   float *ring = (float *)(void *)scratch;
   float *middle = (float *)(void *)(scratch + p->middle_offset);
   const float **rows = (const float **)(void *)(scratch + p->rows_offset);
-  np_fp32_windows windows = np_fp32_windows_of(d);
-  windows.rows = rows;
-  windows.out = middle;
+  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(d);
+  tile.rows = rows;
+  tile.out = middle;
   size_t ready = 0; /* rows before this one are in the ring, or are not needed */
   for (size_t row = first; row < last; row += p->strip) {
-    windows.count = least(p->strip, last - row);
+    tile.count = least(p->strip, last - row);
     if (expands) {
       const size_t top = row * d->strides[0]; /* counted with the pads */
-      const size_t bottom = top + np_fp32_depthwise_reach(d, windows.count);
+      const size_t bottom = top + np_fp32_depthwise_reach(d, tile.count);
       const size_t start = top < d->pads[0] ? 0 : top - d->pads[0];
       const size_t end = bottom < d->pads[0] ? 0 : least(bottom - d->pads[0], d->height);
       if (start > ready) ready = start;
@@ -71,15 +71,15 @@ static void part(void *context, size_t thread, size_t index) {
         expand(p, image, ready, end, ring, inner);
         ready = end;
       }
-      address(p, ring, row, windows.count, rows);
+      address(p, ring, row, tile.count, rows);
     } else {
-      np_fp32_depthwise_address(d, image, row, windows.count, rows);
+      np_fp32_depthwise_address(d, image, row, tile.count, rows);
     }
-    task->depthwise(&windows);
+    task->depthwise(&tile);
     const size_t pixel = (number * d->out_height + row) * d->out_width;
     const size_t at = pixel * p->project.outputs;
     const float *residual = task->residual == NULL ? NULL : task->residual + at;
-    np_fp32_convolution_rows(&p->project, middle, 0, windows.count, residual, task->out + at, inner);
+    np_fp32_convolution_rows(&p->project, middle, 0, tile.count, residual, task->out + at, inner);
   }
 }
 
@@ -95,6 +95,6 @@ int np_fp32_separable(const void *params, const void *const *inputs, void *out, 
       .out = out,
       .scratch = workspace,
   };
-  np_divide(workers, part, &task, d->batch * p->spans, NP_DISABLE_DENORMALS);
+  np_parallel_for(workers, part, &task, d->batch * p->spans, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -17,17 +17,15 @@ typedef struct {
   float *out;
 } job;
 
-NP_INLINE void add_clamp_body(const float *a, const float *b, float *out, size_t count, float low,
-                              float high) {
+NP_MULTIVERSIONED(void, add_clamp,
+                  (const float *a, const float *b, float *out, size_t count, float low, float high),
+                  (a, b, out, count, low, high)) {
   for (size_t i = 0; i < count; i++) {
     float sum = a[i] + b[i];
     sum = sum < low ? low : sum; /* NaN stays */
     out[i] = sum > high ? high : sum;
   }
 }
-NP_FOR_EACH_ISA(void, add_clamp,
-                (const float *a, const float *b, float *out, size_t count, float low, float high),
-                (a, b, out, count, low, high))
 
 static void add_clamp_part(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -40,7 +38,7 @@ int np_add_clamp(const void *params, const void *const *inputs, void *out, np_wo
   const struct np_add_clamp_params *p = params;
   job task = {p, inputs[0], inputs[1], out};
   if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, add_clamp_part, &task, p->count, TILE, 0);
+  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, add_clamp_part, &task, p->count, TILE, 0);
   return 0;
 }

@@ -34,46 +34,46 @@ NP_INLINE uint64_t to_u64(double x) {
   return (uint64_t)to_i64(x);
 }
 
-#define NP_LOOP(source, target, expression)                                    \
-  {                                                                            \
-    const source *in = (const source *)from;                                   \
-    target *out = (target *)to;                                                \
-    for (size_t i = 0; i < count; i++) {                                       \
-      const source x = in[i];                                                  \
-      out[i] = (target)(expression);                                           \
-    }                                                                          \
-    return;                                                                    \
+#define NP_LOOP(source, target, expression)  \
+  {                                          \
+    const source *in = (const source *)from; \
+    target *out = (target *)to;              \
+    for (size_t i = 0; i < count; i++) {     \
+      const source x = in[i];                \
+      out[i] = (target)(expression);         \
+    }                                        \
+    return;                                  \
   }
 
-#define NP_CAST_FROM(name, source, small, i32, i64, u64)                                       \
-  NP_INLINE void from_##name##_body(const char *from, char *to, size_t count, int32_t type) { \
-    switch (type) {                                                                            \
-      case NP_TYPE_BOOL:                                                                       \
-        NP_LOOP(source, uint8_t, x != 0)                                                       \
-      case NP_TYPE_UINT8:                                                                         \
-        NP_LOOP(source, uint8_t, small(x))                                                     \
-      case NP_TYPE_INT8:                                                                         \
-        NP_LOOP(source, int8_t, small(x))                                                      \
-      case NP_TYPE_UINT16:                                                                        \
-        NP_LOOP(source, uint16_t, small(x))                                                    \
-      case NP_TYPE_INT16:                                                                        \
-        NP_LOOP(source, int16_t, small(x))                                                     \
-      case NP_TYPE_UINT32:                                                                        \
-        NP_LOOP(source, uint32_t, i64(x))                                                      \
-      case NP_TYPE_INT32:                                                                        \
-        NP_LOOP(source, int32_t, i32(x))                                                       \
-      case NP_TYPE_UINT64:                                                                        \
-        NP_LOOP(source, uint64_t, u64(x))                                                      \
-      case NP_TYPE_INT64:                                                                        \
-        NP_LOOP(source, int64_t, i64(x))                                                       \
-      case NP_TYPE_FLOAT32:                                                                        \
-        NP_LOOP(source, float, x)                                                              \
-      default:                                                                                 \
-        NP_LOOP(source, double, x)                                                             \
-    }                                                                                          \
-  }                                                                                            \
-  NP_FOR_EACH_ISA(void, from_##name, (const char *from, char *to, size_t count, int32_t type), \
-                  (from, to, count, type))
+#define NP_CAST_FROM(name, source, small, i32, i64, u64)                      \
+  NP_MULTIVERSIONED(void, from_##name,                                        \
+                    (const char *from, char *to, size_t count, int32_t type), \
+                    (from, to, count, type)) {                                \
+    switch (type) {                                                           \
+      case NP_TYPE_BOOL:                                                      \
+        NP_LOOP(source, uint8_t, x != 0)                                      \
+      case NP_TYPE_UINT8:                                                     \
+        NP_LOOP(source, uint8_t, small(x))                                    \
+      case NP_TYPE_INT8:                                                      \
+        NP_LOOP(source, int8_t, small(x))                                     \
+      case NP_TYPE_UINT16:                                                    \
+        NP_LOOP(source, uint16_t, small(x))                                   \
+      case NP_TYPE_INT16:                                                     \
+        NP_LOOP(source, int16_t, small(x))                                    \
+      case NP_TYPE_UINT32:                                                    \
+        NP_LOOP(source, uint32_t, i64(x))                                     \
+      case NP_TYPE_INT32:                                                     \
+        NP_LOOP(source, int32_t, i32(x))                                      \
+      case NP_TYPE_UINT64:                                                    \
+        NP_LOOP(source, uint64_t, u64(x))                                     \
+      case NP_TYPE_INT64:                                                     \
+        NP_LOOP(source, int64_t, i64(x))                                      \
+      case NP_TYPE_FLOAT32:                                                   \
+        NP_LOOP(source, float, x)                                             \
+      default:                                                                \
+        NP_LOOP(source, double, x)                                            \
+    }                                                                         \
+  }
 
 #define NP_CAST_FROM_INTEGER(name, type) NP_CAST_FROM(name, type, , , , )
 
@@ -104,7 +104,7 @@ int np_cast(const void *params, const void *const *inputs, void *out, np_workers
   const struct np_cast_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, part, &task, p->count, TILE, 0);
+  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, part, &task, p->count, TILE, 0);
   return 0;
 }

@@ -57,35 +57,35 @@ NP_INLINE uint16_t rounded(float value) {
   return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : result);
 }
 
-NP_INLINE void f16_to_f32_body(const uint16_t *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, f16_to_f32, (const uint16_t *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = widened(in[i]);
 }
-NP_FOR_EACH_ISA(void, f16_to_f32, (const uint16_t *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void f32_to_f16_body(const float *in, uint16_t *out, size_t count) {
+NP_MULTIVERSIONED(void, f32_to_f16, (const float *in, uint16_t *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = halved(in[i]);
 }
-NP_FOR_EACH_ISA(void, f32_to_f16, (const float *in, uint16_t *out, size_t count), (in, out, count))
 
-NP_INLINE void bf16_to_f32_body(const uint16_t *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, bf16_to_f32, (const uint16_t *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = float_of((uint32_t)in[i] << 16);
 }
-NP_FOR_EACH_ISA(void, bf16_to_f32, (const uint16_t *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void f32_to_bf16_body(const float *in, uint16_t *out, size_t count) {
+NP_MULTIVERSIONED(void, f32_to_bf16, (const float *in, uint16_t *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = rounded(in[i]);
 }
-NP_FOR_EACH_ISA(void, f32_to_bf16, (const float *in, uint16_t *out, size_t count), (in, out, count))
 
-NP_INLINE void round_to_f16_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, round_to_f16, (const float *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = widened(halved(in[i]));
 }
-NP_FOR_EACH_ISA(void, round_to_f16, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void round_to_bf16_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, round_to_bf16, (const float *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = float_of((uint32_t)rounded(in[i]) << 16);
 }
-NP_FOR_EACH_ISA(void, round_to_bf16, (const float *in, float *out, size_t count), (in, out, count))
 
 static void part(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -114,8 +114,8 @@ int np_convert(const void *params, const void *const *inputs, void *out, np_work
   const struct np_convert_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_SMALL ? NULL : workers;
+  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
   /* Denormals are left as they are: half of the subnormal halves pass through them. */
-  np_divide_tiles(used, part, &task, p->count, TILE, 0);
+  np_parallel_for_tiles(used, part, &task, p->count, TILE, 0);
   return 0;
 }

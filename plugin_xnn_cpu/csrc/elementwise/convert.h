@@ -13,7 +13,8 @@
 #define NP_CONVERT_ROUND_TO_F16 4 /* float32 with the values of the narrower type */
 #define NP_CONVERT_ROUND_TO_BF16 5
 
-/* out[i] = in[i], rounded to nearest even where it is narrower; infinity where that is too large. */
+/* out[i] = in[i], rounded to nearest even where it is narrower; infinity where that is too
+ * large. */
 struct np_convert_params {
   size_t count;
   int32_t conversion;

@@ -16,8 +16,8 @@ struct np_function_params {
   int32_t function;
 };
 
-/* out = x · logistic(slope · x + cubic · x³) of `rows` rows of `columns`, times `factor` where there is
- * one; strides are those of rows. */
+/* out = x · logistic(slope · x + cubic · x³) of `rows` rows of `columns`, times `factor` where
+ * there is one; strides are those of rows. */
 struct np_gate_params {
   size_t rows;
   size_t columns;
@@ -44,33 +44,30 @@ typedef struct {
   float *out;
 } job;
 
-NP_INLINE void silu_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, silu, (const float *in, float *out, size_t count), (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = in[i] * logistic(in[i]);
 }
-NP_FOR_EACH_ISA(void, silu, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void sigmoid_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, sigmoid, (const float *in, float *out, size_t count), (in, out, count)) {
   for (size_t i = 0; i < count; i++) {
     const float s = logistic(in[i]);
     out[i] = in[i] != in[i] ? in[i] : s;
   }
 }
-NP_FOR_EACH_ISA(void, sigmoid, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void exponential_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, exponential, (const float *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = exponential_of(in[i]);
 }
-NP_FOR_EACH_ISA(void, exponential, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void logarithm_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, logarithm, (const float *in, float *out, size_t count), (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = logarithm_of(in[i]);
 }
-NP_FOR_EACH_ISA(void, logarithm, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void square_root_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, square_root, (const float *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = sqrtf(in[i]);
 }
-NP_FOR_EACH_ISA(void, square_root, (const float *in, float *out, size_t count), (in, out, count))
 
 /* As pow has it: the powers of -0 are those of 0, and those of -infinity those of infinity. */
 NP_INLINE float root_of(float x) {
@@ -78,15 +75,14 @@ NP_INLINE float root_of(float x) {
   return x == -INFINITY ? INFINITY : root;
 }
 
-NP_INLINE void roots_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, roots, (const float *in, float *out, size_t count), (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = root_of(in[i]);
 }
-NP_FOR_EACH_ISA(void, roots, (const float *in, float *out, size_t count), (in, out, count))
 
-NP_INLINE void inverse_roots_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, inverse_roots, (const float *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = 1.0f / root_of(in[i]);
 }
-NP_FOR_EACH_ISA(void, inverse_roots, (const float *in, float *out, size_t count), (in, out, count))
 
 NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t count, float slope,
                        float cubic, const int multiplies, const int is_cubic) {
@@ -100,8 +96,10 @@ NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t 
 }
 
 /* x · logistic(slope · x + cubic · x³), times `factor` if that is not NULL. */
-NP_INLINE void gate_body(const float *in, const float *factor, float *out, size_t count,
-                         float slope, float cubic) {
+NP_MULTIVERSIONED(void, gate,
+                  (const float *in, const float *factor, float *out, size_t count, float slope,
+                   float cubic),
+                  (in, factor, out, count, slope, cubic)) {
   if (factor == NULL) {
     if (cubic == 0.0f) {
       gate_of(in, factor, out, count, slope, cubic, 0, 0);
@@ -114,10 +112,6 @@ NP_INLINE void gate_body(const float *in, const float *factor, float *out, size_
     gate_of(in, factor, out, count, slope, cubic, 1, 1);
   }
 }
-NP_FOR_EACH_ISA(void, gate,
-                (const float *in, const float *factor, float *out, size_t count, float slope,
-                 float cubic),
-                (in, factor, out, count, slope, cubic))
 
 typedef struct {
   const struct np_gate_params *params;
@@ -142,9 +136,9 @@ int np_gate(const void *params, const void *const *inputs, void *out, np_workers
   if (p->rows == 0 || p->columns == 0) return 0;
   const float *factor = p->has_factor ? (const float *)inputs[1] + p->factor_offset : NULL;
   gate_job task = {p, (const float *)inputs[0] + p->x_offset, factor, out};
-  np_workers *const used = p->rows * p->columns * 4 < NP_SMALL / 4 ? NULL : workers;
+  np_workers *const used = p->rows * p->columns * 4 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
   const size_t tile = 1 + TILE / p->columns;
-  np_divide_tiles(used, gate_part, &task, p->rows, tile, NP_DISABLE_DENORMALS);
+  np_parallel_for_tiles(used, gate_part, &task, p->rows, tile, NP_DISABLE_DENORMALS);
   return 0;
 }
 
@@ -180,14 +174,15 @@ int np_function(const void *params, const void *const *inputs, void *out, np_wor
   const struct np_function_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_SMALL / 4 ? NULL : workers;
+  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
   /* The logistic function counts on powers of e to vanish; for the others all numbers count. */
   const int vanish = p->function == NP_FUNCTION_SIGMOID || p->function == NP_FUNCTION_SILU;
-  np_divide_tiles(used, part, &task, p->count, TILE, vanish ? NP_DISABLE_DENORMALS : 0);
+  np_parallel_for_tiles(used, part, &task, p->count, TILE, vanish ? NP_DISABLE_DENORMALS : 0);
   return 0;
 }
 
-NP_INLINE void softmax_pairs_body(const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, softmax_pairs, (const float *in, float *out, size_t count),
+                  (in, out, count)) {
   for (size_t i = 0; i < count; i++) {
     const float d = in[2 * i] - in[2 * i + 1];
     const float most = d < 0.0f ? in[2 * i + 1] : in[2 * i];
@@ -198,7 +193,6 @@ NP_INLINE void softmax_pairs_body(const float *in, float *out, size_t count) {
     out[2 * i + 1] = d != d ? d : d < 0.0f ? large : small;
   }
 }
-NP_FOR_EACH_ISA(void, softmax_pairs, (const float *in, float *out, size_t count), (in, out, count))
 
 static void pairs_part(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -210,7 +204,7 @@ int np_softmax_pairs(const void *params, const void *const *inputs, void *out,
   const struct np_softmax_pairs_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  np_workers *const used = p->count * 8 < NP_SMALL / 4 ? NULL : workers;
-  np_divide_tiles(used, pairs_part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
+  np_workers *const used = p->count * 8 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
+  np_parallel_for_tiles(used, pairs_part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -1,8 +1,8 @@
 /* Activations and functions of a float that XNNPACK lacks, right for all numbers.
  *
  * Errors, in units in the last place of the result: erf 1.3, softplus 3.4, softsign 1.5, selu 1.5,
- * celu 1.0, mish and swish 4.3. tan up to 10^5, asin, acos, atan, sinh, cosh, asinh, acosh and atanh
- * are computed in double and rounded once: 0.51. tests/test_math_functions.py checks them. */
+ * celu 1.0, mish and swish 4.3. tan up to 10^5, asin, acos, atan, sinh, cosh, asinh, acosh and
+ * atanh are computed in double and rounded once: 0.51. tests/test_math_functions.py checks them. */
 #include "simd/exp_log.h"
 
 #define NP_MATH_ERF 0
@@ -261,19 +261,17 @@ NP_INLINE float tan_near(float x) {
                       (float)(odd ? -cosine * sine : sine * cosine));
 }
 
-#define NP_FUNCTION_OF(name, expression)                                                   \
-  NP_INLINE void name##_body(const float *in, float *out, size_t count, float alpha,      \
-                             float beta) {                                                 \
-    (void)alpha;                                                                           \
-    (void)beta;                                                                            \
-    for (size_t i = 0; i < count; i++) {                                                   \
-      const float x = in[i];                                                               \
-      out[i] = expression;                                                                 \
-    }                                                                                      \
-  }                                                                                        \
-  NP_FOR_EACH_ISA(void, name, (const float *in, float *out, size_t count, float alpha,    \
-                               float beta),                                                \
-                  (in, out, count, alpha, beta))
+#define NP_FUNCTION_OF(name, expression)                                                  \
+  NP_MULTIVERSIONED(void, name,                                                           \
+                    (const float *in, float *out, size_t count, float alpha, float beta), \
+                    (in, out, count, alpha, beta)) {                                      \
+    (void)alpha;                                                                          \
+    (void)beta;                                                                           \
+    for (size_t i = 0; i < count; i++) {                                                  \
+      const float x = in[i];                                                              \
+      out[i] = expression;                                                                \
+    }                                                                                     \
+  }
 
 NP_FUNCTION_OF(each_erf, erf_of(x))
 NP_FUNCTION_OF(each_softplus, softplus_of(x))
@@ -329,7 +327,7 @@ int np_math(const void *params, const void *const *inputs, void *out, np_workers
   const struct np_math_params *p = params;
   job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_SMALL / 4 ? NULL : workers;
-  np_divide_tiles(used, part, &task, p->count, TILE, 0);
+  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
+  np_parallel_for_tiles(used, part, &task, p->count, TILE, 0);
   return 0;
 }

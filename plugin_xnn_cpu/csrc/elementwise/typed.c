@@ -55,8 +55,8 @@ int np_typed_binary(const void *params, const void *const *inputs, void *out,
   const size_t in_size = size_of(p->type), out_size = p->op >= NP_BINARY_EQUAL ? 1 : in_size;
   binary_job task = {p,       row,      inputs[0], inputs[1], out, in_size,
                      out_size, (inner + TILE - 1) / TILE};
-  np_workers *const used = outer * inner * in_size < NP_SMALL ? NULL : workers;
-  np_divide(used, binary_rows, &task, outer * task.tiles, 0);
+  np_workers *const used = outer * inner * in_size < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, binary_rows, &task, outer * task.tiles, 0);
   return 0;
 }
 
@@ -143,7 +143,7 @@ int np_typed_unary(const void *params, const void *const *inputs, void *out, np_
   const struct np_typed_unary_params *p = params;
   unary_job task = {p, inputs[0], out};
   if (p->count == 0) return 0;
-  np_workers *const used = p->count * size_of(p->type) < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, unary_part, &task, p->count, TILE, 0);
+  np_workers *const used = p->count * size_of(p->type) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, unary_part, &task, p->count, TILE, 0);
   return 0;
 }

@@ -1,4 +1,5 @@
-/* Elementwise operators of any element type. Read by cffi too: no directives but simple constants. */
+/* Elementwise operators of any element type. Read by cffi too: no directives but simple
+ * constants. */
 #ifndef NARROWPASS_ELEMENTWISE_TYPED_H
 #define NARROWPASS_ELEMENTWISE_TYPED_H
 

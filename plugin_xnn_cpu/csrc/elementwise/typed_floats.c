@@ -17,18 +17,18 @@ NP_INLINE float modulus_f(float x, float y) {
 }
 
 #define NP_FLOATS(name, type, suffix, mod)                                            \
-  NP_ROW_FOR_EACH_ISA(add_##name, type, type, x + y)                                  \
-  NP_ROW_FOR_EACH_ISA(sub_##name, type, type, x - y)                                  \
-  NP_ROW_FOR_EACH_ISA(mul_##name, type, type, x *y)                                   \
-  NP_ROW_FOR_EACH_ISA(div_##name, type, type, x / y)                                  \
+  NP_ROW_MULTIVERSIONED(add_##name, type, type, x + y)                                  \
+  NP_ROW_MULTIVERSIONED(sub_##name, type, type, x - y)                                  \
+  NP_ROW_MULTIVERSIONED(mul_##name, type, type, x *y)                                   \
+  NP_ROW_MULTIVERSIONED(div_##name, type, type, x / y)                                  \
   NP_ROW(mod_##name, type, type, mod(x, y))                                           \
   NP_ROW(fmod_##name, type, type, fmod##suffix(x, y))                                 \
   NP_ROW(pow_##name, type, type, pow##suffix(x, y))                                   \
-  NP_ROW_FOR_EACH_ISA(max_##name, type, type, x > y || x != x ? x : y)                \
-  NP_ROW_FOR_EACH_ISA(min_##name, type, type, x < y || x != x ? x : y)                \
-  NP_ROW_FOR_EACH_ISA(eq_##name, type, uint8_t, x == y)                               \
-  NP_ROW_FOR_EACH_ISA(lt_##name, type, uint8_t, x < y)                                \
-  NP_ROW_FOR_EACH_ISA(le_##name, type, uint8_t, x <= y)
+  NP_ROW_MULTIVERSIONED(max_##name, type, type, x > y || x != x ? x : y)                \
+  NP_ROW_MULTIVERSIONED(min_##name, type, type, x < y || x != x ? x : y)                \
+  NP_ROW_MULTIVERSIONED(eq_##name, type, uint8_t, x == y)                               \
+  NP_ROW_MULTIVERSIONED(lt_##name, type, uint8_t, x < y)                                \
+  NP_ROW_MULTIVERSIONED(le_##name, type, uint8_t, x <= y)
 
 NP_FLOATS(f32, float, f, modulus_f)
 NP_FLOATS(f64, double, , modulus)
@@ -39,6 +39,7 @@ NP_FLOATS(f64, double, , modulus)
         max_##name, min_##name, NULL, NULL, NULL, NULL, NULL, eq_##name, lt_##name, le_##name    \
   }
 
-static np_binary_row *const ROWS[][NP_BINARY_LESS_OR_EQUAL + 1] = {NP_ROWS_OF(f32), NP_ROWS_OF(f64)};
+static np_binary_row *const ROWS[][NP_BINARY_LESS_OR_EQUAL + 1] = {NP_ROWS_OF(f32),
+                                                                   NP_ROWS_OF(f64)};
 
 np_binary_row *np_float_row(int32_t op, int32_t type) { return ROWS[type - NP_TYPE_FLOAT32][op]; }

@@ -1,11 +1,12 @@
-/* Operators of two integers. Results wrap; a quotient by 0 is 0, and so is a rest: nothing traps. */
+/* Operators of two integers. Results wrap; a quotient by 0 is 0, and so is a rest: nothing
+ * traps. */
 #include "elementwise/typed_binary.h"
 
 #define NP_UNSIGNED(bits, EACH)                                                       \
   EACH(add_u##bits, uint##bits##_t, uint##bits##_t, x + y)             \
   EACH(sub_u##bits, uint##bits##_t, uint##bits##_t, x - y)             \
   EACH(mul_u##bits, uint##bits##_t, uint##bits##_t, 1u * x * y)        \
-  NP_ROW_FOR_EACH_ISA(and_u##bits, uint##bits##_t, uint##bits##_t, x &y)              \
+  NP_ROW_MULTIVERSIONED(and_u##bits, uint##bits##_t, uint##bits##_t, x &y)              \
   EACH(or_u##bits, uint##bits##_t, uint##bits##_t, x | y)              \
   EACH(xor_u##bits, uint##bits##_t, uint##bits##_t, x ^ y)             \
   EACH(eq_u##bits, uint##bits##_t, uint8_t, x == y)                    \
@@ -55,8 +56,8 @@
 
 NP_UNSIGNED(8, NP_ROW)
 NP_UNSIGNED(16, NP_ROW)
-NP_UNSIGNED(32, NP_ROW_FOR_EACH_ISA)
-NP_UNSIGNED(64, NP_ROW_FOR_EACH_ISA)
+NP_UNSIGNED(32, NP_ROW_MULTIVERSIONED)
+NP_UNSIGNED(64, NP_ROW_MULTIVERSIONED)
 NP_SIGNED(8)
 NP_SIGNED(16)
 NP_SIGNED(32)
@@ -66,9 +67,9 @@ NP_BOTH(i8, int8_t, uint32_t, NP_ROW)
 NP_BOTH(u16, uint16_t, uint32_t, NP_ROW)
 NP_BOTH(i16, int16_t, uint32_t, NP_ROW)
 NP_BOTH(u32, uint32_t, uint32_t, NP_ROW)
-NP_BOTH(i32, int32_t, uint32_t, NP_ROW_FOR_EACH_ISA)
+NP_BOTH(i32, int32_t, uint32_t, NP_ROW_MULTIVERSIONED)
 NP_BOTH(u64, uint64_t, uint64_t, NP_ROW)
-NP_BOTH(i64, int64_t, uint64_t, NP_ROW_FOR_EACH_ISA)
+NP_BOTH(i64, int64_t, uint64_t, NP_ROW_MULTIVERSIONED)
 
 /* By NP_BINARY_*. */
 #define NP_SHARED(bits) add_u##bits, sub_u##bits, mul_u##bits

@@ -1,18 +1,14 @@
-/* The functions that end products and convolutions, for one instruction set; see epilogue/epilogue.h.
+/* Epilogues of GEMMs and convolutions, for one instruction set; see epilogue/epilogue.h.
  *
- * Who includes this defines LANES, the floats of a register; TARGET, an attribute of functions for
- * the instruction set; EPILOGUE, the name of the function that is made; and, where there are
+ * The includer defines LANES, the floats of a register; TARGET, an attribute of functions for
+ * the instruction set; EPILOGUE, the name of the function that is defined; and, where there are
  * instructions for them: RECIPROCAL(x) of numbers from 1 to 8, FUSED(x, y, z), which is x · y + z
  * rounded once, and LEAST(x, y) of integers. */
-#if defined(__GNUC__) && !defined(__clang__)
-/* Vectors are passed between functions that become one: there is no calling convention to change. */
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
 #include <string.h>
 
 #include "epilogue/epilogue.h"
 #include "runtime/kernel.h"
+#include "simd/vector.h"
 
 #ifndef RECIPROCAL
 #define RECIPROCAL(x) (1.0f / (x))
@@ -25,13 +21,6 @@
 #define EPILOGUE_INLINE TARGET NP_INLINE
 
 #define SHIFT 12582912.0f /* 1.5 · 2^23: what is added to it is rounded to an integer */
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-EPILOGUE_INLINE vec choose(ivec condition, vec x, vec y) {
-  return (vec)((condition & (ivec)x) | (~condition & (ivec)y));
-}
 
 /* |x|, or `most`, which is positive, where that is less or x is NaN. The bits of positive numbers
  * have their order. */
@@ -48,9 +37,9 @@ EPILOGUE_INLINE vec shifted_of(vec x, const float times) {
 EPILOGUE_INLINE vec first_of(vec n, const float times) { return n * (0.693359375f / times); }
 EPILOGUE_INLINE vec second_of(vec n, const float times) { return n * (-2.12194440e-4f / times); }
 
-/* 2^n · exp(times · r) for |times · r| up to ln 2 / 2, or little more, and n from -125 to 125; `times`
- * is a power of two or its negative, so that coefficients stay what they are. See elementwise/function.c for the
- * polynomial. */
+/* 2^n · exp(times · r) for |times · r| up to ln 2 / 2, or little more, and n from -125 to 125;
+ * `times` is a power of two or its negative, so that coefficients stay what they are. See
+ * elementwise/function.c for the polynomial. */
 EPILOGUE_INLINE vec exponential(vec shifted, vec r, const float times) {
   const float square = times * times;
   vec p = r * (0.00829030573f * times * square * square) + 0.0418979749f * square * square;
@@ -86,9 +75,9 @@ EPILOGUE_INLINE vec square_of(vec x, vec *rest) {
 
 /* x · Φ(x) = max(x, 0) - |x| · Φ(-|x|), where nothing cancels.
  *
- * Φ(-a) is exp(-a²/2) times a function that falls slowly: a polynomial in t = 1 / (1 + 0.3 a), of the
- * least relative error for a up to 13.2, which is 5.9e-08. The rounding error of a² would be the
- * exponential's, so that it is added to the remainder. Below -13.1 it is about -2e-38. */
+ * Φ(-a) is exp(-a²/2) times a function that falls slowly: a polynomial in t = 1 / (1 + 0.3 a), of
+ * the least relative error for a up to 13.2, which is 5.9e-08. The rounding error of a² would be
+ * the exponential's, so that it is added to the remainder. Below -13.1 it is about -2e-38. */
 EPILOGUE_INLINE vec gelu(vec x) {
   const vec a = magnitude(x, 13.1f);
   vec rest;
@@ -120,19 +109,14 @@ EPILOGUE_INLINE vec hard_swish(vec x) {
   return x * choose(gate > 1.0f, 1.0f - (vec){0}, gate);
 }
 
-/* In this order NaN stays. */
-EPILOGUE_INLINE vec clamped(vec x, float low, float high) {
-  x = choose(x < low, low - (vec){0}, x);
-  return choose(x > high, high - (vec){0}, x);
-}
-
 EPILOGUE_INLINE vec applied(const struct np_epilogue *e, const int function, vec x) {
   switch (function) {
     case NP_EPILOGUE_GELU: return gelu(x);
     case NP_EPILOGUE_TANH_GELU: return tanh_gelu(x);
     case NP_EPILOGUE_SILU: return x * logistic(x);
     case NP_EPILOGUE_HARD_SWISH: return hard_swish(x);
-    default: return clamped(x, e->low, e->high);
+    default:
+      return clamp(x, e->low, e->high);
   }
 }
 

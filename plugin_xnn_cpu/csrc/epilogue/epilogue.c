@@ -1,4 +1,4 @@
-/* Which code ends products and convolutions; see epilogue/epilogue.h. */
+/* Selection of the epilogue; see epilogue/epilogue.h. */
 #include "epilogue/epilogue.h"
 
 #include "runtime/kernel.h"

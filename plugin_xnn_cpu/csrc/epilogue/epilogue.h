@@ -1,5 +1,5 @@
-/* What is done with finished sums of a product or a convolution while they lie in cache: a second
- * tensor is added, and a function applied.
+/* Fused epilogues: what is done with finished accumulators of a GEMM or a convolution while they
+ * lie in cache. A residual is added, and an activation applied.
  *
  * Kernels of any type whose results are float32 end with this. Read by cffi too: no directives but
  * simple constants. */
@@ -26,8 +26,9 @@ struct np_epilogue {
   float high;
 };
 
-/* Do it to `rows` × `columns` sums, of which rows are strides apart; `residual` lies likewise and
- * may be NULL where there is none. Sums in L1 cost least: those of a few tiles. */
+/* Apply it to `rows` × `columns` accumulators, of which rows are strides apart; `residual` lies
+ * likewise and may be NULL where there is none. Accumulators in L1 cost least: those of a few
+ * tiles. */
 typedef void np_epilogue_tile(const struct np_epilogue *epilogue, float *out, size_t out_stride,
                               const float *residual, size_t residual_stride, size_t rows,
                               size_t columns);

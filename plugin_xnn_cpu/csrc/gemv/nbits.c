@@ -1,4 +1,4 @@
-/* Products with a matrix of 4 or 8 bits; gemv/nbits_code.h has what is done with a panel. */
+/* GEMM with a matrix of 4 or 8 bits; gemv/nbits_code.h has what is done with a panel. */
 #include <string.h>
 
 #include "gemv/nbits_panel.h"
@@ -71,6 +71,6 @@ int np_nbits(const void *params, const void *const *inputs, void *out, void *wor
   np_nbits_job job = {p, inputs[0], out, workspace};
   const size_t panels = (p->outputs + NP_NBITS_COLUMNS - 1) / NP_NBITS_COLUMNS;
   const double work = (double)p->rows * (double)p->inputs * (double)p->outputs;
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &job, panels, NP_DISABLE_DENORMALS);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &job, panels, NP_DISABLE_DENORMALS);
   return 0;
 }

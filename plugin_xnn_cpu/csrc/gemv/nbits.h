@@ -1,4 +1,4 @@
-/* Products with a matrix of 4 or 8 bits, in blocks with a scale and a zero point each.
+/* GEMM with a matrix of 4 or 8 bits, in blocks with a scale and a zero point each.
  *
  * What is packed for them is written by np_nbits_pack. Read by cffi too: no directives but simple
  * constants. */
@@ -13,11 +13,12 @@
 /* Of a panel. */
 #define NP_NBITS_COLUMNS 32
 
-/* Up to so many rows the matrix is read as it is packed; with more, parts of it are widened first. */
-#define NP_NBITS_FEW_ROWS 4
+/* Up to so many rows the matrix is read as it is packed; with more, parts of it are upcast
+ * first. */
+#define NP_NBITS_GEMV_ROWS 4
 
-/* Inputs that are widened at a time. */
-#define NP_NBITS_CHUNK 256
+/* Inputs that are upcast at a time. */
+#define NP_NBITS_K_BLOCK 256
 
 /* float out[m, n] = clamp(sum over k of in[m, k] * (weight[n, k] - zero[n, k / block]) *
  * scale[n, k / block] + bias[n], low, high). `block` is a multiple of 8. */

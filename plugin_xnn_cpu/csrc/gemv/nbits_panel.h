@@ -3,7 +3,7 @@
  * A panel has 32 columns: their bias; then for each block their scales and zero points, as
  * float32, then words
  * of 32 bits for each column, of 8 inputs each (4, of 8 bits), the first one in the low bits: to
- * take one out is a shift of whole registers, with no bytes to be widened. */
+ * take one out is a shift of whole registers, with no bytes to be upcast. */
 #ifndef NARROWPASS_GEMV_NBITS_PANEL_H
 #define NARROWPASS_GEMV_NBITS_PANEL_H
 

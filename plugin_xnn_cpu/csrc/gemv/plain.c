@@ -1,7 +1,7 @@
-/* Products of a few rows for any processor: what the others compute, spelled out. */
+/* GEMV and skinny GEMM for any processor: what the others compute, spelled out. */
 #include <string.h>
 
-#include "gemv/code_for.h"
+#include "gemv/job.h"
 
 static float half(const uint8_t *p) {
   uint16_t bits;
@@ -28,8 +28,8 @@ static float number(const uint8_t *p) {
   return found;
 }
 
-static float of_bytes(const np_few_rows_job *job, const uint8_t *panel, size_t row, size_t n) {
-  const struct np_few_rows_params *p = job->params;
+static float of_bytes(const np_gemv_job *job, const uint8_t *panel, size_t row, size_t n) {
+  const struct np_gemv_params *p = job->params;
   const uint8_t *x = (const uint8_t *)job->rows + row * p->channels;
   const size_t fours = (p->channels + 3) / 4;
   const int8_t *weights = (const int8_t *)panel + 4 * p->width;
@@ -44,19 +44,21 @@ static float of_bytes(const np_few_rows_job *job, const uint8_t *panel, size_t r
   return product * number(scales + 4 * n) + number(scales + 4 * (p->width + n));
 }
 
-static float of_floats(const np_few_rows_job *job, const uint8_t *panel, size_t row, size_t n) {
-  const struct np_few_rows_params *p = job->params;
+static float of_floats(const np_gemv_job *job, const uint8_t *panel, size_t row, size_t n) {
+  const struct np_gemv_params *p = job->params;
   const float *x = (const float *)job->rows + row * p->channels;
   const size_t width = p->width;
   float sum;
   switch (p->layout) {
     case NP_PANELS_F32:
       sum = number(panel + 4 * n);
-      for (size_t k = 0; k < p->channels; k++) sum += x[k] * number(panel + 4 * ((1 + k) * width + n));
+      for (size_t k = 0; k < p->channels; k++)
+        sum += x[k] * number(panel + 4 * ((1 + k) * width + n));
       return sum;
     case NP_PANELS_F16:
       sum = half(panel + 2 * n);
-      for (size_t k = 0; k < p->channels; k++) sum += x[k] * half(panel + 2 * ((1 + k) * width + n));
+      for (size_t k = 0; k < p->channels; k++)
+        sum += x[k] * half(panel + 2 * ((1 + k) * width + n));
       return sum;
     case NP_PANELS_INT8: {
       const int8_t *weights = (const int8_t *)panel + 4 * width;
@@ -71,8 +73,8 @@ static float of_floats(const np_few_rows_job *job, const uint8_t *panel, size_t 
   }
 }
 
-void np_few_rows_plain(const np_few_rows_job *job, size_t first, size_t last) {
-  const struct np_few_rows_params *p = job->params;
+void np_gemv_plain(const np_gemv_job *job, size_t first, size_t last) {
+  const struct np_gemv_params *p = job->params;
   for (size_t i = first; i < last; i++) {
     const uint8_t *panel = (const uint8_t *)p->packed + i * p->panel_bytes;
     for (size_t n = 0; n < p->width && i * p->width + n < p->outputs; n++) {
@@ -81,7 +83,9 @@ void np_few_rows_plain(const np_few_rows_job *job, size_t first, size_t last) {
         float x = p->layout == NP_PANELS_INT8_BY_4 ? of_bytes(job, panel, row, n)
                                                    : of_floats(job, panel, row, n);
         if (job->before != NULL) x += job->before[at];
-        job->out[at] = x < p->epilogue.low ? p->epilogue.low : x > p->epilogue.high ? p->epilogue.high : x;
+        job->out[at] = x < p->epilogue.low    ? p->epilogue.low
+                       : x > p->epilogue.high ? p->epilogue.high
+                                              : x;
       }
     }
   }

@@ -83,13 +83,13 @@ int np_copy(const void *params, const void *const *inputs, void *out, np_workers
   if (total == 0) return 0;
   job task = {p, (const char *)inputs[0] + p->in_offset * size, (char *)out + p->out_offset * size,
               0};
-  if (total < NP_SMALL || workers == NULL) {
+  if (total < NP_PARALLEL_MIN_BYTES || workers == NULL) {
     copy_part(&task, 0, 0);
     return 0;
   }
   size_t parts = 1;
   const size_t enough = 4 * np_workers_threads(workers);
   while (task.inner + 1 < p->rank && parts < enough) parts *= p->sizes[task.inner++];
-  np_divide(workers, copy_part, &task, parts, 0);
+  np_parallel_for(workers, copy_part, &task, parts, 0);
   return 0;
 }

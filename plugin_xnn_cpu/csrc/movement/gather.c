@@ -12,8 +12,8 @@ struct np_gather_params {
   size_t index_size;
 };
 
-/* float out[i, :] = table[index[i], :] * scale[index[i]], of a table of int8; one scale for all rows
- * where `scale_step` is 0. Negative indices count from the end. */
+/* float out[i, :] = table[index[i], :] * scale[index[i]], of a table of int8; one scale for all
+ * rows where `scale_step` is 0. Negative indices count from the end. */
 struct np_gather_s8_params {
   size_t rows;
   size_t row_size;
@@ -30,8 +30,9 @@ typedef struct {
   atomic_int outside; /* whether an index asks for a row that is not there */
 } job;
 
-/* The row that index i asks for, of `count`, or -1 where there is none; negative ones count from the
- * end. Indices may lie where others write meanwhile: each is read once, and what was read checked. */
+/* The row that index i asks for, of `count`, or -1 where there is none; negative ones count from
+ * the end. Indices may lie where others write meanwhile: each is read once, and what was read
+ * checked. */
 static int64_t row_at(const void *indices, size_t index_size, size_t i, size_t count) {
   const int64_t read = index_size == 8 ? ((const volatile int64_t *)indices)[i]
                                        : (int64_t)((const volatile int32_t *)indices)[i];
@@ -58,9 +59,9 @@ int np_gather(const void *params, const void *const *inputs, void *out, np_worke
   const struct np_gather_params *p = params;
   const size_t total = p->outer * p->indices;
   job task = {p, inputs[0], inputs[1], out, 0};
-  np_workers *const used = total * p->row_bytes < NP_SMALL ? NULL : workers;
-  const size_t tile = 1 + NP_SMALL / 4 / (p->row_bytes > 0 ? p->row_bytes : 1);
-  np_divide_tiles(used, rows, &task, total, tile, 0);
+  np_workers *const used = total * p->row_bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 4 / (p->row_bytes > 0 ? p->row_bytes : 1);
+  np_parallel_for_tiles(used, rows, &task, total, tile, 0);
   return task.outside ? NP_STATUS_INDEX : 0;
 }
 
@@ -73,12 +74,10 @@ typedef struct {
   atomic_int outside;
 } scaled_job;
 
-NP_INLINE void scaled_row_body(const int8_t *row, float scale, float *out, size_t count) {
+NP_MULTIVERSIONED(void, scaled_row, (const int8_t *row, float scale, float *out, size_t count),
+                  (row, scale, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = (float)row[i] * scale;
 }
-NP_FOR_EACH_ISA(void, scaled_row,
-                (const int8_t *row, float scale, float *out, size_t count),
-                (row, scale, out, count))
 
 static void scaled_rows(void *context, size_t start, size_t count) {
   scaled_job *task = context;
@@ -98,8 +97,9 @@ static void scaled_rows(void *context, size_t start, size_t count) {
 int np_gather_s8(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gather_s8_params *p = params;
   scaled_job task = {p, inputs[0], inputs[1], inputs[2], out, 0};
-  np_workers *const used = p->indices * p->row_size * sizeof(float) < NP_SMALL ? NULL : workers;
-  const size_t tile = 1 + NP_SMALL / 16 / p->row_size;
-  np_divide_tiles(used, scaled_rows, &task, p->indices, tile, 0);
+  np_workers *const used =
+      p->indices * p->row_size * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 16 / p->row_size;
+  np_parallel_for_tiles(used, scaled_rows, &task, p->indices, tile, 0);
   return task.outside ? NP_STATUS_INDEX : 0;
 }

@@ -113,8 +113,8 @@ int np_gather_elements(const void *params, const void *const *inputs, void *out,
   if (bytes == 0) return 0;
   job task = {p, inputs[0], inputs[1], NULL, out, 0};
   const size_t parts = (columns + COLUMNS - 1) / COLUMNS;
-  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, gather_parts, &task, rows * parts,
-                  1 + COLUMNS / 2 / columns, 0);
+  np_parallel_for_tiles(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, gather_parts, &task,
+                        rows * parts, 1 + COLUMNS / 2 / columns, 0);
   return task.outside ? NP_STATUS_INDEX : 0;
 }
 
@@ -156,7 +156,8 @@ static void copy_part(void *context, size_t start, size_t count) {
 
 static void copy_data(job *task, size_t bytes, np_workers *workers) {
   if (task->out == task->data || bytes == 0) return;
-  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, copy_part, task, bytes, NP_SMALL, 0);
+  np_parallel_for_tiles(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, copy_part, task, bytes,
+                        NP_PARALLEL_MIN_BYTES, 0);
 }
 
 int np_scatter_elements(const void *params, const void *const *inputs, void *out,
@@ -169,13 +170,13 @@ int np_scatter_elements(const void *params, const void *const *inputs, void *out
   const size_t length = p->sizes[p->axis];
   if (lines * length == 0) return 0;
   const size_t bytes = lines * length * (size_t)p->element_size;
-  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, scatter_lines, &task, lines,
-                  1 + COLUMNS / 4 / length, 0);
+  np_parallel_for_tiles(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, scatter_lines, &task, lines,
+                        1 + COLUMNS / 4 / length, 0);
   return task.outside ? NP_STATUS_INDEX : 0;
 }
 
 /* Where in the data a tuple's row is, without that of its batch; false where there is none. */
-static bool place_of(const struct np_tuples_params *p, const char *indices, size_t tuple,
+static bool place_of(const struct np_gather_nd_params *p, const char *indices, size_t tuple,
                      ptrdiff_t *place) {
   *place = 0;
   for (size_t i = 0; i < p->depth; i++) {
@@ -188,7 +189,7 @@ static bool place_of(const struct np_tuples_params *p, const char *indices, size
 
 static void gather_tuples(void *context, size_t start, size_t count) {
   job *task = context;
-  const struct np_tuples_params *p = task->params;
+  const struct np_gather_nd_params *p = task->params;
   const size_t bytes = p->row * (size_t)p->element_size;
   for (size_t tuple = start; tuple < start + count; tuple++) {
     ptrdiff_t place;
@@ -201,21 +202,20 @@ static void gather_tuples(void *context, size_t start, size_t count) {
   }
 }
 
-int np_gather_tuples(const void *params, const void *const *inputs, void *out,
-                     np_workers *workers) {
-  const struct np_tuples_params *p = params;
+int np_gather_nd(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_gather_nd_params *p = params;
   const size_t total = p->batches * p->tuples, bytes = p->row * (size_t)p->element_size;
   if (total * bytes == 0) return 0;
   job task = {p, inputs[0], inputs[1], NULL, out, 0};
-  np_divide_tiles(total * bytes < NP_SMALL ? NULL : workers, gather_tuples, &task, total,
-                  1 + NP_SMALL / 4 / bytes, 0);
+  np_parallel_for_tiles(total * bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, gather_tuples,
+                        &task, total, 1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, 0);
   return task.outside ? NP_STATUS_INDEX : 0;
 }
 
 /* Columns of all rows: updates of one element are in order. */
 static void scatter_columns(void *context, size_t start, size_t count) {
   job *task = context;
-  const struct np_tuples_params *p = task->params;
+  const struct np_gather_nd_params *p = task->params;
   const size_t size = (size_t)p->element_size;
   for (size_t tuple = 0; tuple < p->tuples; tuple++) {
     ptrdiff_t place;
@@ -228,13 +228,13 @@ static void scatter_columns(void *context, size_t start, size_t count) {
   }
 }
 
-int np_scatter_tuples(const void *params, const void *const *inputs, void *out,
-                      np_workers *workers) {
-  const struct np_tuples_params *p = params;
+int np_scatter_nd(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_gather_nd_params *p = params;
   job task = {p, inputs[0], inputs[1], inputs[2], out, 0};
   copy_data(&task, p->data_bytes, workers);
   if (p->tuples * p->row == 0) return 0;
   const size_t bytes = p->tuples * p->row * (size_t)p->element_size;
-  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, scatter_columns, &task, p->row, 256, 0);
+  np_parallel_for_tiles(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, scatter_columns, &task,
+                        p->row, 256, 0);
   return task.outside ? NP_STATUS_INDEX : 0;
 }

@@ -14,8 +14,9 @@ enum np_scatter {
   NP_SCATTER_MAX = 4
 };
 
-/* GatherElements: out[i, j, ..] = data[i, indices[i, j, ..], ..], and ScatterElements: the other way.
- * `sizes` are those of the indices, which are dense; each but that of `axis` is at most the data's. */
+/* GatherElements: out[i, j, ..] = data[i, indices[i, j, ..], ..], and ScatterElements: the other
+ * way. `sizes` are those of the indices, which are dense; each but that of `axis` is at most the
+ * data's. */
 struct np_elements_params {
   size_t rank; /* 1 to 8 */
   size_t axis;
@@ -30,12 +31,12 @@ struct np_elements_params {
 };
 
 /* GatherND and ScatterND: rows of the data, each at a tuple of indices. */
-struct np_tuples_params {
+struct np_gather_nd_params {
   size_t batches;
   size_t tuples; /* of a batch */
   size_t depth;  /* indices of a tuple: 0 to 8 */
   size_t sizes[8];
-  ptrdiff_t strides[8]; /* of the data's indexed axes, in bytes */
+  ptrdiff_t strides[8];   /* of the data's indexed axes, in bytes */
   ptrdiff_t batch_stride; /* in bytes */
   size_t row;             /* elements */
   size_t data_bytes;
@@ -45,9 +46,9 @@ struct np_tuples_params {
   int32_t type;
 };
 
-/* TopK of [outer, size, inner]: values [outer, count, inner], then, 8 bytes for each of these on, their
- * int64 indices. Largest ones first, or smallest; of equal ones the first come first. NaN is larger than
- * any number. */
+/* TopK of [outer, size, inner]: values [outer, count, inner], then, 8 bytes for each of these on,
+ * their int64 indices. Largest ones first, or smallest; of equal ones the first come first. NaN is
+ * larger than any number. */
 struct np_top_k_params {
   size_t outer;
   size_t size;

@@ -7,8 +7,8 @@
 #include "movement/index.h"
 #include "runtime/kernel.h"
 
-/* Integers wrap around. A NaN that is there stays only in sums and products: comparisons with it are
- * false, so that a minimum or maximum is the update, as in onnxruntime. */
+/* Integers wrap around. A NaN that is there stays only in sums and products: comparisons with it
+ * are false, so that a minimum or maximum is the update, as in onnxruntime. */
 #define NP_UPDATES(name, type, sum)                                                        \
   static void np_update_##name(int32_t reduction, type *to, const type *from, size_t n) {  \
     switch (reduction) {                                                                   \

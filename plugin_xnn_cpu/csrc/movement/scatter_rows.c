@@ -64,7 +64,7 @@ int np_scatter_rows(const void *params, const void *const *inputs, void *out, np
   const struct np_scatter_rows_params *p = params;
   job task = {p, inputs[0], inputs[1], p->has_starts ? inputs[2] : NULL, out, 0};
   const size_t count = p->batches * p->inner;
-  np_workers *const used = count * p->rows * p->row_bytes < NP_SMALL ? NULL : workers;
-  np_divide(used, part, &task, count, 0);
+  np_workers *const used = count * p->rows * p->row_bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, part, &task, count, 0);
   return task.outside ? NP_STATUS_INDEX : 0;
 }

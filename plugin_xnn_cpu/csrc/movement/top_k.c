@@ -83,7 +83,7 @@ int np_top_k(const void *params, const void *const *inputs, void *out, np_worker
   const size_t total = p->outer * p->inner;
   if (total * p->count == 0) return 0;
   job task = {p, inputs[0], out, (int64_t *)out + total * p->count};
-  np_workers *const used = total * p->size < NP_SMALL / 16 ? NULL : workers;
-  np_divide_tiles(used, lines[p->type], &task, total, 1 + 2048 / p->size, 0);
+  np_workers *const used = total * p->size < NP_PARALLEL_MIN_BYTES / 16 ? NULL : workers;
+  np_parallel_for_tiles(used, lines[p->type], &task, total, 1 + 2048 / p->size, 0);
   return 0;
 }

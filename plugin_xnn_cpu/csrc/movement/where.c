@@ -19,8 +19,10 @@ typedef struct {
   char *out;
 } job;
 
-NP_INLINE void row4_body(const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs,
-                         const uint32_t *y, ptrdiff_t ys, uint32_t *out, size_t count) {
+NP_MULTIVERSIONED(void, row4,
+                  (const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs,
+                   const uint32_t *y, ptrdiff_t ys, uint32_t *out, size_t count),
+                  (c, cs, x, xs, y, ys, out, count)) {
   if (cs == 1 && xs == 1 && ys == 0) {
     for (size_t i = 0; i < count; i++) out[i] = c[i] ? x[i] : y[0];
   } else if (cs == 1 && xs == 0 && ys == 1) {
@@ -32,10 +34,6 @@ NP_INLINE void row4_body(const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrd
     }
   }
 }
-NP_FOR_EACH_ISA(void, row4,
-                (const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs,
-                 const uint32_t *y, ptrdiff_t ys, uint32_t *out, size_t count),
-                (c, cs, x, xs, y, ys, out, count))
 
 static void any_row(const uint8_t *c, ptrdiff_t cs, const char *x, ptrdiff_t xs, const char *y,
                     ptrdiff_t ys, char *out, size_t count, size_t size) {
@@ -80,7 +78,7 @@ int np_where(const void *params, const void *const *inputs, void *out, np_worker
   const size_t inner = p->sizes[p->rank - 1];
   if (outer * inner == 0) return 0;
   job task = {p, inputs[0], inputs[1], inputs[2], out};
-  np_workers *const used = outer * inner * p->element_size < NP_SMALL ? NULL : workers;
-  np_divide(used, rows, &task, outer, 0);
+  np_workers *const used = outer * inner * p->element_size < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, rows, &task, outer, 0);
   return 0;
 }

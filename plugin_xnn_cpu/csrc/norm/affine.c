@@ -26,27 +26,23 @@ NP_INLINE float clamped(float x, float low, float high) { /* NaN stays */
   return x > high ? high : x;
 }
 
-NP_INLINE void plane_body(const float *x, float *out, size_t count, float scale, float shift,
-                          float low, float high) {
+NP_MULTIVERSIONED(void, plane,
+                  (const float *x, float *out, size_t count, float scale, float shift, float low,
+                   float high),
+                  (x, out, count, scale, shift, low, high)) {
   for (size_t i = 0; i < count; i++) out[i] = clamped(x[i] * scale + shift, low, high);
 }
-NP_FOR_EACH_ISA(void, plane,
-                (const float *x, float *out, size_t count, float scale, float shift, float low,
-                 float high),
-                (x, out, count, scale, shift, low, high))
 
-NP_INLINE void rows_body(const float *x, const float *scale, const float *shift, float *out,
-                         size_t pixels, size_t channels, float low, float high) {
+NP_MULTIVERSIONED(void, rows,
+                  (const float *x, const float *scale, const float *shift, float *out,
+                   size_t pixels, size_t channels, float low, float high),
+                  (x, scale, shift, out, pixels, channels, low, high)) {
   for (size_t i = 0; i < pixels; i++, x += channels, out += channels) {
     for (size_t c = 0; c < channels; c++) {
       out[c] = clamped(x[c] * scale[c] + shift[c], low, high);
     }
   }
 }
-NP_FOR_EACH_ISA(void, rows,
-                (const float *x, const float *scale, const float *shift, float *out, size_t pixels,
-                 size_t channels, float low, float high),
-                (x, scale, shift, out, pixels, channels, low, high))
 
 static void planes_part(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -70,11 +66,12 @@ int np_affine(const void *params, const void *const *inputs, void *out, np_worke
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
   job task = {p, inputs[0], inputs[1], inputs[2], out};
-  np_workers *const used = count * 4 < NP_SMALL ? NULL : workers;
+  np_workers *const used = count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
   if (p->channels_last) {
-    np_divide_tiles(used, rows_part, &task, p->images * p->pixels, 1 + TILE / p->channels, 0);
+    np_parallel_for_tiles(used, rows_part, &task, p->images * p->pixels, 1 + TILE / p->channels, 0);
   } else {
-    np_divide_tiles(used, planes_part, &task, p->images * p->channels, 1 + TILE / p->pixels, 0);
+    np_parallel_for_tiles(used, planes_part, &task, p->images * p->channels, 1 + TILE / p->pixels,
+                          0);
   }
   return 0;
 }

@@ -33,7 +33,8 @@ typedef struct {
   float *out;
 } job;
 
-NP_INLINE double total_body(const float *x, size_t count, float mean, int squared) {
+NP_MULTIVERSIONED(double, total, (const float *x, size_t count, float mean, int squared),
+                  (x, count, mean, squared)) {
   double whole = 0.0;
   for (size_t start = 0; start < count; start += CHUNK) {
     const size_t size = count - start < CHUNK ? count - start : CHUNK;
@@ -53,16 +54,12 @@ NP_INLINE double total_body(const float *x, size_t count, float mean, int square
   }
   return whole;
 }
-NP_FOR_EACH_ISA(double, total, (const float *x, size_t count, float mean, int squared),
-                (x, count, mean, squared))
 
-NP_INLINE void apply_body(const float *x, float *out, size_t count, float mean, float factor,
-                          float bias) {
+NP_MULTIVERSIONED(void, apply,
+                  (const float *x, float *out, size_t count, float mean, float factor, float bias),
+                  (x, out, count, mean, factor, bias)) {
   for (size_t i = 0; i < count; i++) out[i] = (x[i] - mean) * factor + bias;
 }
-NP_FOR_EACH_ISA(void, apply,
-                (const float *x, float *out, size_t count, float mean, float factor, float bias),
-                (x, out, count, mean, factor, bias))
 
 /* One group of an image of [channels, pixels]. */
 static void planes(const job *task, size_t index) {
@@ -90,9 +87,10 @@ NP_INLINE void add_pixel(const float *x, const float *means, float *sums, size_t
 }
 
 /* Sums over the pixels of up to CHANNELS channels. */
-NP_INLINE void sums_of_channels_body(const float *x, size_t stride, size_t pixels,
-                                     const float *means, double *sums, size_t count,
-                                     int squared) {
+NP_MULTIVERSIONED(void, sums_of_channels,
+                  (const float *x, size_t stride, size_t pixels, const float *means, double *sums,
+                   size_t count, int squared),
+                  (x, stride, pixels, means, sums, count, squared)) {
   for (size_t c = 0; c < count; c++) sums[c] = 0.0;
   for (size_t start = 0; start < pixels; start += CHUNK / LANES) {
     const size_t end = pixels - start < CHUNK / LANES ? pixels : start + CHUNK / LANES;
@@ -106,24 +104,17 @@ NP_INLINE void sums_of_channels_body(const float *x, size_t stride, size_t pixel
     for (size_t c = 0; c < count; c++) sums[c] += part[c];
   }
 }
-NP_FOR_EACH_ISA(void, sums_of_channels,
-                (const float *x, size_t stride, size_t pixels, const float *means, double *sums,
-                 size_t count, int squared),
-                (x, stride, pixels, means, sums, count, squared))
 
-NP_INLINE void apply_pixels_body(const float *x, float *out, size_t stride, size_t pixels,
-                                 const float *means, const float *factors, const float *biases,
-                                 size_t count) {
+NP_MULTIVERSIONED(void, apply_pixels,
+                  (const float *x, float *out, size_t stride, size_t pixels, const float *means,
+                   const float *factors, const float *biases, size_t count),
+                  (x, out, stride, pixels, means, factors, biases, count)) {
   for (size_t i = 0; i < pixels; i++) {
     const float *from = x + i * stride;
     float *to = out + i * stride;
     for (size_t c = 0; c < count; c++) to[c] = (from[c] - means[c]) * factors[c] + biases[c];
   }
 }
-NP_FOR_EACH_ISA(void, apply_pixels,
-                (const float *x, float *out, size_t stride, size_t pixels, const float *means,
-                 const float *factors, const float *biases, size_t count),
-                (x, out, stride, pixels, means, factors, biases, count))
 
 /* The sum over the channels of a group, block by block. */
 static double group_total(const float *x, size_t stride, size_t pixels, size_t channels, float mean,
@@ -229,7 +220,7 @@ int np_group_norm(const void *params, const void *const *inputs, void *out, np_w
   if (count == 0) return 0;
   job task = {p, inputs[0], inputs[1], inputs[2], out};
   const size_t together = p->channels_last ? groups_together(p) : 1;
-  np_workers *const used = count * 4 < NP_SMALL ? NULL : workers;
-  np_divide(used, part, &task, p->images * ((p->groups + together - 1) / together), 0);
+  np_workers *const used = count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, part, &task, p->images * ((p->groups + together - 1) / together), 0);
   return 0;
 }

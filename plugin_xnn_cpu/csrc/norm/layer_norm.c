@@ -69,8 +69,8 @@ int np_layer_norm(const void *params, const void *const *inputs, void *out, np_w
   const float *bias = p->has_bias ? inputs[2] : NULL;
   const float *added = p->has_added ? inputs[p->has_bias ? 3 : 2] : NULL;
   job task = {p, inputs[0], inputs[1], bias, added, out};
-  np_workers *const used = count * p->columns * 4 < NP_SMALL ? NULL : workers;
-  const size_t tile = 1 + NP_SMALL / 8 / p->columns;
-  np_divide_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
+  np_workers *const used = count * p->columns * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 8 / p->columns;
+  np_parallel_for_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
   return 0;
 }

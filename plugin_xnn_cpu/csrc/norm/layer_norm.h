@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`, dense, of which
- * there are as many as the product of `sizes`; x may be the sum of x and `added`. Where the sum is
- * wanted too it goes to `sum_offset` behind the result, which else is 0. */
+/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`, dense, of
+ * which there are as many as the product of `sizes`; x may be the sum of x and `added`. Where the
+ * sum is wanted too it goes to `sum_offset` behind the result, which else is 0. */
 struct np_layer_norm_params {
   size_t sizes[3];
   size_t columns;

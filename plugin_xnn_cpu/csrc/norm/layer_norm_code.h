@@ -1,20 +1,15 @@
 /* Layer normalization of rows for one instruction set; norm/layer_norm.c says how it is done.
  *
- * Who includes this defines LANES, the floats of a register; NORMALIZE, the function's name; and TARGET,
- * its attribute. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
+ * Who includes this defines LANES, the floats of a register; NORMALIZE, the function's name; and
+ * TARGET, its attribute. */
 #include <math.h>
 #include <string.h>
 
 #include "norm/layer_norm_rows.h"
+#include "simd/vector.h"
 
 #define SUMS 4 /* an addition takes as long as so many can be begun in */
 #define TOGETHER 2 /* rows: one waits for its mean and deviation, the other has work meanwhile */
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 NP_INLINE float sum_of(const vec *sums) {
   const vec both = (sums[0] + sums[1]) + (sums[2] + sums[3]);

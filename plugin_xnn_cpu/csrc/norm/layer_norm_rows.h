@@ -9,12 +9,12 @@
  * normalized, to `out`. `out` may be x or `added`, and `sum` may be `out` where nobody wants it. */
 typedef struct {
   const float *x;
-  ptrdiff_t x_stride;     /* floats from a row to the next */
-  const float *added;     /* NULL for none */
+  ptrdiff_t x_stride; /* floats from a row to the next */
+  const float *added; /* NULL for none */
   ptrdiff_t added_stride;
   const float *scale;
-  const float *bias;      /* NULL for none */
-  float *sum;             /* rows of `sum` and `out` lie one behind the other */
+  const float *bias; /* NULL for none */
+  float *sum;        /* rows of `sum` and `out` lie one behind the other */
   float *out;
   size_t rows;
   size_t columns;

@@ -66,7 +66,7 @@ int np_lrn(const void *params, const void *const *inputs, void *out, np_workers 
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
   job task = {p, inputs[0], out};
-  np_workers *const used = count * 4 < NP_SMALL ? NULL : workers;
-  np_divide(used, part, &task, p->images * ((p->pixels + PIXELS - 1) / PIXELS), 0);
+  np_workers *const used = count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, part, &task, p->images * ((p->pixels + PIXELS - 1) / PIXELS), 0);
   return 0;
 }

@@ -10,7 +10,7 @@
  * elsewhere; a row divided by its norm, or zeros where that is 0. */
 struct np_rows_params {
   size_t rows;
-  size_t columns; /* not 0 */
+  size_t columns;   /* not 0 */
   int32_t function; /* NP_ROWS_* */
 };
 
@@ -36,7 +36,7 @@ NP_INLINE float greatest(const float *x, size_t count) {
 }
 
 /* exp is that of what is finite: an element that is NaN makes the whole row so. */
-NP_INLINE void log_softmax_body(const float *x, float *out, size_t count) {
+NP_MULTIVERSIONED(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count)) {
   const float best = greatest(x, count);
   float lanes[2 * LANES], sum = 0.0f;
   int32_t strange[2 * LANES], any = 0;
@@ -60,7 +60,6 @@ NP_INLINE void log_softmax_body(const float *x, float *out, size_t count) {
   const float l = any ? NAN : logarithm_of(sum);
   for (i = 0; i < count; i++) out[i] = (x[i] - best) - l;
 }
-NP_FOR_EACH_ISA(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count))
 
 static void hardmax(const float *x, float *out, size_t count) {
   size_t best = 0;
@@ -71,7 +70,8 @@ static void hardmax(const float *x, float *out, size_t count) {
   out[best] = 1.0f;
 }
 
-NP_INLINE void divided_body(const float *x, float *out, size_t count, int squared) {
+NP_MULTIVERSIONED(void, divided, (const float *x, float *out, size_t count, int squared),
+                  (x, out, count, squared)) {
   float lanes[LANES], sum = 0.0f;
   for (size_t c = 0; c < LANES; c++) lanes[c] = 0.0f;
   size_t i = 0;
@@ -85,8 +85,6 @@ NP_INLINE void divided_body(const float *x, float *out, size_t count, int square
   const float norm = squared ? sqrtf(sum) : sum;
   for (i = 0; i < count; i++) out[i] = norm == 0.0f ? 0.0f : x[i] / norm;
 }
-NP_FOR_EACH_ISA(void, divided, (const float *x, float *out, size_t count, int squared),
-                (x, out, count, squared))
 
 static void part(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -111,8 +109,8 @@ int np_rows(const void *params, const void *const *inputs, void *out, np_workers
   const struct np_rows_params *p = params;
   job task = {p, inputs[0], out};
   if (p->rows == 0) return 0;
-  np_workers *const used = p->rows * p->columns * 4 < NP_SMALL / 2 ? NULL : workers;
-  const size_t tile = 1 + NP_SMALL / 16 / p->columns;
-  np_divide_tiles(used, part, &task, p->rows, tile, 0);
+  np_workers *const used = p->rows * p->columns * 4 < NP_PARALLEL_MIN_BYTES / 2 ? NULL : workers;
+  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns;
+  np_parallel_for_tiles(used, part, &task, p->rows, tile, 0);
   return 0;
 }

@@ -26,7 +26,7 @@ typedef struct {
 } extremes;
 
 /* 0 is in the range in any case; NaN is in none. */
-NP_INLINE extremes extremes_of_body(const float *in, size_t count) {
+NP_MULTIVERSIONED(extremes, extremes_of, (const float *in, size_t count), (in, count)) {
   float low = 0.0f, high = 0.0f;
   for (size_t i = 0; i < count; i++) {
     low = in[i] < low ? in[i] : low;
@@ -34,7 +34,6 @@ NP_INLINE extremes extremes_of_body(const float *in, size_t count) {
   }
   return (extremes){low, high};
 }
-NP_FOR_EACH_ISA(extremes, extremes_of, (const float *in, size_t count), (in, count))
 
 typedef struct {
   const struct np_dynamic_range_params *params;
@@ -56,8 +55,8 @@ int np_dynamic_range(const void *params, const void *const *inputs, void *out, v
   const struct np_dynamic_range_params *p = params;
   range_job task = {p, inputs[0], workspace};
   const size_t parts = p->count == 0 ? 0 : (p->count + p->part - 1) / p->part;
-  np_workers *const used = p->count * sizeof(float) < NP_SMALL ? NULL : workers;
-  np_divide(used, range_part, &task, parts, 0);
+  np_workers *const used = p->count * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, range_part, &task, parts, 0);
   float low = 0.0f, high = 0.0f;
   for (size_t i = 0; i < parts; i++) {
     low = task.found[i].low < low ? task.found[i].low : low;
@@ -80,7 +79,9 @@ typedef struct {
 } quantize_job;
 
 /* Divided, and not multiplied by the inverse: halves fall where the standard has them. */
-NP_INLINE void bytes_body(const quantize_job *job, const float *in, int8_t *out, size_t count) {
+NP_MULTIVERSIONED(void, bytes,
+                  (const quantize_job *job, const float *in, int8_t *out, size_t count),
+                  (job, in, out, count)) {
   const float scale = job->scale;
   const int32_t zero = job->zero;
   const float least = (float)(-128 - zero), most = (float)(127 - zero);
@@ -91,9 +92,6 @@ NP_INLINE void bytes_body(const quantize_job *job, const float *in, int8_t *out,
     out[i] = (int8_t)((int32_t)x + zero);
   }
 }
-NP_FOR_EACH_ISA(void, bytes,
-                (const quantize_job *job, const float *in, int8_t *out, size_t count),
-                (job, in, out, count))
 
 static void quantize_tile(void *context, size_t start, size_t count) {
   const quantize_job *task = context;
@@ -107,13 +105,11 @@ typedef struct {
   float *out;
 } dequantize_job;
 
-NP_INLINE void numbers_body(const int8_t *in, float *out, size_t count, float scale,
-                            int32_t zero) {
+NP_MULTIVERSIONED(void, numbers,
+                  (const int8_t *in, float *out, size_t count, float scale, int32_t zero),
+                  (in, out, count, scale, zero)) {
   for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero) * scale;
 }
-NP_FOR_EACH_ISA(void, numbers,
-                (const int8_t *in, float *out, size_t count, float scale, int32_t zero),
-                (in, out, count, scale, zero))
 
 static void dequantize_tile(void *context, size_t start, size_t count) {
   const dequantize_job *task = context;
@@ -125,8 +121,8 @@ int np_dynamic_dequantize(const void *params, const void *const *inputs, void *o
   const struct np_dynamic_range_params *p = params;
   dequantize_job task = {.in = inputs[0], .zero = *(const int8_t *)inputs[2], .out = out};
   memcpy(&task.scale, inputs[1], sizeof task.scale);
-  np_workers *const used = p->count * sizeof(float) < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, dequantize_tile, &task, p->count, TILE, 0);
+  np_workers *const used = p->count * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, dequantize_tile, &task, p->count, TILE, 0);
   return 0;
 }
 
@@ -135,7 +131,7 @@ int np_dynamic_quantize(const void *params, const void *const *inputs, void *out
   const struct np_dynamic_range_params *p = params;
   quantize_job task = {.in = inputs[0], .zero = *(const int8_t *)inputs[2], .out = out};
   memcpy(&task.scale, inputs[1], sizeof task.scale);
-  np_workers *const used = p->count * sizeof(float) < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, quantize_tile, &task, p->count, TILE, 0);
+  np_workers *const used = p->count * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, quantize_tile, &task, p->count, TILE, 0);
   return 0;
 }

@@ -19,7 +19,7 @@ struct np_int16_params {
 
 /* float out[i] = min(max(rint(x[i] / scale), low), high) * scale, where all three are those of the
  * channel (i / inner) % channels. NaN becomes `low`. */
-struct np_fake_channels_params {
+struct np_fake_quantize_channels_params {
   size_t count;
   size_t channels;
   size_t inner;
@@ -44,46 +44,41 @@ NP_INLINE float to_steps(const struct np_int16_params *p, float value) {
 }
 
 /* uint16 and int16 have the same low 16 bits. */
-NP_INLINE void quantize_body(const struct np_int16_params *params, const float *in, uint16_t *out,
-                             size_t count) {
+NP_MULTIVERSIONED(void, quantize,
+                  (const struct np_int16_params *params, const float *in, uint16_t *out,
+                   size_t count),
+                  (params, in, out, count)) {
   const struct np_int16_params p = *params; /* which integers that are written cannot change */
   for (size_t i = 0; i < count; i++) {
     out[i] = (uint16_t)((int32_t)to_steps(&p, in[i]) + p.zero_point);
   }
 }
-NP_FOR_EACH_ISA(void, quantize,
-                (const struct np_int16_params *params, const float *in, uint16_t *out, size_t count),
-                (params, in, out, count))
 
-NP_INLINE void dequantize_signed_body(float scale, int32_t zero_point, const int16_t *in, float *out,
-                                      size_t count) {
+NP_MULTIVERSIONED(void, dequantize_signed,
+                  (float scale, int32_t zero_point, const int16_t *in, float *out, size_t count),
+                  (scale, zero_point, in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero_point) * scale;
 }
-NP_FOR_EACH_ISA(void, dequantize_signed,
-                (float scale, int32_t zero_point, const int16_t *in, float *out, size_t count),
-                (scale, zero_point, in, out, count))
 
-NP_INLINE void dequantize_unsigned_body(float scale, int32_t zero_point, const uint16_t *in, float *out,
-                                        size_t count) {
+NP_MULTIVERSIONED(void, dequantize_unsigned,
+                  (float scale, int32_t zero_point, const uint16_t *in, float *out, size_t count),
+                  (scale, zero_point, in, out, count)) {
   for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero_point) * scale;
 }
-NP_FOR_EACH_ISA(void, dequantize_unsigned,
-                (float scale, int32_t zero_point, const uint16_t *in, float *out, size_t count),
-                (scale, zero_point, in, out, count))
 
 /* An integer has no -0. */
-NP_INLINE void fake_body(const struct np_int16_params *params, const float *in, float *out,
-                         size_t count) {
+NP_MULTIVERSIONED(void, fake,
+                  (const struct np_int16_params *params, const float *in, float *out, size_t count),
+                  (params, in, out, count)) {
   const struct np_int16_params p = *params;
   for (size_t i = 0; i < count; i++) out[i] = (to_steps(&p, in[i]) + 0.0f) * p.scale;
 }
-NP_FOR_EACH_ISA(void, fake,
-                (const struct np_int16_params *params, const float *in, float *out, size_t count),
-                (params, in, out, count))
 
 /* A channel for each element, as where channels are the last axis. */
-NP_INLINE void fake_row_body(const float *scales, const float *lows, const float *highs,
-                             const float *in, float *out, size_t count) {
+NP_MULTIVERSIONED(void, fake_row,
+                  (const float *scales, const float *lows, const float *highs, const float *in,
+                   float *out, size_t count),
+                  (scales, lows, highs, in, out, count)) {
   for (size_t i = 0; i < count; i++) {
     float x = rintf(in[i] / scales[i]);
     x = x > lows[i] ? x : lows[i];
@@ -91,20 +86,16 @@ NP_INLINE void fake_row_body(const float *scales, const float *lows, const float
     out[i] = (x + 0.0f) * scales[i];
   }
 }
-NP_FOR_EACH_ISA(void, fake_row,
-                (const float *scales, const float *lows, const float *highs, const float *in,
-                 float *out, size_t count),
-                (scales, lows, highs, in, out, count))
 
 typedef struct {
-  const struct np_fake_channels_params *params;
+  const struct np_fake_quantize_channels_params *params;
   const float *in;
   float *out;
 } channels_job;
 
 static void channels_tile(void *context, size_t start, size_t count) {
   const channels_job *task = context;
-  const struct np_fake_channels_params *p = task->params;
+  const struct np_fake_quantize_channels_params *p = task->params;
   const float *in = task->in + start;
   float *out = task->out + start;
   for (size_t done = 0; done < count;) {
@@ -112,7 +103,8 @@ static void channels_tile(void *context, size_t start, size_t count) {
     const size_t rest = p->inner == 1 ? p->channels - channel : p->inner - at % p->inner;
     const size_t some = rest < count - done ? rest : count - done;
     if (p->inner == 1) {
-      fake_row(p->scales + channel, p->lows + channel, p->highs + channel, in + done, out + done, some);
+      fake_row(p->scales + channel, p->lows + channel, p->highs + channel, in + done, out + done,
+               some);
     } else {
       const struct np_int16_params one = {
           .scale = p->scales[channel], .low = p->lows[channel], .high = p->highs[channel]};
@@ -122,10 +114,12 @@ static void channels_tile(void *context, size_t start, size_t count) {
   }
 }
 
-int np_fake_channels(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+int np_fake_quantize_channels(const void *params, const void *const *inputs, void *out,
+                              np_workers *workers) {
   channels_job task = {params, inputs[0], out};
-  np_workers *const used = task.params->count * sizeof(float) < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, channels_tile, &task, task.params->count, TILE, 0);
+  np_workers *const used =
+      task.params->count * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, channels_tile, &task, task.params->count, TILE, 0);
   return 0;
 }
 
@@ -153,8 +147,9 @@ static void fake_tile(void *context, size_t start, size_t count) {
 static int run(np_tile *tile, const void *params, const void *const *inputs, void *out,
                np_workers *workers) {
   job task = {params, inputs[0], out};
-  np_workers *const used = task.params->count * sizeof(float) < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, tile, &task, task.params->count, TILE, 0);
+  np_workers *const used =
+      task.params->count * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, tile, &task, task.params->count, TILE, 0);
   return 0;
 }
 
@@ -166,6 +161,7 @@ int np_dequantize16(const void *params, const void *const *inputs, void *out, np
   return run(dequantize_tile, params, inputs, out, workers);
 }
 
-int np_fake_quantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+int np_fake_quantize(const void *params, const void *const *inputs, void *out,
+                     np_workers *workers) {
   return run(fake_tile, params, inputs, out, workers);
 }

@@ -44,7 +44,7 @@ __attribute__((target("avx512bw,avx512vbmi"))) static void look_up_vbmi(const ui
 }
 #endif
 
-void np_look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count) {
+void np_lookup_bytes(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count) {
   size_t i = 0;
 #ifdef NP_CHOOSES_CPU
   if (np_isa_has_vbmi()) {

@@ -45,25 +45,21 @@ NP_INLINE int8_t to_byte(const struct np_quantize_params *p, float value) {
   return (int8_t)((int32_t)x + p->zero_point);
 }
 
-NP_INLINE void quantize_body(const struct np_quantize_params *params, const float *in, int8_t *out,
-                             size_t count) {
+NP_MULTIVERSIONED(void, quantize,
+                  (const struct np_quantize_params *params, const float *in, int8_t *out,
+                   size_t count),
+                  (params, in, out, count)) {
   const struct np_quantize_params p = *params; /* which bytes that are written cannot change */
   for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i]);
 }
-NP_FOR_EACH_ISA(void, quantize,
-                (const struct np_quantize_params *params, const float *in, int8_t *out,
-                 size_t count),
-                (params, in, out, count))
 
-NP_INLINE void quantize_multiplied_body(const struct np_quantize_params *params, const float *in,
-                                        const float *factors, int8_t *out, size_t count) {
+NP_MULTIVERSIONED(void, quantize_multiplied,
+                  (const struct np_quantize_params *params, const float *in, const float *factors,
+                   int8_t *out, size_t count),
+                  (params, in, factors, out, count)) {
   const struct np_quantize_params p = *params;
   for (size_t i = 0; i < count; i++) out[i] = to_byte(&p, in[i] * factors[i]);
 }
-NP_FOR_EACH_ISA(void, quantize_multiplied,
-                (const struct np_quantize_params *params, const float *in, const float *factors,
-                 int8_t *out, size_t count),
-                (params, in, factors, out, count))
 
 static void quantize_tile(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -83,15 +79,14 @@ static void quantize_tile(void *context, size_t start, size_t count) {
   }
 }
 
-NP_INLINE void dequantize_body(const struct np_dequantize_params *p, const int8_t *in, float *out,
-                               size_t count) {
+NP_MULTIVERSIONED(void, dequantize,
+                  (const struct np_dequantize_params *p, const int8_t *in, float *out,
+                   size_t count),
+                  (p, in, out, count)) {
   const float scale = p->scale;
   const int32_t zero_point = p->zero_point;
   for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero_point) * scale;
 }
-NP_FOR_EACH_ISA(void, dequantize,
-                (const struct np_dequantize_params *p, const int8_t *in, float *out, size_t count),
-                (p, in, out, count))
 
 static void dequantize_tile(void *context, size_t start, size_t count) {
   const job *task = context;
@@ -101,14 +96,14 @@ static void dequantize_tile(void *context, size_t start, size_t count) {
 static void look_up_tile(void *context, size_t start, size_t count) {
   const job *task = context;
   const struct np_table_params *p = task->params;
-  np_look_up(p->table, (const uint8_t *)task->in + start, (uint8_t *)task->out + start, count);
+  np_lookup_bytes(p->table, (const uint8_t *)task->in + start, (uint8_t *)task->out + start, count);
 }
 
 static int run(np_tile *tile, const void *params, size_t count, const void *const *inputs,
                void *out, size_t element_size, np_workers *workers) {
   job task = {params, inputs[0], out, inputs[1]};
-  np_workers *const used = count * element_size < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, tile, &task, count, TILE, 0);
+  np_workers *const used = count * element_size < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, tile, &task, count, TILE, 0);
   return 0;
 }
 

@@ -1,5 +1,5 @@
-/* A step of a recurrence with weights of int8, for AVX-512 with VNNI: an instruction multiplies four
- * states of each of 16 units with their weights, and adds the products. */
+/* A step of a recurrence with weights of int8, for AVX-512 with VNNI: an instruction multiplies
+ * four states of each of 16 units with their weights, and adds the products. */
 #include "runtime/kernel.h"
 
 #ifdef NP_CHOOSES_CPU

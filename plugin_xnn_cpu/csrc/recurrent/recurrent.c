@@ -42,8 +42,8 @@ size_t np_recurrent_packed_floats(size_t directions, int32_t kind, size_t hidden
 }
 
 /* Gates `from` to `from` + `count` - 1 of a direction, as panels of `lanes` units. */
-static float *pack_gates(const float *weights, size_t from, size_t count, size_t hidden, size_t lanes,
-                         float *to) {
+static float *pack_gates(const float *weights, size_t from, size_t count, size_t hidden,
+                         size_t lanes, float *to) {
   for (size_t unit = 0; unit < hidden; unit += lanes) {
     for (size_t k = 0; k < hidden; k++) {
       for (size_t gate = from; gate < from + count; gate++) {
@@ -89,13 +89,15 @@ size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden,
 }
 
 /* As pack_gates, with four inputs of a unit side by side. */
-static int8_t *pack_bytes(const int8_t *weights, size_t from, size_t count, size_t hidden, int8_t *to) {
+static int8_t *pack_bytes(const int8_t *weights, size_t from, size_t count, size_t hidden,
+                          int8_t *to) {
   for (size_t unit = 0; unit < hidden; unit += 16) {
     for (size_t k = 0; k < hidden; k += 4) {
       for (size_t gate = from; gate < from + count; gate++) {
         for (size_t at = 0; at < 64; at++, to++) {
           const size_t row = unit + at / 4, column = k + at % 4;
-          *to = row < hidden && column < hidden ? weights[(gate * hidden + row) * hidden + column] : 0;
+          *to = row < hidden && column < hidden ? weights[(gate * hidden + row) * hidden + column]
+                                                : 0;
         }
       }
     }
@@ -151,7 +153,8 @@ static void direction(void *context, size_t thread, size_t index) {
   for (size_t step = 0; step < p->steps; step++) {
     code(job, index, step, 0, blocks(job), 0, 0);
     if (p->kind == NP_RECURRENT_GRU) code(job, index, step, 0, blocks(job), 0, 1);
-    if (thread == 0 && step % 16 == 15 && (np_stopped() || (np_stop_due() && np_stop_ask()))) return;
+    if (thread == 0 && step % 16 == 15 && (np_cancelled() || (np_cancel_due() && np_cancel_poll())))
+      return;
   }
 }
 
@@ -222,14 +225,14 @@ int np_recurrent(const void *params, const void *const *inputs, void *out, void 
   states_in(&job, p->hidden_input == 0 ? NULL : inputs[p->hidden_input], job.hidden[0]);
   states_in(&job, p->cell_input == 0 ? NULL : inputs[p->cell_input], job.cell);
   if (p->parts == 0) {
-    np_divide(workers, direction, &job, p->directions, 0);
+    np_parallel_for(workers, direction, &job, p->directions, 0);
   } else {
     for (job.step = 0; job.step < p->steps; job.step++) {
       step_task task = {&job, 0};
-      np_divide(workers, part, &task, p->directions * p->parts, 0);
+      np_parallel_for(workers, part, &task, p->directions * p->parts, 0);
       if (p->kind == NP_RECURRENT_GRU) {
         task.phase = 1;
-        np_divide(workers, part, &task, p->directions * p->parts, 0);
+        np_parallel_for(workers, part, &task, p->directions * p->parts, 0);
       }
     }
   }

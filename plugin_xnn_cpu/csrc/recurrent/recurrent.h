@@ -39,8 +39,8 @@ struct np_recurrent_function {
  * lengths [batch]. The output has Y by `y_strides`, then the last states from `hidden_offset` and
  * `cell_offset` on by `state_strides`. All strides and offsets are in floats.
  *
- * `clip` bounds what activations f and g take. Rows behind a sequence's end leave its states as they
- * are and give zeros. A sequence of length 0 has last states of 0. */
+ * `clip` bounds what activations f and g take. Rows behind a sequence's end leave its states as
+ * they are and give zeros. A sequence of length 0 has last states of 0. */
 struct np_recurrent_params {
   const void *packed; /* np_recurrent_pack wrote it for `lanes` */
   size_t steps;
@@ -48,26 +48,27 @@ struct np_recurrent_params {
   size_t hidden;
   size_t directions;
   size_t lanes;
-  int32_t kind; /* NP_RECURRENT_* */
+  int32_t kind;      /* NP_RECURRENT_* */
   int32_t backwards; /* the first direction, if it is the only one, begins with the last row */
   int32_t coupled;   /* the forget gate of an LSTM is 1 - the input gate */
   int32_t peepholes;
   struct np_recurrent_function functions[6]; /* f, g, h of each direction */
-  float clip; /* infinity for none */
+  float clip;                                /* infinity for none */
   int32_t hidden_input;
   int32_t cell_input;
   int32_t lengths_input;
   int32_t has_y;
   int32_t has_hidden;
   int32_t has_cell;
-  size_t y_strides[3]; /* of steps, directions, sequences */
+  size_t y_strides[3];     /* of steps, directions, sequences */
   size_t state_strides[2]; /* of directions, sequences */
   size_t hidden_offset;
   size_t cell_offset;
   size_t parts; /* of the units of a direction, computed by threads in each step; 0 where a
                    thread computes a direction from end to end */
   int32_t target; /* NP_TARGET_* */
-  int32_t quantized; /* np_recurrent_pack_bytes wrote `packed`: states are quantized in each step, from
+  int32_t
+      quantized; /* np_recurrent_pack_bytes wrote `packed`: states are quantized in each step, from
                         -max to max in 254 steps; where one is not finite, all that follows is NaN */
   const int32_t *zeros; /* zero points of quantized weights, [directions][gates][units in whole
                            vectors]; NULL where all are 0 */
@@ -79,7 +80,8 @@ int np_recurrent_takes_bytes(int32_t target);
 /* Bytes of packed weights of int8, for 16 lanes. */
 size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras);
 
-/* weights[directions][gates · hidden][hidden], scales[directions][gates · hidden], extra as below. */
+/* weights[directions][gates · hidden][hidden], scales[directions][gates · hidden], extra as
+ * below. */
 void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
                              const int8_t *weights, const float *scales, const float *extra,
                              void *packed);

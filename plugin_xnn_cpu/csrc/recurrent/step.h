@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
   uint8_t *bytes;
   float *scales;
-  int32_t *sums;
+  int32_t *acc;
 } np_recurrent_rows;
 
 /* Compute blocks of units from `first` to `last` of a direction in one step. Of NP_RECURRENT_GRU,
@@ -52,10 +52,11 @@ NP_INLINE np_recurrent_rows np_recurrent_rows_of(const np_recurrent_job *job, si
                                                  size_t number) {
   const struct np_recurrent_params *p = job->params;
   const size_t parts = p->parts == 0 ? 1 : p->parts;
-  uint8_t *at = job->rows + (direction * parts + number) * np_recurrent_row_bytes(p->batch, p->hidden);
+  uint8_t *at =
+      job->rows + (direction * parts + number) * np_recurrent_row_bytes(p->batch, p->hidden);
   float *scales = (float *)at;
-  int32_t *sums = (int32_t *)(scales + p->batch);
-  return (np_recurrent_rows){(uint8_t *)(sums + p->batch), scales, sums};
+  int32_t *acc = (int32_t *)(scales + p->batch);
+  return (np_recurrent_rows){(uint8_t *)(acc + p->batch), scales, acc};
 }
 
 /* Packed bytes of a direction whose weights are int8. */

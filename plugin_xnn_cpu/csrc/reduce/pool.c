@@ -1,7 +1,8 @@
 /* Pooling over windows, and the greatest and least elements along axes.
  *
- * XNNPACK's kernels for these lose NaN: the greater of two numbers is the second one where either is
- * NaN, and so is a bound that means are clamped to. Here NaN is what comes of it, as in a sum. */
+ * XNNPACK's kernels for these lose NaN: the greater of two numbers is the second one where either
+ * is NaN, and so is a bound that means are clamped to. Here NaN is what comes of it, as in a
+ * sum. */
 #include <math.h>
 
 #include "reduce/reduce.h"
@@ -24,8 +25,8 @@ typedef struct {
   ptrdiff_t column_step;
 } plane;
 
-/* What all elements of a plane give, for `count` channels, which stay in registers. NaN is kept apart,
- * so that a maximum is one instruction. */
+/* What all elements of a plane give, for `count` channels, which stay in registers. NaN is kept
+ * apart, so that a maximum is one instruction. */
 NP_INLINE void channels_of_plane(const float *in, plane p, float *out, const size_t count,
                                  const int kind) {
   float best[BLOCK], nan[BLOCK];
@@ -53,7 +54,8 @@ NP_INLINE void over_plane(const float *in, plane p, size_t channels, float *out,
   for (; start + BLOCK <= channels; start += BLOCK) {
     channels_of_plane(in + start, p, out + start, BLOCK, kind);
   }
-  for (; start + 16 <= channels; start += 16) channels_of_plane(in + start, p, out + start, 16, kind);
+  for (; start + 16 <= channels; start += 16)
+    channels_of_plane(in + start, p, out + start, 16, kind);
   if (start + 8 <= channels) {
     channels_of_plane(in + start, p, out + start, 8, kind);
     start += 8;
@@ -112,15 +114,13 @@ NP_INLINE void row_of_pixels(const pool_job *task, size_t index, const int kind)
   }
 }
 
-NP_INLINE void greatest_pixels_body(const pool_job *task, size_t index) {
+NP_MULTIVERSIONED(void, greatest_pixels, (const pool_job *task, size_t index), (task, index)) {
   row_of_pixels(task, index, GREATEST);
 }
-NP_FOR_EACH_ISA(void, greatest_pixels, (const pool_job *task, size_t index), (task, index))
 
-NP_INLINE void mean_pixels_body(const pool_job *task, size_t index) {
+NP_MULTIVERSIONED(void, mean_pixels, (const pool_job *task, size_t index), (task, index)) {
   row_of_pixels(task, index, TOTAL);
 }
-NP_FOR_EACH_ISA(void, mean_pixels, (const pool_job *task, size_t index), (task, index))
 
 static void pool_row(void *context, size_t thread, size_t index) {
   (void)thread;
@@ -133,8 +133,8 @@ int np_pool(const void *params, const void *const *inputs, void *out, np_workers
   pool_job task = {p, inputs[0], out};
   const size_t rows = p->batch * p->out_height;
   const size_t read = rows * p->out_width * p->channels * p->window[0] * p->window[1];
-  np_workers *const used = read * sizeof(float) < NP_SMALL ? NULL : workers;
-  np_divide(used, pool_row, &task, rows, 0);
+  np_workers *const used = read * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, pool_row, &task, rows, 0);
   return 0;
 }
 
@@ -169,26 +169,24 @@ NP_INLINE float extreme_of_row(const float *in, size_t count, float best, const 
   return nan != nan ? nan : best;
 }
 
-NP_INLINE float greatest_of_row_body(const float *in, size_t count, float best) {
+NP_MULTIVERSIONED(float, greatest_of_row, (const float *in, size_t count, float best),
+                  (in, count, best)) {
   return extreme_of_row(in, count, best, 0);
 }
-NP_FOR_EACH_ISA(float, greatest_of_row, (const float *in, size_t count, float best),
-                (in, count, best))
 
-NP_INLINE float least_of_row_body(const float *in, size_t count, float best) {
+NP_MULTIVERSIONED(float, least_of_row, (const float *in, size_t count, float best),
+                  (in, count, best)) {
   return extreme_of_row(in, count, best, 1);
 }
-NP_FOR_EACH_ISA(float, least_of_row, (const float *in, size_t count, float best),
-                (in, count, best))
 
 typedef struct {
-  const struct np_extremes_params *params;
+  const struct np_min_max_params *params;
   const float *in;
   float *out;
 } extremes_job;
 
 /* Where element `index` of axes lies. */
-static ptrdiff_t place(const struct np_extremes_axes *axes, size_t index) {
+static ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
   ptrdiff_t at = 0;
   for (size_t dim = axes->rank; dim-- > 0;) {
     at += (ptrdiff_t)(index % axes->sizes[dim]) * axes->strides[dim];
@@ -197,21 +195,19 @@ static ptrdiff_t place(const struct np_extremes_axes *axes, size_t index) {
   return at;
 }
 
-NP_INLINE void greatest_into_body(float *best, const float *in, size_t count) {
+NP_MULTIVERSIONED(void, greatest_into, (float *best, const float *in, size_t count),
+                  (best, in, count)) {
   for (size_t c = 0; c < count; c++) best[c] = greater(best[c], in[c]);
 }
-NP_FOR_EACH_ISA(void, greatest_into,
-                (float *best, const float *in, size_t count),
-                (best, in, count))
 
-NP_INLINE void least_into_body(float *best, const float *in, size_t count) {
+NP_MULTIVERSIONED(void, least_into, (float *best, const float *in, size_t count),
+                  (best, in, count)) {
   for (size_t c = 0; c < count; c++) best[c] = lesser(best[c], in[c]);
 }
-NP_FOR_EACH_ISA(void, least_into, (float *best, const float *in, size_t count), (best, in, count))
 
 /* Results that lie side by side, as their operands do. */
 static void extremes_of_columns(const extremes_job *task, size_t index, size_t start, size_t end) {
-  const struct np_extremes_params *p = task->params;
+  const struct np_min_max_params *p = task->params;
   const float *in = task->in + place(&p->kept, index);
   float *out = task->out + index * p->columns;
   for (size_t c = start; c < end; c++) out[c] = p->least ? INFINITY : -INFINITY;
@@ -224,7 +220,7 @@ static void extremes_of_columns(const extremes_job *task, size_t index, size_t s
 static void extremes_part(void *context, size_t thread, size_t index) {
   (void)thread;
   const extremes_job *task = context;
-  const struct np_extremes_params *p = task->params;
+  const struct np_min_max_params *p = task->params;
   if (p->columns > 0) {
     const size_t parts = (p->columns + COLUMNS - 1) / COLUMNS;
     const size_t start = index % parts * COLUMNS;
@@ -245,14 +241,14 @@ static void extremes_part(void *context, size_t thread, size_t index) {
   }
 }
 
-int np_extremes(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_extremes_params *p = params;
+int np_min_max(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_min_max_params *p = params;
   extremes_job task = {p, inputs[0], out};
   const size_t results = p->kept_count * (p->columns > 0 ? p->columns : 1);
   const size_t read = results * p->reduced_count * (p->columns > 0 ? 1 : p->row);
   const size_t parts = p->columns > 0 ? p->kept_count * ((p->columns + COLUMNS - 1) / COLUMNS)
                                       : (p->kept_count + p->tile - 1) / p->tile;
-  np_workers *const used = read * sizeof(float) < NP_SMALL ? NULL : workers;
-  np_divide(used, extremes_part, &task, parts, 0);
+  np_workers *const used = read * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, extremes_part, &task, parts, 0);
   return 0;
 }

@@ -22,7 +22,7 @@ struct np_pool_params {
 };
 
 /* Sizes and strides of some axes, the last one changing fastest. */
-struct np_extremes_axes {
+struct np_reduction_axes {
   size_t rank;
   size_t sizes[8];
   ptrdiff_t strides[8];
@@ -31,9 +31,9 @@ struct np_extremes_axes {
 /* The greatest, or least, elements along axes. The innermost axis is dense: `columns` results lie
  * along it, or where these are 0, `row` elements of which each result is made. The other axes are
  * `kept` or `reduced`, in order, with so many elements; a part is a `tile` of results. */
-struct np_extremes_params {
-  struct np_extremes_axes kept;
-  struct np_extremes_axes reduced;
+struct np_min_max_params {
+  struct np_reduction_axes kept;
+  struct np_reduction_axes reduced;
   size_t kept_count;
   size_t reduced_count;
   size_t columns;
@@ -50,10 +50,10 @@ struct np_extremes_params {
 #define NP_REDUCTION_SUM_SQUARES 5
 #define NP_REDUCTION_MEAN 6
 
-/* A reduction along axes, of which the others are as in np_extremes_params. */
+/* A reduction along axes, of which the others are as in np_min_max_params. */
 struct np_typed_reduction_params {
-  struct np_extremes_axes kept;
-  struct np_extremes_axes reduced;
+  struct np_reduction_axes kept;
+  struct np_reduction_axes reduced;
   size_t kept_count;
   size_t reduced_count;
   size_t columns;

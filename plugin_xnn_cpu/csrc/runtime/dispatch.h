@@ -4,8 +4,8 @@
 
 #include "runtime/tape.h"
 
-/* A row of kernels.def: the name of the call, its struct of parameters and the file that defines it,
- * both empty for an operator of XNNPACK, and what it computes. */
+/* A row of kernels.def: the name of the call, its struct of parameters and the file that defines
+ * it, both empty for an operator of XNNPACK, and what it computes. */
 typedef struct {
   const char *call;
   const char *params;

@@ -1,7 +1,7 @@
 /* The instruction sets in use: those of the processor, or fewer.
  *
- * Levels are ordered; each has all that the ones before it have. Read by cffi too: no directives but
- * simple constants. */
+ * Levels are ordered; each has all that the ones before it have. Read by cffi too: no directives
+ * but simple constants. */
 #ifndef NARROWPASS_RUNTIME_ISA_H
 #define NARROWPASS_RUNTIME_ISA_H
 

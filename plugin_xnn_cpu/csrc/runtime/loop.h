@@ -8,11 +8,11 @@
 /* Where something lies in each iteration: in turn at two addresses, where these differ by turns,
  * or further by a number of bytes each time. */
 typedef struct {
-  char *first;      /* in iteration 0, where not NULL */
-  char *turns[2];   /* in iteration i: turns[(i + phase) % 2] + i * stride */
+  char *first;    /* in iteration 0, where not NULL */
+  char *turns[2]; /* in iteration i: turns[(i + phase) % 2] + i * stride */
   size_t phase;
   ptrdiff_t stride;
-  char *now;        /* in the iteration that runs */
+  char *now; /* in the iteration that runs */
 } np_place;
 
 /* A buffer of the tape that lies `offset` bytes within a place. */
@@ -44,8 +44,8 @@ typedef struct {
   size_t done;              /* the number of the next one; see np_run_loop */
 } np_loop;
 
-/* Run the steps as `np_run` does, once for each iteration; `loop->done` is the number of the one that
- * would be next, or that failed. */
+/* Run the steps as `np_run` does, once for each iteration; `loop->done` is the number of the one
+ * that would be next, or that failed. */
 int np_run_loop(np_step *steps, size_t count, void **buffers, void *workspace, np_workers *workers,
                 size_t *failed, int (*ask)(void *context), void *context, np_loop *loop);
 

@@ -22,7 +22,8 @@ typedef struct {
 
 size_t np_meter_words(size_t bins) { return (HEAD + bins + ZEROS + 15) / 16 * 16; }
 
-NP_INLINE void extremes_body(const float *in, size_t count, int32_t *found) {
+NP_MULTIVERSIONED(void, extremes, (const float *in, size_t count, int32_t *found),
+                  (in, count, found)) {
   int32_t low = found[0];
   int32_t high = found[1];
   for (size_t i = 0; i < count; i++) {
@@ -35,9 +36,9 @@ NP_INLINE void extremes_body(const float *in, size_t count, int32_t *found) {
   found[0] = low;
   found[1] = high;
 }
-NP_FOR_EACH_ISA(void, extremes, (const float *in, size_t count, int32_t *found), (in, count, found))
 
-NP_INLINE void place_body(const float *in, size_t count, const np_meter *meter, int32_t *out) {
+NP_MULTIVERSIONED(void, place, (const float *in, size_t count, const np_meter *meter, int32_t *out),
+                  (in, count, meter, out)) {
   const double scale = meter->scale;
   const double below = meter->below;
   const double last = (double)meter->bins - 1.0;
@@ -55,9 +56,6 @@ NP_INLINE void place_body(const float *in, size_t count, const np_meter *meter, 
     out[i] = x == 0.0f ? zeros + i % ZEROS : (int32_t)at;
   }
 }
-NP_FOR_EACH_ISA(void, place,
-                (const float *in, size_t count, const np_meter *meter, int32_t *out),
-                (in, count, meter, out))
 
 static void look(void *context, size_t thread, size_t index) {
   const job *task = context;
@@ -104,12 +102,12 @@ int np_observe(const void *params, const void *const *inputs, void *out, np_work
   const float *in = inputs[0];
   for (size_t done = 0; done < p->count; done += MOST) {
     const size_t count = p->count - done < MOST ? p->count - done : MOST;
-    np_workers *const used = count * sizeof *in < NP_SMALL ? NULL : workers;
+    np_workers *const used = count * sizeof *in < NP_PARALLEL_MIN_BYTES ? NULL : workers;
     const size_t threads = used == NULL ? 1 : np_workers_threads(used);
     job task = {meter, in + done, count, stride};
     begin(meter, threads, stride);
     /* Subnormal numbers are no zeros here. */
-    np_divide(used, look, &task, (count + TILE - 1) / TILE, 0);
+    np_parallel_for(used, look, &task, (count + TILE - 1) / TILE, 0);
     end(meter, threads, stride);
   }
   return 0;

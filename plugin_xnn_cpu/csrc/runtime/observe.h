@@ -1,4 +1,5 @@
-/* Statistics of a value, taken where it lies. Read by cffi too: no directives but simple constants. */
+/* Statistics of a value, taken where it lies. Read by cffi too: no directives but simple
+ * constants. */
 #ifndef NARROWPASS_RUNTIME_OBSERVE_H
 #define NARROWPASS_RUNTIME_OBSERVE_H
 
@@ -13,11 +14,11 @@
  * sign turned over where that is set. Bin i of `bins` is as narrowpass.meters.Counts has it. */
 typedef struct {
   int32_t kind;
-  int32_t folded;    /* magnitudes are counted */
+  int32_t folded; /* magnitudes are counted */
   int32_t low;
   int32_t high;
   size_t bins;
-  double below;      /* bins below zero */
+  double below; /* bins below zero */
   double scale;
   int64_t zeros;
   int64_t *counts;   /* [bins] */

@@ -21,8 +21,8 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
   uint64_t start = nanoseconds == NULL ? 0 : now();
   for (size_t i = 0; i < count; i++) {
     int status = np_run_step(&steps[i], buffers, workspace, workers);
-    if (status == 0 && (np_stopped() || (np_stop_due() && np_stop_ask()))) {
-      status = NP_STATUS_STOPPED;
+    if (status == 0 && (np_cancelled() || (np_cancel_due() && np_cancel_poll()))) {
+      status = NP_STATUS_CANCELLED;
     }
     if (status != 0) {
       *failed = i;
@@ -39,19 +39,19 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
 
 #define PAGE 4096
 
-int np_ends_in_page(const void *start, size_t size) {
+int np_overread_stays_in_page(const void *start, size_t size) {
   return ((uintptr_t)start + size - 1) % PAGE + XNN_EXTRA_BYTES < PAGE;
 }
 
 int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
            np_workers *workers, uint64_t *nanoseconds, size_t *failed, int (*ask)(void *context),
            void *context) {
-  np_stop stop = {.ask = ask, .context = context};
-  np_stop *outer = np_stop_begin(&stop);
+  np_cancellation stop = {.ask = ask, .context = context};
+  np_cancellation *outer = np_cancel_begin(&stop);
   np_workers_begin(workers);
   const int status = run_steps(steps, count, buffers, workspace, workers, nanoseconds, failed);
   np_workers_end(workers);
-  np_stop_end(outer);
+  np_cancel_end(outer);
   return status;
 }
 
@@ -59,7 +59,8 @@ static void move_buffers(np_loop *loop, void **buffers, size_t i) {
   for (size_t k = 0; k < loop->place_count; k++) {
     np_place *place = &loop->places[k];
     char *turn = place->turns[(i + place->phase) % 2];
-    place->now = i == 0 && place->first != NULL ? place->first : turn + (ptrdiff_t)i * place->stride;
+    place->now =
+        i == 0 && place->first != NULL ? place->first : turn + (ptrdiff_t)i * place->stride;
   }
   for (size_t k = 0; k < loop->buffer_count; k++) {
     const np_place_buffer *bound = &loop->buffers[k];
@@ -69,8 +70,8 @@ static void move_buffers(np_loop *loop, void **buffers, size_t i) {
 
 int np_run_loop(np_step *steps, size_t count, void **buffers, void *workspace, np_workers *workers,
                 size_t *failed, int (*ask)(void *context), void *context, np_loop *loop) {
-  np_stop stop = {.ask = ask, .context = context};
-  np_stop *outer = np_stop_begin(&stop);
+  np_cancellation stop = {.ask = ask, .context = context};
+  np_cancellation *outer = np_cancel_begin(&stop);
   np_workers_begin(workers);
   int status = 0;
   for (size_t i = loop->start; i < loop->end && status == 0; i++) {
@@ -79,8 +80,8 @@ int np_run_loop(np_step *steps, size_t count, void **buffers, void *workspace, n
     loop->done = i;
     status = run_steps(steps, count, buffers, workspace, workers, NULL, failed);
     /* A body without steps asks too. */
-    if (status == 0 && count == 0 && (np_stopped() || (np_stop_due() && np_stop_ask()))) {
-      status = NP_STATUS_STOPPED;
+    if (status == 0 && count == 0 && (np_cancelled() || (np_cancel_due() && np_cancel_poll()))) {
+      status = NP_STATUS_CANCELLED;
     }
     if (status != 0) break;
     for (size_t k = 0; k < loop->copy_count; k++) {
@@ -91,6 +92,6 @@ int np_run_loop(np_step *steps, size_t count, void **buffers, void *workspace, n
     if (loop->condition != NULL && *loop->condition == 0) break;
   }
   np_workers_end(workers);
-  np_stop_end(outer);
+  np_cancel_end(outer);
   return status;
 }

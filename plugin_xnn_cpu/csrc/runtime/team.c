@@ -59,9 +59,9 @@ typedef __typeof__(disable_denormals(0)) np_modes;
 
 /* Whether the caller's run is stopped, asked with floating point as the caller had it. */
 static int stops(np_modes before, int disable) {
-  if (!np_stop_due()) return 0;
+  if (!np_cancel_due()) return 0;
   restore(before);
-  const int stopped = np_stop_ask();
+  const int stopped = np_cancel_poll();
   disable_denormals(disable);
   return stopped;
 }
@@ -110,7 +110,7 @@ void np_team_close(np_team *team) {
     if (look % LOOKS == 0) {
       sched_yield(); /* whom this waits for may want this processor */
     } else {
-      np_relax();
+      np_spin_pause();
     }
   }
   atomic_flag_clear_explicit(&team->taken, memory_order_release);

@@ -44,7 +44,7 @@ struct np_session {
   int named, find;
   size_t needed; /* bytes of the block that is looked up; 0 where that is not known */
   size_t wanted; /* bytes that were to be packed where `find` */
-  size_t last; /* the offset that was given last; SIZE_MAX for none */
+  size_t last;   /* the offset that was given last; SIZE_MAX for none */
 };
 
 /* Blocks and keys */
@@ -149,7 +149,8 @@ static void *reserve_space(void *context, size_t size) {
   session->wanted = size;
   if (session->find || size > SIZE_MAX - 2 * BLOCK_ALIGNMENT) return NULL;
   /* Kernels may read some bytes past the end. */
-  const size_t whole = (size + XNN_EXTRA_BYTES + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
+  const size_t whole =
+      (size + XNN_EXTRA_BYTES + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
   pthread_mutex_lock(&session->cache->mutex);
   free(session->reserved);
   session->reserved = NULL;

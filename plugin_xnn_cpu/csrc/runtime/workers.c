@@ -34,7 +34,7 @@ struct np_workers {
   atomic_int stopped;
   pthread_mutex_t mutex;   /* of the queue, and of going to sleep */
   pthread_cond_t wanted;
-  size_t first;            /* task in the queue */
+  size_t first; /* task in the queue */
 };
 
 static uint64_t now(void) {
@@ -143,7 +143,7 @@ static int await(np_workers *workers, uint64_t seen) {
     for (int look = 0; look < LOOKS; look++) {
       if (called(workers, seen)) return 1;
       if (atomic_load_explicit(&workers->stopped, memory_order_relaxed)) return 0;
-      np_relax();
+      np_spin_pause();
     }
     const int running = atomic_load_explicit(&workers->runs, memory_order_relaxed) > 0;
     const uint64_t patience = running && workers->linger < PATIENCE ? PATIENCE : workers->linger;
@@ -192,9 +192,10 @@ static void wake(np_workers *workers, size_t wanted) {
   }
 }
 
-void np_divide(np_workers *workers, np_part *part, void *context, size_t count, int32_t flags) {
+void np_parallel_for(np_workers *workers, np_part *part, void *context, size_t count,
+                     int32_t flags) {
   const int disable = (flags & NP_DISABLE_DENORMALS) != 0;
-  if (np_stopped()) return; /* what an earlier job of the kernel has not computed */
+  if (np_cancelled()) return; /* what an earlier job of the kernel has not computed */
   if (workers == NULL || count < 2 ||
       !np_team_open(&workers->team, part, context, count, disable)) {
     np_compute_alone(part, context, count, disable);
@@ -218,10 +219,10 @@ static void compute_tile(void *context, size_t thread, size_t index) {
   all->tile(all->context, start, all->count - start < all->size ? all->count - start : all->size);
 }
 
-void np_divide_tiles(np_workers *workers, np_tile *tile, void *context, size_t count, size_t size,
-                     int32_t flags) {
+void np_parallel_for_tiles(np_workers *workers, np_tile *tile, void *context, size_t count,
+                           size_t size, int32_t flags) {
   tiles all = {tile, context, count, size};
-  np_divide(workers, compute_tile, &all, (count + size - 1) / size, flags);
+  np_parallel_for(workers, compute_tile, &all, (count + size - 1) / size, flags);
 }
 
 void np_workers_stop(np_workers *workers) {

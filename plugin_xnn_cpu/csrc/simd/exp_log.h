@@ -60,8 +60,8 @@ NP_INLINE float exponential_of(float x) {
   return x < -87.3f ? 0.0f : e;
 }
 
-/* log of m · 2^e with m in [sqrt(1/2), sqrt(2)): x - x²/2 + x³ · a polynomial in x = m - 1, with the
- * coefficients of S. Moshier's Cephes library. Subnormal numbers are made normal first. */
+/* log of m · 2^e with m in [sqrt(1/2), sqrt(2)): x - x²/2 + x³ · a polynomial in x = m - 1, with
+ * the coefficients of S. Moshier's Cephes library. Subnormal numbers are made normal first. */
 NP_INLINE float logarithm_of(float x) {
   int32_t given, bits;
   memcpy(&given, &x, sizeof given);

@@ -6,7 +6,8 @@ TARGET static inline __attribute__((always_inline)) void transpose(const float *
   for (int i = 0; i < 4; i++) {
     /* Rows i and i + 4: elements 0 to 3, and 4 to 7. */
     const float *low = from + (size_t)i * step, *high = low + 4 * step;
-    rows[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
+    rows[i] =
+        _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
     rows[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + 4)),
                                        _mm_loadu_ps(high + 4), 1);
   }

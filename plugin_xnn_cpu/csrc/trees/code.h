@@ -1,6 +1,6 @@
 /* Ensembles of trees over REAL, whose nodes are NODE and whose weights are WEIGHT; INDEX is an
- * integer of REAL's size. NAME(x) names what is defined, BODY the function of a part. No include guard: included once for each
- * type.
+ * integer of REAL's size. NAME(x) names what is defined, BODY the function of a part. No include
+ * guard: included once for each type.
  *
  * A walk from root to leaf is a chain of loads, each of which waits for the one before. LANES walks
  * go on at a time, so that their loads overlap: rows of one tree, or trees of one row. */
@@ -30,7 +30,8 @@ NP_INLINE void NAME(walk)(const NODE *nodes, const REAL *const *rows, uint32_t *
       if (at_most) {
         yes = x <= threshold;
       } else {
-        const int outcome = (x == threshold) + 2 * (x > threshold) + 3 * (x != x || threshold != threshold);
+        const int outcome =
+            (x == threshold) + 2 * (x > threshold) + 3 * (x != x || threshold != threshold);
         yes = (node->test >> outcome) & 1;
       }
       const uint32_t next = node->next[yes]; /* no branch that could be predicted wrong */

@@ -12,8 +12,8 @@
 #define NP_TREE_AT_MOST 3   /* NP_TREE_LESS and NP_TREE_EQUAL */
 
 /* A node of a tree. `test` is 16 times the feature's number plus the outcomes that go to next[1].
- * Both successors of a leaf are the leaf itself; its threshold holds, as an integer, the number of the
- * leaf. */
+ * Both successors of a leaf are the leaf itself; its threshold holds, as an integer, the number of
+ * the leaf. */
 struct np_tree_node_f32 {
   float threshold;
   uint32_t test;

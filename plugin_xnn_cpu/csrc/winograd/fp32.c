@@ -1,21 +1,19 @@
 /* Convolutions of float32 by 3 x 3 with fewer multiplications (Winograd, F(m x m, 3 x 3)).
  *
- * A tile of m x m outputs, m being 2 or 4, takes (m + 2)² multiplications for each channel in
- * place of 9 m²: inputs d and weights g are transformed, multiplied element by element, and
- * transformed back, A [ (G g G') * (B d B') ] A'. Along an axis that is a product of polynomials,
- * which is known by its values at m + 2 points, infinity among them: 0, 1, -1 for m = 2, and 0, a,
- * -a, b, -b for m = 4, a being NP_WINOGRAD_NEAR and b NP_WINOGRAD_FAR.
+ * A tile of m x m outputs, m being 2 or 4, takes (m + 2)² multiplications for each channel in place
+ * of 9 m²: inputs d and weights g are transformed, multiplied element by element, and transformed
+ * back, A [ (G g G') * (B d B') ] A'. Along an axis that is a product of polynomials, which is
+ * known by its values at m + 2 points, infinity among them: 0, 1, -1 for m = 2, and 0, a, -a, b, -b
+ * for m = 4, a being NP_WINOGRAD_NEAR and b NP_WINOGRAD_FAR.
  *
- *   B = | a²b²   0    -(a²+b²)   0     1  0 |    A = | 1  1    1   1    1   0 |
- *       |  0   -ab²     -b²      a     1  0 |        | 0  a   -a   b   -b   0 |
- *       |  0    ab²     -b²     -a     1  0 |        | 0  a²   a²  b²   b²  0 |
- *       |  0   -a²b     -a²      b     1  0 |        | 0  a³  -a³  b³  -b³  1 |
- *       |  0    a²b     -a²     -b     1  0 |
- *       |  0    a²b²     0   -(a²+b²)  0  1 |
+ * B = | a²b²   0    -(a²+b²)   0     1  0 |    A = | 1  1    1   1    1   0 | |  0   -ab²     -b²
+ * a     1  0 |        | 0  a   -a   b   -b   0 | |  0    ab²     -b²     -a     1  0 |        | 0
+ * a²   a²  b²   b²  0 | |  0   -a²b     -a²      b     1  0 |        | 0  a³  -a³  b³  -b³  1 | |
+ * 0    a²b     -a²     -b     1  0 | |  0    a²b²     0   -(a²+b²)  0  1 |
  *
  * A block of tiles is transformed; then, for each element of a tile, its channels are multiplied
- * with a panel of weights as rows and a matrix, by the code that multiplies windows; and what comes
- * of a panel is transformed back, ended, and written. Both lie in the second cache meanwhile. */
+ * with a panel of weights as rows and a matrix, by the code that multiplies output pixels; and what
+ * comes of a panel is transformed back, ended, and written. Both lie in the L2 cache meanwhile. */
 #include <math.h>
 
 #include "winograd/fp32_tile.h"
@@ -94,7 +92,7 @@ static void finish(const job *task, np_winograd_tile *tile, corner at, size_t co
 }
 
 static void part(void *context, size_t thread, size_t index) {
-  static const float no_bias[NP_FP32_MOST_COLUMNS] = {0};
+  static const float no_bias[NP_FP32_MAX_NR] = {0};
   const job *task = context;
   const struct np_fp32_winograd_params *p = task->params;
   const size_t elements = (p->tile + 2) * (p->tile + 2);
@@ -104,7 +102,7 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t count = (block + 1) * total / p->blocks - first;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   float *tiles = (float *)scratch;
-  float *sums = (float *)(scratch + p->sums_offset);
+  float *acc = (float *)(scratch + p->sums_offset);
   float *zeros = (float *)(scratch + p->zeros_offset);
   int32_t *rows = (int32_t *)(scratch + p->rows_offset);
 
@@ -139,21 +137,22 @@ static void part(void *context, size_t thread, size_t index) {
   };
   const size_t panels = np_fp32_panels(p->lanes, p->outputs);
   for (size_t n = side * panels / p->parts; n < (side + 1) * panels / p->parts; n++) {
-    const np_fp32_place at = np_fp32_panel_place(p->lanes, p->outputs, elements * p->channels, n);
+    const np_fp32_panel_extent at =
+        np_fp32_panel_at(p->lanes, p->outputs, elements * p->channels, n);
     const float *packed = (const float *)p->packed + at.offset;
     panel.columns = panel.out_stride = at.width;
     panel.weights = packed + at.width;
     for (size_t i = 0; i < elements; i++) {
       panel.image = tiles + i * p->element_stride;
-      panel.out = sums + i * p->sums_stride;
-      panel.ahead = panel.weights + at.width * p->channels;
+      panel.out = acc + i * p->sums_stride;
+      panel.prefetch = panel.weights + at.width * p->channels;
       task->multiply(&panel);
-      panel.weights = panel.ahead;
+      panel.weights = panel.prefetch;
     }
     tile.bias = packed;
     tile.columns = at.columns;
     for (size_t i = 0; i < count; i++) {
-      tile.sums = sums + i * at.width;
+      tile.acc = acc + i * at.width;
       finish(task, &tile, corner_of(p, first + i), at.first);
     }
   }
@@ -176,12 +175,12 @@ int np_fp32_winograd(const void *params, const void *const *inputs, void *out, v
       .out = out,
       .scratch = workspace,
   };
-  /* What is added before is part of the sums already when the epilogue begins. */
+  /* What is added before is part of the accumulators already when the epilogue begins. */
   if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
   const double tiles = (double)p->batch * (double)(p->tiles[0] * p->tiles[1]);
   const double elements = (double)((p->tile + 2) * (p->tile + 2));
   const double work = tiles * elements * (double)p->outputs * (double)p->channels;
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, p->blocks * p->parts,
-            NP_DISABLE_DENORMALS);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, p->blocks * p->parts,
+                  NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -1,20 +1,13 @@
 /* The transformations of Winograd's algorithm for one instruction set; see winograd/fp32.c.
  *
- * Who includes this defines LANES, the floats of a register; TARGET, an attribute of functions for
- * the instruction set; and CODE, the name of the table that is made. */
-#if defined(__GNUC__) && !defined(__clang__)
-/* Vectors are passed between functions that become one, without any calling convention. */
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
+ * The includer defines LANES, the floats of a register; TARGET, an attribute of functions for
+ * the instruction set; and CODE, the name of the table that is defined. */
 #include "winograd/fp32_tile.h"
+#include "simd/vector.h"
 
 #define TILE_INLINE TARGET NP_INLINE
 #define UNROLL _Pragma("GCC unroll 8")
 #define MOST 6 /* elements along an axis */
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 TILE_INLINE vec load(const float *x, size_t count) {
   if (count >= LANES) return *(const vec *)x;
@@ -110,7 +103,7 @@ TILE_INLINE void finish_vector(const int tile, const np_winograd_tile *p, size_t
   UNROLL for (int j = 0; j < size; j++) {
     vec m[MOST];
     UNROLL for (int i = 0; i < size; i++) {
-      m[i] = *(const vec *)(p->sums + (size_t)(i * size + j) * p->stride + at);
+      m[i] = *(const vec *)(p->acc + (size_t)(i * size + j) * p->stride + at);
     }
     gather(tile, m, 1, half + j, size);
   }

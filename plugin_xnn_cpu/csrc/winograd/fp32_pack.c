@@ -1,8 +1,8 @@
 /* How the weights of Winograd's algorithm for float32 lie.
  *
- * Panels have as many columns as those of gemm/fp32/pack.c: first the bias, then for each element of a
- * transformed tile a row of weights for each channel. They are transformed in float64, and rounded
- * once. */
+ * Panels have as many columns as those of gemm/fp32/pack.c: first the bias, then for each element
+ * of a transformed tile a row of weights for each channel. They are transformed in float64, and
+ * rounded once. */
 #include "winograd/fp32_tile.h"
 
 #define MOST_SIZE 6 /* elements along an axis */
@@ -59,16 +59,16 @@ void np_fp32_winograd_pack(size_t lanes, size_t tile, size_t outputs, size_t cha
   const float *source = weights, *added = bias;
   float *to = packed;
   for (size_t panel = 0; panel < np_fp32_panels(lanes, outputs); panel++) {
-    const np_fp32_place at = np_fp32_panel_place(lanes, outputs, elements * channels, panel);
+    const np_fp32_panel_extent at = np_fp32_panel_at(lanes, outputs, elements * channels, panel);
     for (size_t n = 0; n < at.width; n++) {
       to[n] = n < at.columns && added != NULL ? added[at.first + n] : 0.0f;
     }
     to += at.width;
-    float row[NP_WINOGRAD_MOST_ELEMENTS][NP_FP32_MOST_COLUMNS] = {{0}};
+    float row[NP_WINOGRAD_MOST_ELEMENTS][NP_FP32_MAX_NR] = {{0}};
     for (size_t channel = 0; channel < channels; channel++) {
       for (size_t n = 0; n < at.columns; n++) {
         const float *kernel = source + (at.first + n) * 9 * channels + channel;
-        spread(&made, kernel, channels, &row[0][n], NP_FP32_MOST_COLUMNS);
+        spread(&made, kernel, channels, &row[0][n], NP_FP32_MAX_NR);
       }
       for (size_t i = 0; i < elements; i++) {
         memcpy(to + (i * channels + channel) * at.width, row[i], at.width * sizeof *to);

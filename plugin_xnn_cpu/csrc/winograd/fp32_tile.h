@@ -8,8 +8,9 @@
 
 #define NP_WINOGRAD_MOST_ELEMENTS 36 /* of a transformed tile */
 
-/* The four points of tiles of 4 x 4 beside 0 and infinity: both with either sign. All that is made
- * of them for inputs and outputs is exact in float32, and errors are half of those of 1 and 2. */
+/* The four points of tiles of 4 x 4 beside 0 and infinity: both with either sign. All that is
+ * defined of them for inputs and outputs is exact in float32, and errors are half of those of 1 and
+ * 2. */
 #define NP_WINOGRAD_NEAR 0.625f
 #define NP_WINOGRAD_FAR 1.5f
 
@@ -20,15 +21,15 @@ typedef void np_winograd_transform(const float *const *pixels, size_t channels, 
 
 /* The products of a tile with a panel of weights, and what they become. */
 typedef struct {
-  const float *sums;     /* of element 0 */
+  const float *acc;      /* of element 0 */
   size_t stride;         /* to the next element */
   const float *bias;     /* as many as columns, up to a whole vector */
   size_t columns;        /* of the panel */
   float *out;            /* of the first pixel */
-  const float *residual; /* added to the sums; NULL for none; lies as `out` does */
+  const float *residual; /* added to the accumulators; NULL for none; lies as `out` does */
   size_t row_stride;
   size_t pixel_stride;
-  size_t rows;           /* pixels of the tile that are part of the image */
+  size_t rows; /* pixels of the tile that are part of the image */
   size_t pixels;
   float low;
   float high;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "elementwise/convert.h"
-#include "gemv/code_for.h"
+#include "gemv/job.h"
 #include "runtime/kernel.h"
 #include "xnnpack/converted.h"
 
@@ -18,7 +18,7 @@ static int convert(int conversion, size_t count, const void *in, void *out, np_w
 
 int np_fully_connected_bf16(const np_step *step, const void *rows, void *out, void *workspace,
                             np_workers *workers) {
-  const struct np_narrow_params *p = step->params;
+  const struct np_converted_params *p = step->params;
   int status = convert(NP_CONVERT_F32_TO_BF16, p->inputs, rows, workspace, workers);
   if (status == 0) status = xnn_setup_fully_connected_nc_bf16_f32(step->op, workspace, out);
   return status != 0 ? status : (int)xnn_run_operator(step->op, np_workers_pool(workers));
@@ -26,7 +26,7 @@ int np_fully_connected_bf16(const np_step *step, const void *rows, void *out, vo
 
 int np_fully_connected_f16(const np_step *step, const void *rows, void *out, void *workspace,
                            np_workers *workers) {
-  const struct np_narrow_params *p = step->params;
+  const struct np_converted_params *p = step->params;
   void *half = (char *)workspace + p->output_offset;
   int status = convert(NP_CONVERT_F32_TO_F16, p->inputs, rows, workspace, workers);
   if (status == 0) status = xnn_setup_fully_connected_nc_f16(step->op, workspace, half);
@@ -40,7 +40,7 @@ typedef struct {
   uint8_t *odd;
 } scan;
 
-NP_INLINE uint32_t largest_magnitude_body(const float *row, size_t count) {
+NP_MULTIVERSIONED(uint32_t, largest_magnitude, (const float *row, size_t count), (row, count)) {
   uint32_t largest = 0;
   for (size_t i = 0; i < count; i++) {
     uint32_t bits;
@@ -50,7 +50,6 @@ NP_INLINE uint32_t largest_magnitude_body(const float *row, size_t count) {
   }
   return largest;
 }
-NP_FOR_EACH_ISA(uint32_t, largest_magnitude, (const float *row, size_t count), (row, count))
 
 static void scan_rows(void *context, size_t start, size_t count) {
   const scan *task = context;
@@ -62,7 +61,7 @@ static void scan_rows(void *context, size_t start, size_t count) {
 /* XNNPACK's conversion hides NaN, and makes anything of infinities: rows with such are NaN. */
 int np_fully_connected_int8_rows(const np_step *step, const void *inputs, void *result,
                                  void *workspace, np_workers *workers) {
-  const struct np_int8_params *p = step->params;
+  const struct np_dynamic_int8_params *p = step->params;
   const float *rows = inputs;
   float *out = result;
   int8_t *integers = workspace;
@@ -74,8 +73,8 @@ int np_fully_connected_int8_rows(const np_step *step, const void *inputs, void *
   scan task = {rows, p->channels, odd};
   const size_t row_bytes = p->channels * sizeof(float);
   const size_t tile = row_bytes < TILE_BYTES ? TILE_BYTES / row_bytes : 1;
-  np_workers *const used = p->rows * row_bytes < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, scan_rows, &task, p->rows, tile, 0);
+  np_workers *const used = p->rows * row_bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, scan_rows, &task, p->rows, tile, 0);
 
   int status =
       p->is_unsigned
@@ -83,7 +82,7 @@ int np_fully_connected_int8_rows(const np_step *step, const void *inputs, void *
           : xnn_setup_convert_nc_f32_qd8(p->to_int8, rows, integers, NULL, ranges);
   if (status == 0) status = xnn_run_operator(p->to_int8, np_workers_pool(used));
   if (status == 0 && p->few != NULL) {
-    status = np_few_rows_of_bytes(p->few, (const uint8_t *)integers, ranges, out, workers);
+    status = np_gemv_int8(p->few, (const uint8_t *)integers, ranges, out, workers);
   } else if (status == 0) {
     status =
         p->is_unsigned
@@ -116,8 +115,8 @@ int np_fully_connected_s8_f32(const np_step *step, const void *rows, void *out, 
   int status;
   if (p->is_unsigned) {
     move task = {rows, workspace};
-    np_workers *const used = p->count < NP_SMALL ? NULL : workers;
-    np_divide_tiles(used, move_up, &task, p->count, TILE_BYTES, 0);
+    np_workers *const used = p->count < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+    np_parallel_for_tiles(used, move_up, &task, p->count, TILE_BYTES, 0);
     status = xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, workspace, out, scratch,
                                                         p->ranges);
   } else {

@@ -1,4 +1,4 @@
-/* The bf16 kernels' innermost code with registers of 16 floats. */
+/* The bfloat16 GEMM micro-kernels with registers of 16 floats. */
 #include "runtime/kernel.h"
 
 #ifdef NP_CHOOSES_CPU

@@ -1,4 +1,4 @@
-/* The bf16 kernels' innermost code for processors that multiply pairs of bfloat16. */
+/* The bfloat16 GEMM micro-kernels for processors that multiply pairs of bfloat16. */
 #include "runtime/kernel.h"
 
 #ifdef NP_CHOOSES_CPU

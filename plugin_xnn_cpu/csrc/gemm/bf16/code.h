@@ -1,23 +1,18 @@
-/* The innermost code of the bf16 kernels, for one instruction set.
+/* The micro-kernels of the bf16 GEMM, for one instruction set.
  *
- * Who includes this defines LANES, the floats of a register; ROWS and VECTORS, a tile of so many
- * windows times registers whose sums the registers hold; NAME, of what is defined; TARGET, its
- * attribute; LARGER and SMALLER where there are instructions that give the second operand if one is
- * NaN; and PAIRS where the processor multiplies pairs of bfloat16. All else is made of three
+ * The includer defines LANES, the floats of a register; ROWS and VECTORS, a tile of so many output
+ * pixels times registers whose accumulators the registers hold; NAME, of what is defined; TARGET,
+ * its attribute; LARGER and SMALLER where there are instructions that give the second operand if
+ * one is NaN; and PAIRS where the processor multiplies pairs of bfloat16. All else is made of three
  * primitives: elements are rounded, put into all lanes, and products of pairs are summed. */
-#if defined(__GNUC__) && !defined(__clang__)
-/* Vectors are passed between functions that become one: there is no calling convention to change. */
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
 #include <string.h>
 
 #include "gemm/bf16/panel.h"
+#include "simd/vector.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 INLINE words rounded(words bits) {
@@ -52,12 +47,12 @@ INLINE void round_all(const float *in, size_t count, element *out) {
   }
 }
 
-INLINE vec add_products(vec sum, words pair, words weights) {
+INLINE vec accumulate(vec sum, words pair, words weights) {
   return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)pair);
 }
 
 /* Add the products of elements 2k and 2k + 1, or of element 2k alone where there is no other. */
-INLINE void add(vec sums[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
+INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
                 const int rows, const int vectors, const int alone) {
   words w[VECTORS];
   UNROLL for (int v = 0; v < vectors; v++) w[v] = *(const words *)(weights + v * LANES);
@@ -65,7 +60,7 @@ INLINE void add(vec sums[ROWS][VECTORS], const element *const *x, size_t k, cons
     uint32_t pair = 0;
     memcpy(&pair, x[r] + 2 * k, alone ? sizeof(element) : sizeof pair);
     const words all = pair - (words){0};
-    UNROLL for (int v = 0; v < vectors; v++) sums[r][v] = add_products(sums[r][v], all, w[v]);
+    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = accumulate(acc[r][v], all, w[v]);
   }
 }
 #else
@@ -79,7 +74,7 @@ INLINE void round_all(const float *in, size_t count, element *out) {
   memcpy(out, &rest, count * sizeof *out);
 }
 
-INLINE void add(vec sums[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
+INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
                 const int rows, const int vectors, const int alone) {
   vec w[VECTORS];
   if (!alone) {
@@ -88,7 +83,7 @@ INLINE void add(vec sums[ROWS][VECTORS], const element *const *x, size_t k, cons
     }
     UNROLL for (int r = 0; r < rows; r++) {
       const vec all = x[r][2 * k + 1] - (vec){0};
-      UNROLL for (int v = 0; v < vectors; v++) sums[r][v] += all * w[v];
+      UNROLL for (int v = 0; v < vectors; v++) acc[r][v] += all * w[v];
     }
   }
   UNROLL for (int v = 0; v < vectors; v++) {
@@ -96,7 +91,7 @@ INLINE void add(vec sums[ROWS][VECTORS], const element *const *x, size_t k, cons
   }
   UNROLL for (int r = 0; r < rows; r++) {
     const vec all = x[r][2 * k] - (vec){0};
-    UNROLL for (int v = 0; v < vectors; v++) sums[r][v] += all * w[v];
+    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] += all * w[v];
   }
 }
 #endif
@@ -121,9 +116,9 @@ INLINE vec clamped(vec x, float low, float high) {
 INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size_t width,
                  const int rows, const int vectors) {
   const uint32_t *weights = p->panel + column;
-  vec sums[ROWS][VECTORS];
+  vec acc[ROWS][VECTORS];
   UNROLL for (int r = 0; r < rows; r++) {
-    UNROLL for (int v = 0; v < vectors; v++) sums[r][v] = *(const vec *)(weights + v * LANES);
+    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = *(const vec *)(weights + v * LANES);
   }
   weights += width;
   const size_t pairs = p->run_length / 2;
@@ -132,9 +127,9 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size
     UNROLL for (int r = 0; r < rows; r++) {
       x[r] = (const element *)p->image + p->pixels[first + (size_t)r] + p->runs[q];
     }
-    for (size_t k = 0; k < pairs; k++, weights += width) add(sums, x, k, weights, rows, vectors, 0);
+    for (size_t k = 0; k < pairs; k++, weights += width) add(acc, x, k, weights, rows, vectors, 0);
     if (p->run_length % 2 != 0) {
-      add(sums, x, pairs, weights, rows, vectors, 1);
+      add(acc, x, pairs, weights, rows, vectors, 1);
       weights += width;
     }
   }
@@ -142,30 +137,32 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size
   const size_t left = p->columns - column;
   if (p->residual != NULL) {
     const float *added = p->residual + first * p->out_stride + column;
-    const size_t size = (left < (size_t)vectors * LANES ? left : (size_t)vectors * LANES) * sizeof *out;
+    const size_t size =
+        (left < (size_t)vectors * LANES ? left : (size_t)vectors * LANES) * sizeof *out;
     UNROLL for (int r = 0; r < rows; r++) {
       vec others[VECTORS] = {0};
       memcpy(others, added + (size_t)r * p->out_stride, size);
-      UNROLL for (int v = 0; v < vectors; v++) sums[r][v] += others[v];
+      UNROLL for (int v = 0; v < vectors; v++) acc[r][v] += others[v];
     }
   }
   if (left >= (size_t)vectors * LANES) {
     UNROLL for (int r = 0; r < rows; r++) {
       UNROLL for (int v = 0; v < vectors; v++) {
-        *(vec *)(out + (size_t)r * p->out_stride + v * LANES) = clamped(sums[r][v], p->low, p->high);
+        *(vec *)(out + (size_t)r * p->out_stride + v * LANES) = clamped(acc[r][v], p->low, p->high);
       }
     }
     return;
   }
-  /* An index that is not a constant would keep all sums in memory, in the loop above too. */
+  /* An index that is not a constant would keep all accumulators in memory, in the loop above
+   * too. */
   UNROLL for (int r = 0; r < rows; r++) {
     vec done[VECTORS];
-    UNROLL for (int v = 0; v < vectors; v++) done[v] = clamped(sums[r][v], p->low, p->high);
+    UNROLL for (int v = 0; v < vectors; v++) done[v] = clamped(acc[r][v], p->low, p->high);
     memcpy(out + (size_t)r * p->out_stride, done, left * sizeof *out);
   }
 }
 
-/* While the sums of the tile lie in the first cache. */
+/* While the accumulators of the tile lie in the L1 cache. */
 INLINE void end_tile(const np_bf16_panel *p, size_t first, size_t rows, size_t column,
                      size_t width) {
   const size_t place = first * p->out_stride + column, left = p->columns - column;

@@ -20,7 +20,8 @@ void np_bf16_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
   for (size_t first = 0; first < groups * outputs;) {
     const size_t left = outputs - first % outputs; /* of the group */
     const size_t columns = left < NP_BF16_COLUMNS ? left : NP_BF16_COLUMNS;
-    const size_t width = np_bf16_panel_width(columns), size = np_bf16_panel_size(columns, runs * pairs);
+    const size_t width = np_bf16_panel_width(columns),
+                 size = np_bf16_panel_size(columns, runs * pairs);
     memset(to, 0, size * sizeof *to);
     if (added != NULL) memcpy(to, added + first, columns * sizeof *added);
     for (size_t n = 0; n < columns; n++) {

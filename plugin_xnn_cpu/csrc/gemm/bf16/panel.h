@@ -1,4 +1,4 @@
-/* What the bf16 kernels and their innermost code, which is written for each instruction set, share. */
+/* What the bfloat16 kernels and their micro-kernels share. */
 #ifndef NARROWPASS_GEMM_BF16_PANEL_H
 #define NARROWPASS_GEMM_BF16_PANEL_H
 
@@ -16,24 +16,24 @@ NP_INLINE size_t np_bf16_panel_size(size_t columns, size_t pairs) {
   return np_bf16_panel_width(columns) * (1 + pairs);
 }
 
-/* A panel and the windows that it is multiplied with. */
+/* A panel and the output pixels that it is multiplied with. */
 typedef struct {
   const void *image;     /* elements as `round` of the code writes them */
-  const int32_t *pixels; /* where windows start in it */
-  size_t count;          /* of windows */
-  const int32_t *runs;   /* where runs start in a window */
+  const int32_t *pixels; /* where output pixels start in it */
+  size_t count;          /* of output pixels */
+  const int32_t *runs;   /* where runs start in a kernel window */
   size_t run_count;
   size_t run_length;
   const uint32_t *panel;
   size_t columns; /* of the panel: 1 to 32 */
   float *out;
   size_t out_stride;
-  const float *residual; /* added to sums; NULL for none; lies as `out` does, or in its place */
+  const float *residual; /* added to accumulators; lies as `out` does, or there; or NULL */
   float low;             /* what they are clamped to then; NaN stays */
   float high;
   np_epilogue_tile *end; /* what is done after that; NULL for nothing */
   const struct np_epilogue *epilogue;
-  const float *after;    /* its residual, which does not lie in the place of `out`; NULL for none */
+  const float *after; /* its residual, which does not lie in the place of `out`; NULL for none */
 } np_bf16_panel;
 
 /* The code for an instruction set. Where there is an instruction for pairs of bfloat16 elements are

@@ -1,4 +1,4 @@
-/* The bf16 kernels' innermost code for any processor. */
+/* The bfloat16 GEMM micro-kernels for any processor. */
 #define LANES 4
 #define ROWS 4
 #define VECTORS 2

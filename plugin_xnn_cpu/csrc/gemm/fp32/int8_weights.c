@@ -1,7 +1,7 @@
-/* Products of many float32 rows with a matrix of int8; see gemm/fp32/int8_weights.h.
+/* GEMM of float32 rows with a matrix of int8; see gemm/fp32/int8_weights.h.
  *
- * XNNPACK's kernels widen each weight again for every seven rows. Here that is done once for a band
- * of rows, and the kernels of float32 multiply. */
+ * XNNPACK's kernels upcast each weight again for every seven rows. Here that is done once for a
+ * tile of rows, and the kernels of float32 multiply. */
 #include "gemm/fp32/int8_weights.h"
 
 #include <math.h>
@@ -11,10 +11,10 @@
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 2e5
 
-#define PIECE NP_WIDENED_COLUMNS
+#define PIECE NP_INT8_WEIGHTS_NR
 
 typedef struct {
-  const struct np_widened_params *params;
+  const struct np_gemm_int8_weights_params *params;
   np_fp32_multiply *multiply;
   const float *in;
   float *out;
@@ -22,23 +22,20 @@ typedef struct {
 } job;
 
 /* Weights of some inputs, `width` apart, times the scales of PIECE columns. */
-NP_INLINE void widen_body(const int8_t *restrict weights, size_t width,
-                          const float *restrict scales, size_t inputs, float *restrict out,
-                          size_t stride) {
+NP_MULTIVERSIONED(void, upcast,
+                  (const int8_t *restrict weights, size_t width, const float *restrict scales,
+                   size_t inputs, float *restrict out, size_t stride),
+                  (weights, width, scales, inputs, out, stride)) {
   float factors[PIECE];
   for (size_t n = 0; n < PIECE; n++) factors[n] = scales[n];
   for (size_t k = 0; k < inputs; k++, weights += width, out += stride) {
     for (size_t n = 0; n < PIECE; n++) out[n] = (float)weights[n] * factors[n];
   }
 }
-NP_FOR_EACH_ISA(void, widen,
-                (const int8_t *restrict weights, size_t width, const float *restrict scales,
-                 size_t inputs, float *restrict out, size_t stride),
-                (weights, width, scales, inputs, out, stride))
 
-/* Widen `inputs` inputs of `stride` columns of the panels from `first` on. */
-static void widen_panels(const struct np_widened_params *p, size_t first, size_t start,
-                         size_t inputs, size_t stride, float *out, float *bias) {
+/* Upcast `inputs` inputs of `stride` columns of the panels from `first` on. */
+static void dequantize_panels(const struct np_gemm_int8_weights_params *p, size_t first,
+                              size_t start, size_t inputs, size_t stride, float *out, float *bias) {
   for (size_t column = 0; column < stride; column += PIECE) {
     const size_t within = column % p->width;
     const uint8_t *panel =
@@ -46,7 +43,7 @@ static void widen_panels(const struct np_widened_params *p, size_t first, size_t
     const float *added = (const float *)panel + within; /* over the scale */
     const int8_t *weights = (const int8_t *)(panel + p->width * sizeof *added);
     const float *scales = (const float *)(weights + p->width * p->channels) + within;
-    widen(weights + start * p->width + within, p->width, scales, inputs, out + column, stride);
+    upcast(weights + start * p->width + within, p->width, scales, inputs, out + column, stride);
     for (size_t n = 0; n < PIECE; n++) bias[column + n] = added[n] * scales[n];
   }
 }
@@ -54,7 +51,7 @@ static void widen_panels(const struct np_widened_params *p, size_t first, size_t
 /* Multiply `rows` rows from `row` on with the panels from `first` to `last`. */
 static void some_rows(const job *task, size_t row, size_t rows, size_t first, size_t last,
                       uint8_t *scratch) {
-  const struct np_widened_params *p = task->params;
+  const struct np_gemm_int8_weights_params *p = task->params;
   static const int32_t runs[1] = {0};
   float *weights = (float *)scratch, *bias = (float *)(scratch + p->bias_offset);
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
@@ -69,7 +66,7 @@ static void some_rows(const job *task, size_t row, size_t rows, size_t first, si
       /* Code for few columns has rows of weights of as many registers as it needs. */
       const size_t stride = (columns + PIECE - 1) / PIECE * PIECE;
       const size_t inputs = ends ? left : p->depth;
-      widen_panels(p, n, start, inputs, stride, weights, bias);
+      dequantize_panels(p, n, start, inputs, stride, weights, bias);
       const np_fp32_panel panel = {
           .image = task->in + row * p->channels + start,
           .pixels = pixels,
@@ -79,7 +76,7 @@ static void some_rows(const job *task, size_t row, size_t rows, size_t first, si
           .run_count = 1,
           .run_length = inputs,
           .weights = weights,
-          .ahead = weights, /* they are near already */
+          .prefetch = weights, /* they are near already */
           .bias = start == 0 ? bias : NULL,
           .columns = columns,
           .lanes = PIECE,
@@ -95,19 +92,19 @@ static void some_rows(const job *task, size_t row, size_t rows, size_t first, si
 
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
-  const struct np_widened_params *p = task->params;
-  const size_t row = index / p->parts * p->band, side = index % p->parts;
+  const struct np_gemm_int8_weights_params *p = task->params;
+  const size_t row = index / p->parts * p->row_tile, side = index % p->parts;
   const size_t panels = (p->outputs + p->width - 1) / p->width;
   const size_t groups = (panels + p->together - 1) / p->together;
   const size_t first = side * groups / p->parts * p->together;
   const size_t last = (side + 1) * groups / p->parts * p->together;
-  some_rows(task, row, row + p->band < p->rows ? p->band : p->rows - row, first,
+  some_rows(task, row, row + p->row_tile < p->rows ? p->row_tile : p->rows - row, first,
             last < panels ? last : panels, task->scratch + thread * p->thread_scratch);
 }
 
-int np_widened(const void *params, const void *const *inputs, void *out, void *workspace,
-               np_workers *workers) {
-  const struct np_widened_params *p = params;
+int np_gemm_int8_weights(const void *params, const void *const *inputs, void *out, void *workspace,
+                         np_workers *workers) {
+  const struct np_gemm_int8_weights_params *p = params;
   job task = {
       .params = p,
       .multiply = np_fp32_multiply_for(PIECE, p->target),
@@ -116,8 +113,8 @@ int np_widened(const void *params, const void *const *inputs, void *out, void *w
       .scratch = workspace,
   };
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
-  const size_t bands = (p->rows + p->band - 1) / p->band;
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, bands * p->parts,
-            NP_DISABLE_DENORMALS);
+  const size_t row_tiles = (p->rows + p->row_tile - 1) / p->row_tile;
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, row_tiles * p->parts,
+                  NP_DISABLE_DENORMALS);
   return 0;
 }

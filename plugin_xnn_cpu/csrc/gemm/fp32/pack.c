@@ -18,12 +18,12 @@ size_t np_fp32_panels(size_t lanes, size_t outputs) {
   return vectors % 3 == 0 ? vectors / 3 : (vectors + 3) / 4;
 }
 
-np_fp32_place np_fp32_panel_place(size_t lanes, size_t outputs, size_t inputs, size_t number) {
+np_fp32_panel_extent np_fp32_panel_at(size_t lanes, size_t outputs, size_t inputs, size_t number) {
   const size_t vectors = (outputs + lanes - 1) / lanes, panels = np_fp32_panels(lanes, outputs);
   const size_t first = number * vectors / panels * lanes;
   const size_t end = (number + 1) * vectors / panels * lanes;
   const size_t columns = (end < outputs ? end : outputs) - first;
-  return (np_fp32_place){first, columns, end - first, first * (1 + inputs)};
+  return (np_fp32_panel_extent){first, columns, end - first, first * (1 + inputs)};
 }
 
 static void pack_panel(size_t width, size_t columns, size_t inputs, const float *source,
@@ -50,7 +50,7 @@ void np_fp32_pack(size_t lanes, size_t groups, size_t outputs, size_t inputs, in
   const size_t panels = np_fp32_panels(lanes, outputs);
   for (size_t group = 0; group < groups; group++) {
     for (size_t panel = 0; panel < panels; panel++) {
-      const np_fp32_place at = np_fp32_panel_place(lanes, outputs, inputs, panel);
+      const np_fp32_panel_extent at = np_fp32_panel_at(lanes, outputs, inputs, panel);
       const size_t column = group * outputs + at.first;
       pack_panel(at.width, at.columns, inputs, source + column * column_step, column_step,
                  input_step, added == NULL ? NULL : added + column, to);

@@ -1,11 +1,11 @@
-/* Products with float32 results of rows and a matrix of int8; see gemm/int8/int8.h. */
+/* GEMM with float32 results of rows and a matrix of int8; see gemm/int8/int8.h. */
 #include "gemm/int8/panel.h"
 
 #define SMALL_WORK 4e5
 
 typedef struct {
-  const struct np_int8_product_params *params;
-  const np_int8_code *code;
+  const struct np_int8_gemm_params *params;
+  const np_int8_micro_kernels *code;
   const uint8_t *in;
   float in_scale; /* of rows of int8 */
   int32_t in_zero;
@@ -16,8 +16,8 @@ typedef struct {
 /* Where rows from `first` on start, and how they were quantized; gives what they are read from. */
 static const uint8_t *address(const job *task, size_t first, size_t rows, size_t steps,
                               uint8_t *scratch) {
-  const struct np_int8_product_params *p = task->params;
-  const np_int8_code *code = task->code;
+  const struct np_int8_gemm_params *p = task->params;
+  const np_int8_micro_kernels *code = task->code;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   float *scales = (float *)(scratch + p->scales_offset);
   int32_t *zeros = (int32_t *)(scratch + p->zeros_offset);
@@ -36,8 +36,8 @@ static const uint8_t *address(const job *task, size_t first, size_t rows, size_t
   for (size_t row = 0; row < rows; row++, wide += row_size * code->element) {
     pixels[row] = (int32_t)(row * row_size);
     memset(wide + filled, 0, row_size * code->element - filled);
-    code->widen((const int8_t *)task->in + (first + row) * p->channels, p->channels,
-                task->in_zero, wide);
+    code->upcast((const int8_t *)task->in + (first + row) * p->channels, p->channels, task->in_zero,
+                 wide);
     scales[row] = task->in_scale;
     zeros[row] = task->in_zero + 128;
   }
@@ -46,11 +46,11 @@ static const uint8_t *address(const job *task, size_t first, size_t rows, size_t
 
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
-  const struct np_int8_product_params *p = task->params;
-  const np_int8_code *code = task->code;
+  const struct np_int8_gemm_params *p = task->params;
+  const np_int8_micro_kernels *code = task->code;
   const size_t columns = index % p->parts * p->part_columns;
-  const size_t first = index / p->parts * p->band;
-  const size_t rows = first + p->band < p->rows ? p->band : p->rows - first;
+  const size_t first = index / p->parts * p->row_tile;
+  const size_t rows = first + p->row_tile < p->rows ? p->row_tile : p->rows - first;
   const size_t steps = (p->channels + code->group - 1) / code->group;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   const uint8_t *image = address(task, first, rows, steps, scratch);
@@ -76,10 +76,9 @@ static void part(void *context, size_t thread, size_t index) {
       .raw = p->raw,
   };
   if (p->weight_zeros != NULL) {
-    int32_t *sums = (int32_t *)(scratch + p->sums_offset);
-    np_int8_window_sums(code, image, panel.pixels, rows, &run, 1, p->channels, panel.row_zeros,
-                        sums);
-    panel.row_sums = sums;
+    int32_t *acc = (int32_t *)(scratch + p->sums_offset);
+    np_int8_row_sums(code, image, panel.pixels, rows, &run, 1, p->channels, panel.row_zeros, acc);
+    panel.row_sums = acc;
   }
   const size_t panel_size = code->panel_size(code->columns, steps);
   if (p->rows == 1 && code->row != NULL) {
@@ -99,26 +98,27 @@ static void part(void *context, size_t thread, size_t index) {
   }
 }
 
-int np_int8_product(const void *params, const void *const *inputs, void *out, void *workspace,
-                    np_workers *workers) {
-  const struct np_int8_product_params *p = params;
+int np_int8_gemm(const void *params, const void *const *inputs, void *out, void *workspace,
+                 np_workers *workers) {
+  const struct np_int8_gemm_params *p = params;
   job task = {.params = p,
-              .code = np_int8_code_for(p->target, p->quads),
+              .code = np_int8_micro_kernels_for(p->target, p->vnni),
               .in = inputs[0],
               .in_scale = p->in_scale,
               .in_zero = p->in_zero,
               .out = out,
               .scratch = workspace};
-  if (p->from == NP_INT8_ROWS_AT_RUN) np_int8_given(inputs, &task.in_scale, &task.in_zero);
+  if (p->from == NP_INT8_ROWS_AT_RUN)
+    np_int8_read_quantization(inputs, &task.in_scale, &task.in_zero);
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
-  const size_t bands = (p->rows + p->band - 1) / p->band;
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, bands * p->parts, 0);
+  const size_t row_tiles = (p->rows + p->row_tile - 1) / p->row_tile;
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, row_tiles * p->parts, 0);
   return 0;
 }
 
 typedef struct {
   const struct np_int8_rows_params *params;
-  const np_int8_code *code;
+  const np_int8_micro_kernels *code;
   const float *in;
   uint8_t *out;
 } rows_job;
@@ -139,9 +139,10 @@ static void quantize_rows(void *context, size_t start, size_t count) {
 
 int np_int8_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_int8_rows_params *p = params;
-  rows_job task = {p, np_int8_code_for(p->target, p->quads), inputs[0], out};
+  rows_job task = {p, np_int8_micro_kernels_for(p->target, p->vnni), inputs[0], out};
   const size_t bytes = p->rows * p->channels * sizeof(float);
-  const size_t tile = 1 + NP_SMALL / 8 / p->channels;
-  np_divide_tiles(bytes < NP_SMALL ? NULL : workers, quantize_rows, &task, p->rows, tile, 0);
+  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 8 / p->channels;
+  np_parallel_for_tiles(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, quantize_rows, &task,
+                        p->rows, tile, 0);
   return 0;
 }

@@ -1,24 +1,25 @@
-/* What the int8 kernels multiply: pixels as int16, with their zero taken away, or moved up. */
+/* What the int8 kernels multiply: pixels as int16, with their zero taken away, or stored with an
+ * offset of +128. */
 #include "gemm/int8/panel.h"
 
-NP_INLINE void widen(const np_int8_code *code, const np_int8_image *image, const int8_t *in,
-                     size_t count, uint8_t *wide) {
-  if (image->raised) {
+NP_INLINE void upcast(const np_int8_micro_kernels *code, const np_int8_image *image,
+                      const int8_t *in, size_t count, uint8_t *wide) {
+  if (image->u8) {
     memcpy(wide, in, count);
   } else {
-    code->widen(in, count, image->zero, wide);
+    code->upcast(in, count, image->zero, wide);
   }
 }
 
-void np_int8_widen_rows(const np_int8_code *code, const np_int8_image *image, size_t first,
-                        size_t rows, void *to) {
+void np_int8_pad_rows(const np_int8_micro_kernels *code, const np_int8_image *image, size_t first,
+                      size_t rows, void *to) {
   const size_t channels = image->channels, width = image->wide_width, pick = image->picks[1];
   const size_t above = image->pads[0], before = image->pads[1];
   const size_t row_size = width * channels, pixel = channels * code->element;
   uint8_t *wide = to;
   if (width == image->width && above + before == 0 && image->picks[0] * pick == 1 &&
       first + rows <= image->height) {
-    widen(code, image, image->pixels + first * row_size, rows * row_size, wide);
+    upcast(code, image, image->pixels + first * row_size, rows * row_size, wide);
     return;
   }
   /* What stands for 0. */
@@ -38,10 +39,10 @@ void np_int8_widen_rows(const np_int8_code *code, const np_int8_image *image, si
     in += (left * pick - before) * channels;
     memset(wide, nothing, left * pixel);
     if (pick == 1) {
-      widen(code, image, in, (right - left) * channels, wide + left * pixel);
+      upcast(code, image, in, (right - left) * channels, wide + left * pixel);
     } else {
       for (size_t x = left; x < right; x++, in += pick * channels) {
-        widen(code, image, in, channels, wide + x * pixel);
+        upcast(code, image, in, channels, wide + x * pixel);
       }
     }
     memset(wide + right * pixel, nothing, (width - right) * pixel);

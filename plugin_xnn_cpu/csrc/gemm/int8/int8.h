@@ -1,7 +1,7 @@
-/* Convolutions and products of int8, of our own: for processors where XNNPACK's are slow.
+/* GEMM and convolutions of int8, for processors where XNNPACK's are slow.
  *
- * Sums are exact, of 32 bits. What is packed for them is written by np_int8_pack and
- * np_int8_pack_depthwise. Read by cffi too: no directives but simple constants. */
+ * Accumulators are int32 and exact. Weights are packed by np_int8_pack and np_int8_pack_depthwise.
+ * Read by cffi too: no directives but simple constants. */
 #ifndef NARROWPASS_GEMM_INT8_INT8_H
 #define NARROWPASS_GEMM_INT8_INT8_H
 
@@ -10,9 +10,9 @@
 /* Changes whenever packed bytes are laid out otherwise. */
 #define NP_INT8_LAYOUT 1
 
-/* int8 out = clamp(((a · own + b · other + bias) >> shift) + zero, low, high), of bytes a and b: a
- * sum of two tensors as XNNPACK computes it. */
-struct np_int8_sum {
+/* A residual b of int8 that is added to an output a of int8 as XNNPACK's qs8 addition does it:
+ * clamp(((a · own + b · other + bias) >> shift) + zero, low, high). */
+struct np_int8_residual {
   int32_t own;
   int32_t other;
   int32_t bias;
@@ -22,15 +22,17 @@ struct np_int8_sum {
   int32_t high;
 };
 
-/* out = clamp(rint(float(sum) · scale) + zero, low, high), where the sum is over the window of
- * (input - its zero) · weight, plus the bias. Images are [N, H, W, C].
+/* out = clamp(rint(float(accumulator) · scale) + zero, low, high), where the accumulator is the sum
+ * over the kernel window of (input - its zero point) · weight, plus the bias. Images are [N, H, W,
+ * C].
  *
- * A thread widens the pixels that a band of output rows is made from to int16, with their zero
- * taken away and zeros around, then goes over the panels of columns. Windows are read from there in
- * runs of dense elements: a row of the window, or a pixel of it where its pixels lie apart.
+ * A thread copies the input rows of a row tile, upcast to int16 less their zero point, with zeros
+ * around, then goes over the panels. Output pixels are read from the copy in runs of dense
+ * elements: a row of the kernel window, or a pixel of it where dilation sets its pixels apart.
  *
- * What quads are multiplied with is an image raised by 128. Where only kernels of quads read what one
- * of them writes, it is written so, and need not be copied where windows lie in it. */
+ * VNNI kernels multiply images that are stored with an offset of +128. Where VNNI kernels alone
+ * read what one of them writes, it is written so, and is read in place where it needs no
+ * padding. */
 struct np_int8_convolution_params {
   const void *packed;
   size_t batch;
@@ -42,45 +44,45 @@ struct np_int8_convolution_params {
   size_t outputs;
   size_t groups;
   size_t window[2];
-  size_t steps[2];    /* between windows, in rows and columns of what was widened */
-  size_t picks[2];    /* between rows and columns of the input that are widened */
+  size_t steps[2]; /* between output pixels, in rows and columns of what was upcast */
+  size_t picks[2]; /* between rows and columns of the input that are upcast */
   size_t dilations[2];
-  size_t pads[2];     /* above, left */
-  size_t wide_width;  /* columns that are widened */
+  size_t pads[2];    /* above, left */
+  size_t wide_width; /* columns that are upcast */
   size_t runs;
   size_t run_length;
-  size_t band;        /* output rows */
-  size_t bands;       /* of an image */
-  size_t parts;       /* that the columns of a group are divided into, for threads */
+  size_t row_tile;  /* output rows */
+  size_t row_tiles; /* of an image */
+  size_t parts;     /* that the columns of a group are divided into, for threads */
   size_t part_columns;
   int32_t in_zero;
   int32_t out_zero;
   int32_t low;
   int32_t high;
-  int32_t target;     /* NP_TARGET_* */
-  int32_t quads;      /* the layout; see gemm/int8/panel.h */
-  int32_t adds;       /* a second input, of the form of the output, is added to that: only of quads */
-  struct np_int8_sum sum;
-  int32_t in_raised;    /* of quads: bytes of the image, and of the others, are raised by 128 */
-  int32_t out_raised;
-  int32_t other_raised;
-  int32_t in_place;     /* the image is raised, and read where it lies: it has no pads */
+  int32_t target;       /* NP_TARGET_* */
+  int32_t vnni;         /* the layout; see gemm/int8/panel.h */
+  int32_t has_residual; /* a second input is added to the output: VNNI only */
+  struct np_int8_residual residual;
+  int32_t in_u8; /* VNNI: which bytes are stored with an offset of +128 */
+  int32_t out_u8;
+  int32_t other_u8;
+  int32_t in_place; /* the image is raised, and read where it lies: it has no pads */
   int32_t to;           /* NP_INT8_OUT_*: where it is not int8 the input's scale, a float32, and
                            zero, an int8, are the second and third input, if there are such */
-  float float_low;      /* of a float32 output */
+  float float_low; /* of a float32 output */
   float float_high;
   const int32_t *weight_zeros; /* of each group `zeros_stride`, in the order of panels; or NULL */
   size_t zeros_stride;
-  size_t sums_offset;   /* in a thread's scratch memory: of windows, and their scales and zeros */
+  size_t sums_offset; /* in a thread's scratch memory: row sums, their scales and zeros */
   size_t scales_offset;
   size_t zeros_offset;
-  size_t pixels_offset;  /* in a thread's scratch memory: where windows start, and runs in them */
+  size_t pixels_offset; /* in a thread's scratch memory: the indirection */
   size_t runs_offset;
   size_t thread_scratch; /* bytes */
 };
 
-/* Of a window of 3 × 3 that moves by 1; see winograd/int8.c. Channels and outputs are multiples of
- * 16, and the sums are below 2^29. */
+/* Kernels of 3 × 3 with stride 1; see winograd/int8.c. Channels and outputs are
+ * multiples of 16, and accumulators are below 2^29. */
 struct np_int8_winograd_params {
   const void *packed;
   size_t batch;
@@ -91,10 +93,10 @@ struct np_int8_winograd_params {
   size_t out_width;
   size_t outputs;
   size_t pads[2];
-  size_t tiles[2];    /* of the output, down and along */
-  size_t band;        /* rows of tiles */
-  size_t bands;
-  size_t block;       /* tiles that are multiplied at a time */
+  size_t tiles[2]; /* of the output, down and along */
+  size_t row_tile; /* rows of tiles */
+  size_t row_tiles;
+  size_t block; /* tiles that are multiplied at a time */
   size_t parts;
   size_t part_columns;
   int32_t in_zero;
@@ -108,8 +110,8 @@ struct np_int8_winograd_params {
   size_t thread_scratch;
 };
 
-/* Of quads: see depthwise/int8_vnni.c. */
-struct np_int8_quad_depthwise_params {
+/* For VNNI: see depthwise/int8_vnni.c. */
+struct np_int8_depthwise_vnni_params {
   const void *packed;
   size_t batch;
   size_t height;
@@ -122,20 +124,21 @@ struct np_int8_quad_depthwise_params {
   size_t dilations[2];
   size_t pads[2];
   size_t wide_width;
-  size_t band;
-  size_t bands;
+  size_t row_tile;
+  size_t row_tiles;
   int32_t in_zero;
   int32_t out_zero;
   int32_t low;
   int32_t high;
   int32_t target;
-  int32_t in_raised;
-  int32_t out_raised;
+  int32_t in_u8;
+  int32_t out_u8;
   size_t thread_scratch;
 };
 
-/* Each channel by itself. A thread widens a band of 16 channels, two rows at a time. Rows that are
- * `dilations[0]` apart make an image of their own, whose pairs of rows lie one after the other. */
+/* Depthwise. A thread upcasts a row tile of 16 channels, two rows at a time. Rows that
+ * are `dilations[0]` apart make an image of their own, whose pairs of rows lie one after the
+ * other. */
 struct np_int8_depthwise_params {
   const void *packed;
   size_t batch;
@@ -149,9 +152,9 @@ struct np_int8_depthwise_params {
   size_t dilations[2];
   size_t pads[2];
   size_t wide_width;
-  size_t band;
-  size_t bands;
-  size_t pairs;       /* of rows that are widened, of each image */
+  size_t row_tile;
+  size_t row_tiles;
+  size_t pairs; /* of rows that are upcast, of each image */
   int32_t in_zero;
   int32_t out_zero;
   int32_t low;
@@ -166,7 +169,7 @@ struct np_int8_depthwise_params {
 #define NP_INT8_OUT_FLOAT 1
 #define NP_INT8_OUT_INT32 2
 
-/* What the rows of a product are; AT_RUN is int8 with the scale and zero that the next inputs have. */
+/* What the rows of a GEMM are; AT_RUN is int8 with the scale and zero that the next inputs have. */
 #define NP_INT8_ROWS_QUANTIZED 0
 #define NP_INT8_ROWS_INT8 1
 #define NP_INT8_ROWS_AT_RUN 2
@@ -179,27 +182,27 @@ struct np_int8_rows_params {
   size_t channels;
   size_t row_bytes;
   int32_t target;
-  int32_t quads;
+  int32_t vnni;
 };
 
 /* float32 out = clamp(float(sum) · row scale · scale + bias, low, high), with the last product and
  * sum rounded once. Rows are quantized already, or of int8 with one scale and zero point. */
-struct np_int8_product_params {
+struct np_int8_gemm_params {
   const void *packed;
   size_t rows;
   size_t channels;
   size_t outputs;
-  size_t band; /* rows that are computed at a time */
+  size_t row_tile; /* rows that are computed at a time */
   size_t parts;
   size_t part_columns;
   size_t row_bytes; /* of quantized rows */
-  int32_t from; /* NP_INT8_ROWS_* */
+  int32_t from;     /* NP_INT8_ROWS_* */
   int32_t in_zero;
   float in_scale;
   float low;
   float high;
   int32_t target;
-  int32_t quads;
+  int32_t vnni;
   size_t pixels_offset;
   size_t scales_offset;
   size_t zeros_offset;
@@ -229,13 +232,12 @@ void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const 
                             const void *bias, const void *scales, const int32_t *zeros,
                             void *packed);
 
-/* The same in the layout of quads: panels of 32 columns, blocks of 64 channels. */
-size_t np_int8_quads_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
-void np_int8_quads_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
-                        const void *weights, const void *bias, const void *scales, void *packed);
-size_t np_int8_quads_depthwise_packed_size(size_t channels, size_t height, size_t width);
-void np_int8_quads_pack_depthwise(size_t channels, size_t height, size_t width,
-                                  const void *weights, const void *bias, const void *scales,
-                                  void *packed);
+/* The same in the 4-way interleaved (VNNI) layout: panels of 32 columns, blocks of 64 channels. */
+size_t np_int8_vnni_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
+void np_int8_vnni_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
+                       const void *weights, const void *bias, const void *scales, void *packed);
+size_t np_int8_vnni_depthwise_packed_size(size_t channels, size_t height, size_t width);
+void np_int8_vnni_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
+                                 const void *bias, const void *scales, void *packed);
 
 #endif

@@ -8,15 +8,15 @@ size_t np_int8_pair_panel_size(size_t columns, size_t pairs) {
 
 size_t np_int8_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length) {
   const size_t pairs = runs * ((run_length + 1) / 2);
-  const size_t rest = outputs % NP_INT8_COLUMNS;
-  const size_t panels = outputs / NP_INT8_COLUMNS * np_int8_pair_panel_size(NP_INT8_COLUMNS, pairs);
+  const size_t rest = outputs % NP_INT8_NR;
+  const size_t panels = outputs / NP_INT8_NR * np_int8_pair_panel_size(NP_INT8_NR, pairs);
   return groups * (panels + (rest == 0 ? 0 : np_int8_pair_panel_size(rest, pairs)));
 }
 
 /* Bias and scales of the `columns` from `first` on; others get zeros. */
 static uint8_t *pack_head(const uint32_t *bias, const uint32_t *scales, size_t first,
                           size_t columns, size_t width, uint8_t *packed) {
-  uint32_t head[2][NP_INT8_COLUMNS] = {{0}};
+  uint32_t head[2][NP_INT8_NR] = {{0}};
   for (size_t n = 0; n < width; n++) {
     const size_t column = width == 8 ? n : np_int8_order[n];
     if (column >= columns) continue;
@@ -34,7 +34,7 @@ void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
   uint8_t *to = packed;
   for (size_t first = 0; first < groups * outputs;) {
     const size_t left = outputs - first % outputs; /* of the group */
-    const size_t columns = left < NP_INT8_COLUMNS ? left : NP_INT8_COLUMNS;
+    const size_t columns = left < NP_INT8_NR ? left : NP_INT8_NR;
     const size_t width = np_int8_panel_width(columns);
     to = pack_head(bias, scales, first, columns, width, to);
     for (size_t q = 0; q < runs; q++) {
@@ -53,8 +53,8 @@ void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
 }
 
 size_t np_int8_winograd_packed_size(size_t outputs, size_t channels) {
-  const size_t weights = NP_INT8_TILE * channels * NP_INT8_COLUMNS * sizeof(int16_t);
-  return outputs / NP_INT8_COLUMNS * (NP_INT8_HEAD + weights);
+  const size_t weights = NP_INT8_TILE * channels * NP_INT8_NR * sizeof(int16_t);
+  return outputs / NP_INT8_NR * (NP_INT8_HEAD + weights);
 }
 
 /* Three weights to the four that are multiplied with a transformed row, times two. */
@@ -70,18 +70,18 @@ void np_int8_pack_winograd(size_t outputs, size_t channels, const void *weights,
                            const void *scales, void *packed) {
   const int8_t *source = weights;
   uint8_t *to = packed;
-  for (size_t first = 0; first < outputs; first += NP_INT8_COLUMNS) {
-    to = pack_head(bias, scales, first, NP_INT8_COLUMNS, NP_INT8_COLUMNS, to);
+  for (size_t first = 0; first < outputs; first += NP_INT8_NR) {
+    to = pack_head(bias, scales, first, NP_INT8_NR, NP_INT8_NR, to);
     int16_t *panel = (int16_t *)(void *)to;
-    const size_t size = channels * NP_INT8_COLUMNS; /* of an element of the tile */
-    for (size_t n = 0; n < NP_INT8_COLUMNS; n++) {
+    const size_t size = channels * NP_INT8_NR; /* of an element of the tile */
+    for (size_t n = 0; n < NP_INT8_NR; n++) {
       const int8_t *kernel = source + (first + np_int8_order[n]) * 9 * channels;
       for (size_t channel = 0; channel < channels; channel++) {
         int16_t g[9], half[12], all[NP_INT8_TILE];
         for (size_t i = 0; i < 9; i++) g[i] = kernel[i * channels + channel];
         for (size_t i = 0; i < 3; i++) spread(g + 3 * i, 1, half + 4 * i, 1);
         for (size_t j = 0; j < 4; j++) spread(half + j, 4, all + j, 4);
-        int16_t *place = panel + (channel / 2 * NP_INT8_COLUMNS + n) * 2 + channel % 2;
+        int16_t *place = panel + (channel / 2 * NP_INT8_NR + n) * 2 + channel % 2;
         for (size_t i = 0; i < NP_INT8_TILE; i++) place[i * size] = all[i];
       }
     }
@@ -90,7 +90,7 @@ void np_int8_pack_winograd(size_t outputs, size_t channels, const void *weights,
 }
 
 size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t width) {
-  const size_t blocks = (channels + NP_INT8_COLUMNS - 1) / NP_INT8_COLUMNS;
+  const size_t blocks = (channels + NP_INT8_NR - 1) / NP_INT8_NR;
   const size_t pairs = (height + 1) / 2 * width;
   return blocks * (NP_INT8_HEAD + pairs * NP_INT8_PAIR * sizeof(int16_t));
 }
@@ -100,13 +100,13 @@ void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const 
                             void *packed) {
   const int8_t *source = weights;
   uint8_t *to = packed;
-  for (size_t first = 0; first < channels; first += NP_INT8_COLUMNS) {
+  for (size_t first = 0; first < channels; first += NP_INT8_NR) {
     const size_t left = channels - first;
-    const size_t columns = left < NP_INT8_COLUMNS ? left : NP_INT8_COLUMNS;
-    to = pack_head(bias, scales, first, columns, NP_INT8_COLUMNS, to);
+    const size_t columns = left < NP_INT8_NR ? left : NP_INT8_NR;
+    to = pack_head(bias, scales, first, columns, NP_INT8_NR, to);
     for (size_t tap = 0; tap < (height + 1) / 2 * width; tap++) {
       const size_t y = tap / width * 2, x = tap % width;
-      for (size_t n = 0; n < NP_INT8_COLUMNS; n++, to += 2 * sizeof(int16_t)) {
+      for (size_t n = 0; n < NP_INT8_NR; n++, to += 2 * sizeof(int16_t)) {
         const size_t column = np_int8_order[n];
         int16_t pair[2] = {0, 0};
         if (column < columns) {

@@ -1,21 +1,21 @@
-/* Rows of bytes for AVX-512 with VNNI: moved up by 128, quantized. */
+/* Rows of bytes for AVX-512 with VNNI: stored with an offset of +128, quantized. */
 #include "runtime/kernel.h"
 
 #ifdef NP_CHOOSES_CPU
 #include "gemm/int8/vnni_avx512.h"
 
-TARGET void np_int8_quads_widen_avx512(const int8_t *in, size_t count, int32_t zero, void *wide) {
-  const __m512i turned = _mm512_set1_epi8((char)0x80);
+TARGET void np_int8_vnni_offset_avx512(const int8_t *in, size_t count, int32_t zero, void *wide) {
+  const __m512i out_xor = _mm512_set1_epi8((char)0x80);
   uint8_t *out = wide;
   (void)zero;
   size_t i = 0;
   for (; i + 64 <= count; i += 64) {
-    _mm512_storeu_si512(out + i, _mm512_xor_si512(_mm512_loadu_si512(in + i), turned));
+    _mm512_storeu_si512(out + i, _mm512_xor_si512(_mm512_loadu_si512(in + i), out_xor));
   }
   if (i < count) {
     const __mmask64 mask = mask_of(count - i);
     const __m512i x = _mm512_maskz_loadu_epi8(mask, in + i);
-    _mm512_mask_storeu_epi8(out + i, mask, _mm512_xor_si512(x, turned));
+    _mm512_mask_storeu_epi8(out + i, mask, _mm512_xor_si512(x, out_xor));
   }
 }
 
@@ -65,8 +65,8 @@ INLINE __m512i bytes_of(__m512 x, __m512 inverse, __m512i zero) {
   return _mm512_add_epi32(whole, zero);
 }
 
-TARGET float np_int8_quads_quantize_avx512(const float *row, size_t count, void *wide,
-                                           int32_t *zero) {
+TARGET float np_int8_vnni_quantize_avx512(const float *row, size_t count, void *wide,
+                                          int32_t *zero) {
   uint8_t *out = wide;
   float low, high, nothing;
   find_extremes(row, count, &low, &high, &nothing);

@@ -2,7 +2,7 @@
 #include "runtime/kernel.h"
 
 #ifdef NP_CHOOSES_CPU
-#define SUMS 12
+#define ACCUMULATORS 12
 #define MOST_VECTORS 2
 #define MULTIPLY np_matmul_multiply_avx2
 #define DOTS np_matmul_dots_avx2
@@ -37,7 +37,8 @@ VEC void store_pieces(float *x, vec v, size_t count) {
 }
 #define store_some store_pieces
 
-/* The form whose result is the accumulator: GCC takes others too, and moves accumulators to the stack. */
+/* The form whose result is the accumulator: GCC takes others too, and moves accumulators to the
+ * stack. */
 VEC vec accumulate(vec a, vec b, vec c) {
   __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
   return c;

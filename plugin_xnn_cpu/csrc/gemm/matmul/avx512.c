@@ -2,7 +2,7 @@
 #include "runtime/kernel.h"
 
 #ifdef NP_CHOOSES_CPU
-#define SUMS 24
+#define ACCUMULATORS 24
 #define MOST_VECTORS 4
 #define MULTIPLY np_matmul_multiply_avx512
 #define DOTS np_matmul_dots_avx512
@@ -12,7 +12,8 @@
 
 VEC float sum_of(vec x) { return _mm512_reduce_add_ps(x); }
 
-/* The form whose result is the accumulator: GCC takes others too, and moves accumulators to the stack. */
+/* The form whose result is the accumulator: GCC takes others too, and moves accumulators to the
+ * stack. */
 VEC vec accumulate(vec a, vec b, vec c) {
   __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
   return c;

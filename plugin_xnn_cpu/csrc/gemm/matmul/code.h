@@ -1,10 +1,10 @@
 /* The micro-kernels of matmul, for one instruction set.
  *
- * Who includes this defines LANES, the floats of a register; SUMS, registers for accumulators;
+ * The includer defines LANES, the floats of a register; ACCUMULATORS, registers for accumulators;
  * MOST_VECTORS, the most registers of columns of a panel; MULTIPLY, DOTS and PACK, the names of the
  * functions; TARGET, their attribute. Then `vec` and what is done with it: load, load_some, store,
- * store_some, splat, zero, plus, multiply_add, clamped, sum_of; and transpose(from, step, to, width)
- * of 8 × 8 floats. */
+ * store_some, splat, zero, plus, multiply_add, clamped, sum_of; and transpose(from, step, to,
+ * width) of 8 × 8 floats. */
 #include "gemm/matmul/micro_kernel.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -24,15 +24,15 @@ INLINE vec finished(const np_matmul_block *p, vec x, vec before, vec bias) {
   return p->last ? clamped(multiply_add(x, splat(&p->alpha), bias), p->low, p->high) : x;
 }
 
-INLINE void finish(vec sums[][WIDE], const np_matmul_block *p, size_t row, size_t column,
+INLINE void finish(vec acc[][WIDE], const np_matmul_block *p, size_t row, size_t column,
                    const int rows, const int vectors) {
   const size_t left = p->columns - column - LANES * (size_t)(vectors - 1);
   const size_t last = left < LANES ? left : LANES;
   float *out = p->out + row * p->out_row + column;
   if (p->plain) {
     UNROLL for (int r = 0; r < rows; r++, out += p->out_row) {
-      UNROLL for (int v = 0; v < vectors - 1; v++) store(out + LANES * v, sums[r][v]);
-      store_some(out + LANES * (vectors - 1), sums[r][vectors - 1], last);
+      UNROLL for (int v = 0; v < vectors - 1; v++) store(out + LANES * v, acc[r][v]);
+      store_some(out + LANES * (vectors - 1), acc[r][vectors - 1], last);
     }
     return;
   }
@@ -44,18 +44,18 @@ INLINE void finish(vec sums[][WIDE], const np_matmul_block *p, size_t row, size_
       if (v < vectors - 1) {
         if (!p->first) before = load(to);
         if (bias != NULL) added = load(bias + LANES * v);
-        store(to, finished(p, sums[r][v], before, added));
+        store(to, finished(p, acc[r][v], before, added));
       } else {
         if (!p->first) before = load_some(to, last);
         if (bias != NULL) added = load_some(bias + LANES * v, last);
-        store_some(to, finished(p, sums[r][v], before, added), last);
+        store_some(to, finished(p, acc[r][v], before, added), last);
       }
     }
   }
 }
 
-INLINE void multiply(vec sums[][WIDE], const float *b, const float *const *x, size_t at,
-                     size_t last, const int rows, const int vectors, const int masked) {
+INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, size_t at, size_t last,
+                     const int rows, const int vectors, const int masked) {
   vec w[WIDE];
   UNROLL for (int v = 0; v < vectors; v++) {
     const float *from = b + LANES * v;
@@ -63,25 +63,23 @@ INLINE void multiply(vec sums[][WIDE], const float *b, const float *const *x, si
   }
   UNROLL for (int r = 0; r < rows; r++) {
     const vec element = splat(x[r] + at);
-    UNROLL for (int v = 0; v < vectors; v++) {
-      sums[r][v] = multiply_add(element, w[v], sums[r][v]);
-    }
+    UNROLL for (int v = 0; v < vectors; v++) { acc[r][v] = multiply_add(element, w[v], acc[r][v]); }
   }
 }
 
-/* How a tile reads its operands; PANELS has the steps of dense rows as constants. MASKED: B has fewer
- * columns than the registers of the tile, and nothing behind them. */
+/* How a tile reads its operands; PANELS has the steps of dense rows as constants. MASKED: B has
+ * fewer columns than the registers of the tile, and nothing behind them. */
 #define PANELS 0
 #define IN_PLACE 1
 #define MASKED 2
 
-INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const float *b, size_t b_depth,
-                 const int rows, const int vectors, const int kind) {
+INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const float *b,
+                 size_t b_depth, const int rows, const int vectors, const int kind) {
   const int chains = CHAINS(rows * vectors);
-  vec sums[4][ROWS][WIDE];
+  vec acc[4][ROWS][WIDE];
   UNROLL for (int c = 0; c < chains; c++) {
     UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) sums[c][r][v] = zero();
+      UNROLL for (int v = 0; v < vectors; v++) acc[c][r][v] = zero();
     }
   }
   const float *x[ROWS];
@@ -94,19 +92,19 @@ INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const floa
   for (; k + STEP <= depth; k += STEP, at += STEP * step, b += STEP * b_step) {
     UNROLL for (int i = 0; i < STEP; i++) {
       const size_t offset = (size_t)i;
-      multiply(sums[i % chains], b + offset * b_step, x, at + offset * step, last, rows, vectors,
+      multiply(acc[i % chains], b + offset * b_step, x, at + offset * step, last, rows, vectors,
                kind == MASKED);
     }
   }
   _Pragma("GCC unroll 1") for (; k < depth; k++, at += step, b += b_step) {
-    multiply(sums[0], b, x, at, last, rows, vectors, kind == MASKED);
+    multiply(acc[0], b, x, at, last, rows, vectors, kind == MASKED);
   }
   UNROLL for (int c = 1; c < chains; c++) {
     UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) sums[0][r][v] = plus(sums[0][r][v], sums[c][r][v]);
+      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] = plus(acc[0][r][v], acc[c][r][v]);
     }
   }
-  finish(sums[0], p, row, column, rows, vectors);
+  finish(acc[0], p, row, column, rows, vectors);
 }
 
 INLINE void end(const np_matmul_block *p, size_t row, size_t column, size_t rows, size_t columns) {
@@ -119,7 +117,7 @@ INLINE void end(const np_matmul_block *p, size_t row, size_t column, size_t rows
 /* As few tiles as there can be, of about as many rows each. */
 INLINE void tiles(const np_matmul_block *p, size_t column, const float *b, size_t b_step,
                   const int vectors, const int kind) {
-  const int most = SUMS / vectors < ROWS ? SUMS / vectors : ROWS;
+  const int most = ACCUMULATORS / vectors < ROWS ? ACCUMULATORS / vectors : ROWS;
   const size_t width = LANES * (size_t)vectors, rest = p->columns - column;
   size_t left = (p->rows + (size_t)most - 1) / (size_t)most;
   for (size_t first = 0; first < p->rows; left--) {
@@ -181,12 +179,12 @@ TARGET void MULTIPLY(const np_matmul_block *p) {
 
 INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int rows,
                  const int columns) {
-  vec sums[4][DOT_COLUMNS];
+  vec acc[4][DOT_COLUMNS];
   const float *x[4], *y[DOT_COLUMNS];
   UNROLL for (int r = 0; r < rows; r++) x[r] = p->a + (row + (size_t)r) * p->a_row;
   UNROLL for (int c = 0; c < columns; c++) y[c] = p->b + (column + (size_t)c) * p->b_column;
   UNROLL for (int r = 0; r < rows; r++) {
-    UNROLL for (int c = 0; c < columns; c++) sums[r][c] = zero();
+    UNROLL for (int c = 0; c < columns; c++) acc[r][c] = zero();
   }
   const size_t depth = p->depth;
   size_t k = 0;
@@ -195,7 +193,7 @@ INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int 
     UNROLL for (int r = 0; r < rows; r++) w[r] = load(x[r] + k);
     UNROLL for (int c = 0; c < columns; c++) {
       const vec other = load(y[c] + k);
-      UNROLL for (int r = 0; r < rows; r++) sums[r][c] = multiply_add(w[r], other, sums[r][c]);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = multiply_add(w[r], other, acc[r][c]);
     }
   }
   if (k < depth) {
@@ -203,13 +201,13 @@ INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int 
     UNROLL for (int r = 0; r < rows; r++) w[r] = load_some(x[r] + k, depth - k);
     UNROLL for (int c = 0; c < columns; c++) {
       const vec other = load_some(y[c] + k, depth - k);
-      UNROLL for (int r = 0; r < rows; r++) sums[r][c] = multiply_add(w[r], other, sums[r][c]);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = multiply_add(w[r], other, acc[r][c]);
     }
   }
   UNROLL for (int r = 0; r < rows; r++) {
     float *out = p->out + (row + (size_t)r) * p->out_row + column;
     UNROLL for (int c = 0; c < columns; c++) {
-      float found = sum_of(sums[r][c]);
+      float found = sum_of(acc[r][c]);
       if (!p->first) found += out[c];
       if (p->last) {
         found = found * p->alpha + (p->bias == NULL ? 0.0f : p->bias[column + (size_t)c]);
@@ -271,8 +269,8 @@ INLINE void pack_rows(const float *b, size_t depth_step, size_t depth, size_t co
   }
 }
 
-TARGET void PACK(const float *b, size_t depth_step, size_t column_step, size_t depth, size_t columns,
-                 float *to) {
+TARGET void PACK(const float *b, size_t depth_step, size_t column_step, size_t depth,
+                 size_t columns, float *to) {
   const size_t vectors = (columns + LANES - 1) / LANES;
   const size_t panels = (vectors + MOST_VECTORS - 1) / MOST_VECTORS;
   for (size_t n = 0; n < panels; n++) {

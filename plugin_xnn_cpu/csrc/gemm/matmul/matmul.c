@@ -57,7 +57,7 @@ typedef struct {
   const struct np_matmul_params *params;
   code code;
   np_epilogue_tile *end; /* NULL where bounds are all that there is */
-  int plain;             /* no alpha, bias or bounds */
+  int plain; /* no alpha, bias or bounds */
   const float *a;
   const float *b;
   const float *bias;
@@ -92,7 +92,7 @@ static void scale(float *packed, size_t depth, size_t columns, const job *task) 
 
 /* The bias of a panel, with zeros behind the last column. */
 static const float *bias_of(const float *bias, size_t columns, float *to) {
-  memset(to, 0, NP_FP32_MOST_COLUMNS * sizeof *to);
+  memset(to, 0, NP_FP32_MAX_NR * sizeof *to);
   if (bias != NULL) memcpy(to, bias, columns * sizeof *to);
   return to;
 }
@@ -120,7 +120,7 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
         .run_count = 1,
         .run_length = block->depth,
         .weights = block->b + first * block->depth,
-        .ahead = block->b + (n + 1 < panels ? next * block->depth : 0),
+        .prefetch = block->b + (n + 1 < panels ? next * block->depth : 0),
         .bias = block->first ? bias_of(bias, columns, scratch + p->bias_offset) : NULL,
         .columns = columns,
         .lanes = lanes,
@@ -141,7 +141,8 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
 static void compute(const job *task, np_matmul_block block, range rows, range columns,
                     float *scratch, int packed) {
   const struct np_matmul_params *p = task->params;
-  const float *a = block.a + rows.first * block.a_row, *b = block.b + columns.first * block.b_column;
+  const float *a = block.a + rows.first * block.a_row,
+              *b = block.b + columns.first * block.b_column;
   const ptrdiff_t at = (ptrdiff_t)(rows.first * block.out_row + columns.first);
   float *out = block.out + at;
   const float *residual = block.residual == NULL ? NULL : block.residual + at;
@@ -191,7 +192,8 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t column_parts = parts_of(p->columns, p->part_columns);
   const range columns = range_of(index % column_parts, p->part_columns, p->columns);
   const range rows = range_of(index / column_parts % row_parts, p->part_rows, p->rows);
-  const range matrices = range_of(index / column_parts / row_parts, p->part_matrices, matrices_of(p));
+  const range matrices =
+      range_of(index / column_parts / row_parts, p->part_matrices, matrices_of(p));
   float *scratch = task->scratch + thread * p->thread_scratch;
   const int simple = task->end == NULL;
   np_matmul_block block = {
@@ -241,6 +243,6 @@ int np_matmul(const void *params, const void *const *inputs, void *out, void *wo
   const double work = (double)matrices * (double)p->rows * (double)p->columns * (double)p->depth;
   const size_t parts = parts_of(matrices, p->part_matrices) * parts_of(p->rows, p->part_rows) *
                        parts_of(p->columns, p->part_columns);
-  np_divide(work < SMALL_WORK ? NULL : workers, part, &task, parts, NP_DISABLE_DENORMALS);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, parts, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -18,7 +18,7 @@ from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs, needs_floats
 from narrowpass_xnn_cpu.lower.steps import Pairwise, broadcast
 from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
@@ -112,7 +112,7 @@ class Attention(Step):
             rows, many[2] = many[2], 1
             for steps in (*strides[:1], *strides[3:], out_strides):
                 steps[2], steps[3] = 0, steps[2]
-        params, workspace = kernels.attention(
+        params, workspace = attention_params.attention(
             heads=many,
             rows=rows,
             keys=scores[-1],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.join import Joined
-from narrowpass_xnn_cpu.native import caches
+from narrowpass_xnn_cpu.native import attention_params
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CachedAttention(Step):
         ]
         if pieces == [None, None]:
             return run
-        params = caches.cached_attention(run.params, first, wholes, pieces)
+        params = attention_params.cached_attention(run.params, first, wholes, pieces)
         return Run(run.shape, "NP_CACHED_ATTENTION", params=params, workspace=run.workspace)
 
 

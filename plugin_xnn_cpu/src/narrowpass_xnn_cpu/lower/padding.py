@@ -100,7 +100,7 @@ class Extended(Step):
             return Run(result)
         strides = kernels.dense_strides(shape)
         params = pick(tables, strides, self.output.dtype.itemsize)
-        return Run(result, "NP_PICK", params=params)
+        return Run(result, "NP_INDEXED_COPY", params=params)
 
 
 def _check_pad(op: Op, facts: Facts) -> str | None:

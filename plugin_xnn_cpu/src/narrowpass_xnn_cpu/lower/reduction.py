@@ -101,7 +101,7 @@ class Reduced(Step):
             return Run(result, "NP_TYPED_REDUCTION", params=params)
         if self._operator is None:
             params = kernels.extremes(shape, axes, least=self._kind == "min")
-            return Run(result, "NP_EXTREMES", params=params)
+            return Run(result, "NP_MIN_MAX", params=params)
         self._operator.reshape(shape, axes, sizing.pool)
         return Run(result, self._operator.call, self._operator)
 

@@ -9,7 +9,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder, Perm, identity
 from narrowpass_xnn_cpu.lower.facts import Facts
 from narrowpass_xnn_cpu.lower.op import Op, lowers, needs_floats
 from narrowpass_xnn_cpu.lower.steps import broadcast
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params, kernels
 from narrowpass_xnn_cpu.plan.step import Run, Shape, Sizing, Slot, Step, elements
 
 
@@ -61,7 +61,7 @@ class Rotary(Step):
         if not elements(lies):
             return Run(lies)
         strides = [steps for _, steps in (*views, _rows(lies, perm))]
-        params = kernels.rotary(
+        params = attention_params.rotary(
             sizes=sizes,
             depth=depth,
             rotated=rotated,

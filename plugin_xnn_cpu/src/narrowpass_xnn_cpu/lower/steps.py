@@ -190,7 +190,7 @@ class Permute(Step):
         planes = _planes(shape, self._perm)
         size = self.output.dtype.itemsize
         if planes is not None and size in (1, 4):
-            return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes, size))
+            return Run(result, "NP_NCHW_TO_NHWC", params=kernels.interleave(*planes, size))
         if self._operator is not None and len(shape) <= 6:
             self._operator.reshape(shape, self._perm, sizing.pool)
             return Run(result, self._operator.call, self._operator)

@@ -17,7 +17,7 @@ _PART = 1 << 14
 
 
 def math_function(count: int, name: str, alpha: float = 0.0, beta: float = 0.0) -> Any:
-    """Give the parameters of ``NP_MATH``, for one of ``NP_MATH_*``."""
+    """Return the parameters of ``NP_MATH``, for one of ``NP_MATH_*``."""
     fields = count, calls.constant("NP_MATH", name), alpha, beta
     return calls.parameters("NP_MATH", fields)
 
@@ -25,7 +25,7 @@ def math_function(count: int, name: str, alpha: float = 0.0, beta: float = 0.0) 
 def typed_binary(
     sizes: Sequence[int], strides: Sequence[Sequence[int]], name: str, dtype: str
 ) -> Any:
-    """Give the parameters of ``NP_TYPED_BINARY``: of operands broadcast by strides of 0."""
+    """Return the parameters of ``NP_TYPED_BINARY``: of operands broadcast by strides of 0."""
     sizes, strides = kernels.merged(sizes, strides)
     if any(steps[-1] not in (0, 1) for steps in strides):
         raise BackendError(f"operands of {name!r} are not dense along their last axis")
@@ -41,19 +41,19 @@ def typed_binary(
 def typed_unary(
     count: int, name: str, dtype: str, *, positive: bool = True, negative: bool = True
 ) -> Any:
-    """Give the parameters of ``NP_TYPED_UNARY``, for one of ``NP_UNARY_*``."""
+    """Return the parameters of ``NP_TYPED_UNARY``, for one of ``NP_UNARY_*``."""
     op, element = calls.constant("NP_UNARY", name), calls.constant("NP_TYPE", dtype)
     return calls.parameters("NP_TYPED_UNARY", (count, op, element, positive, negative))
 
 
 def cast(count: int, source: str, target: str) -> Any:
-    """Give the parameters of ``NP_CAST``, between two element types."""
+    """Return the parameters of ``NP_CAST``, between two element types."""
     fields = count, calls.constant("NP_TYPE", source), calls.constant("NP_TYPE", target)
     return calls.parameters("NP_CAST", fields)
 
 
 def typed_reduction(shape: Sequence[int], axes: Sequence[int], name: str, dtype: str) -> Any:
-    """Give the parameters of ``NP_TYPED_REDUCTION``, over axes of an array that is not empty."""
+    """Return the parameters of ``NP_TYPED_REDUCTION``, over axes of an array that is not empty."""
     if dtype not in REDUCED_TYPES:
         raise BackendError(f"there is no reduction of {dtype}")
     params = calls.parameters("NP_TYPED_REDUCTION")
@@ -65,7 +65,7 @@ def typed_reduction(shape: Sequence[int], axes: Sequence[int], name: str, dtype:
 
 
 def rows(count: int, columns: int, name: str) -> Any:
-    """Give the parameters of ``NP_ROWS``, for one of ``NP_ROWS_*``; rows are not empty."""
+    """Return the parameters of ``NP_ROWS``, for one of ``NP_ROWS_*``; rows are not empty."""
     fields = count, columns, calls.constant("NP_ROWS", name)
     return calls.parameters("NP_ROWS", fields)
 
@@ -73,7 +73,7 @@ def rows(count: int, columns: int, name: str) -> Any:
 def group_norm(
     shape: Sequence[int], groups: int, epsilon: float, *, channels_last: bool, by_group: bool
 ) -> Any:
-    """Give the parameters of ``NP_GROUP_NORM``.
+    """Return the parameters of ``NP_GROUP_NORM``.
 
     Args:
         shape: of the images, [N, C, ...], or [N, ..., C] where `channels_last`.
@@ -99,7 +99,7 @@ def lrn(
     *,
     channels_last: bool,
 ) -> Any:
-    """Give the parameters of ``NP_LRN``, of images as in `group_norm`."""
+    """Return the parameters of ``NP_LRN``, of images as in `group_norm`."""
     images, *rest = shape
     channels = rest.pop(-1 if channels_last else 0)
     if size < 1:
@@ -109,7 +109,7 @@ def lrn(
 
 
 def affine(shape: Sequence[int], limits: tuple[float, float], *, channels_last: bool) -> Any:
-    """Give the parameters of ``NP_AFFINE``, of images as in `group_norm`."""
+    """Return the parameters of ``NP_AFFINE``, of images as in `group_norm`."""
     images, *rest = shape
     channels = rest.pop(-1 if channels_last else 0)
     fields = images, channels, math.prod(rest), *limits, channels_last

@@ -1,4 +1,4 @@
-"""What our kernels do with finished sums while these lie in cache."""
+"""Fused epilogues: what our kernels do with finished accumulators while these lie in cache."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Epilogue:
         return self.function == "clamp" and not self.residual
 
     def without_residual(self) -> Epilogue:
-        """Give what can be done where the residual is added later: nothing if that comes first."""
+        """Return what remains where the residual is added later: nothing if that comes first."""
         if self.residual == "after":
             return Epilogue(self.function, self.limits)
         return Epilogue()
 
     def params(self) -> dict[str, Any]:
-        """Give the fields of ``struct np_epilogue``."""
+        """Return the fields of ``struct np_epilogue``."""
         low, high = self.limits
         return {
             "function": calls.constant("NP_EPILOGUE", self.function),

@@ -29,7 +29,7 @@ def along_axis(
     index_size: int,
     reduction: str = "none",
 ) -> Any:
-    """Give the parameters of ``NP_GATHER_ELEMENTS`` and ``NP_SCATTER_ELEMENTS``.
+    """Return the parameters of ``NP_GATHER_ELEMENTS`` and ``NP_SCATTER_ELEMENTS``.
 
     Args:
         data: its shape.
@@ -63,7 +63,7 @@ def at_tuples(
     index_size: int,
     reduction: str = "none",
 ) -> Any:
-    """Give the parameters of ``NP_GATHER_TUPLES`` and ``NP_SCATTER_TUPLES``.
+    """Return the parameters of ``NP_GATHER_ND`` and ``NP_SCATTER_ND``.
 
     Args:
         data: its shape.
@@ -82,7 +82,7 @@ def at_tuples(
     if batched + depth > len(data) or len(data) > extension().lib.NP_MAX_DIMS:
         raise BackendError(f"tuples of {depth} indices do not fit {list(data)}")
     strides = [stride * dtype.itemsize for stride in dense_strides(data)]
-    params = calls.parameters("NP_GATHER_TUPLES")
+    params = calls.parameters("NP_GATHER_ND")
     params.batches, params.tuples = math.prod(data[:batched]), math.prod(indices[batched:-1])
     params.depth, params.row = depth, math.prod(data[batched + depth :])
     params.sizes[0:depth] = list(data[batched : batched + depth])
@@ -107,7 +107,7 @@ def _finish(params: Any, count: int, dtype: np.dtype[Any], index_size: int, redu
 
 
 def top_k(shape: Shape, axis: int, count: int, dtype: np.dtype[Any], *, largest: bool) -> Any:
-    """Give the parameters of ``NP_TOP_K``.
+    """Return the parameters of ``NP_TOP_K``.
 
     Args:
         shape: of what is chosen from.

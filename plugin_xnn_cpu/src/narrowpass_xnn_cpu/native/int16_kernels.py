@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.weights.weight import Array
 
 
 def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
-    """Give the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
+    """Return the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
 
     Args:
         count: how many elements there are.
@@ -29,7 +29,7 @@ def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
 
 
 def fake_channels(count: int, inner: int, table: Array) -> Any:
-    """Give the parameters of ``NP_FAKE_CHANNELS``.
+    """Return the parameters of ``NP_FAKE_QUANTIZE_CHANNELS``.
 
     Args:
         count: how many elements there are; not 0.
@@ -42,4 +42,4 @@ def fake_channels(count: int, inner: int, table: Array) -> Any:
     if rows != 3 or table.dtype != np.float32 or count % (inner * channels):
         raise BackendError(f"{channels} channels of {inner} do not fit {count} elements")
     fields = count, channels, inner, *(pointer(ffi, row) for row in table)
-    return calls.parameters("NP_FAKE_CHANNELS", fields)
+    return calls.parameters("NP_FAKE_QUANTIZE_CHANNELS", fields)

@@ -144,7 +144,7 @@ def _try(extension: Any, path: str) -> None:
 
 @functools.cache
 def unavailable() -> str | None:
-    """Give the reason why the library cannot be used here; None where it can."""
+    """Return the reason why the library cannot be used here; None where it can."""
     try:
         _load()
     except LibraryUnavailableError as error:
@@ -153,7 +153,7 @@ def unavailable() -> str | None:
 
 
 def extension() -> Any:
-    """Give the loaded extension.
+    """Return the loaded extension.
 
     Raises:
         BackendError: it cannot be used here.
@@ -179,7 +179,7 @@ _MEANINGS = {
 
 
 def meaning(status: int) -> str:
-    """Give what a status says, in words."""
+    """Return what a status says, in words."""
     return f"{_MEANINGS.get(status, 'unknown status')} (status {status})"
 
 

@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.native.library import extension
 
 
 def pick(tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element_size: int) -> Any:
-    """Give the parameters of ``NP_PICK``.
+    """Return the parameters of ``NP_INDEXED_COPY``.
 
     Args:
         tables: for each axis of the output, the indices along that of the input.
@@ -46,4 +46,4 @@ def pick(tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element
         "element_size": element_size,
         "tables": [index for table in tables for index in table.tolist()],
     }
-    return calls.parameters("NP_PICK", fields)
+    return calls.parameters("NP_INDEXED_COPY", fields)

@@ -75,7 +75,7 @@ class Tape:
             step.params = ffi.NULL if entry.params is None else entry.params
 
     def replace(self, index: int, operator: Operator | None, params: Any, *, alone: bool) -> None:
-        """Give a step other parameters; an operator that was told other sizes is the same."""
+        """Replace the parameters of a step; an operator that was reshaped stays the same object."""
         ffi = self._ffi
         old = self._entries[index]
         entry = dataclasses.replace(old, operator=operator, params=params, alone=alone)
@@ -88,18 +88,18 @@ class Tape:
         self._fresh = True
 
     def bind(self, number: int, array: np.ndarray[Any, Any], offset: int = 0) -> None:
-        """Say that a buffer is in `array`, from a byte on.
+        """Bind a buffer to the bytes of `array` from an offset on.
 
         The array is dense and not empty. The caller keeps it as long as the tape runs on it.
         """
         self._buffers[number] = _buffer(self._ffi, array) + offset
 
     def bind_all(self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]) -> None:
-        """Say of several buffers, with a first byte each, that they are in `array`."""
+        """Bind several buffers, each with its offset in bytes, to `array`."""
         self.bind_at(binds, _buffer(self._ffi, array))
 
     def bind_at(self, binds: Sequence[tuple[int, int]], start: Any) -> None:
-        """Say of several buffers, with a first byte each, that they are at an address."""
+        """Bind several buffers, each with its offset in bytes, to an address."""
         buffers = self._buffers
         for number, offset in binds:
             buffers[number] = start + offset if offset else start
@@ -107,11 +107,11 @@ class Tape:
     def bind_readable(
         self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Do as `bind_all`, with `readable` of an array that may be empty; give that."""
+        """Bind as `bind_all` does to `readable` of an array, which may be empty; return that."""
         size = array.nbytes
         if size and array.flags.c_contiguous:
             start = _buffer(self._ffi, array)
-            if self._lib.np_ends_in_page(start, size) or _ends_well(_start(array), array):
+            if self._lib.np_overread_stays_in_page(start, size) or _ends_well(_start(array), array):
                 self.bind_at(binds, start)
                 return array
         given = readable(array)
@@ -120,7 +120,7 @@ class Tape:
         return given
 
     def bind_workspace(self, memory: np.ndarray[Any, Any], offset: int) -> None:
-        """Say where scratch memory is: in `memory`, from a byte on. Buffers may have moved too.
+        """Bind the workspace to `memory`, from an offset in bytes on. Buffers may have moved too.
 
         The caller keeps it as long as the tape runs on it.
         """
@@ -175,10 +175,10 @@ class Tape:
         self._end(status)
 
     def _end(self, status: int) -> None:
-        """Look at what a run gave."""
+        """Raise for the status of a run, and note which operators are set up."""
         if status:
             self._set_up_again()
-            if status == self._lib.NP_STATUS_STOPPED:
+            if status == self._lib.NP_STATUS_CANCELLED:
                 raise self._interruption.taken()
             name = self._entries[self._failed[0]].name
             raise BackendError(f"node {name!r} failed: {meaning(status)}")
@@ -189,7 +189,7 @@ class Tape:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> Any:
-    """Give the address of a dense array, for `Tape.bind_at`; who uses it keeps the array."""
+    """Return the address of a dense array, for `Tape.bind_at`; who uses it keeps the array."""
     return _buffer(extension().ffi, array)
 
 
@@ -199,7 +199,7 @@ def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
 
 
 def allocate(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Give a fresh array, its elements undefined.
+    """Return a fresh array, its elements undefined.
 
     Raises:
         BackendError: more bytes than the machine has. Others would be given, and the process be
@@ -222,7 +222,7 @@ def _physical_memory() -> int:
 
 
 def aligned(size: int) -> np.ndarray[Any, Any]:
-    """Give `size` fresh bytes that start at a multiple of 64, with what kernels over-read after.
+    """Return `size` fresh bytes that start at a multiple of 64, with what kernels over-read after.
 
     Raises:
         BackendError: as `allocate`.
@@ -242,7 +242,7 @@ def extra_bytes() -> int:
 
 
 def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Give `array`, dense and with readable bytes after it; a copy where it is not so.
+    """Return `array`, dense and with readable bytes after it; a copy where it is not so.
 
     The bytes after it surely are mapped where they lie in the page of its last byte, or belong to
     what it is a view of.
@@ -258,14 +258,14 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _ends_well(start: int, array: np.ndarray[Any, Any]) -> bool:
-    """Tell whether there are readable bytes after a dense array that starts there."""
+    """Return whether there are readable bytes after a dense array that starts there."""
     end = start + array.nbytes
     extra = extra_bytes()
     return (end - 1) % _PAGE + extra < _PAGE or end + extra <= _end(array.base)
 
 
 def _end(base: object) -> int:
-    """Give the address behind what an array is a view of; 0 where that is not known."""
+    """Return the address behind what an array is a view of; 0 where that is not known."""
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
         return 0
     return int(base.ctypes.data) + base.nbytes  # of any dtype, that of records too

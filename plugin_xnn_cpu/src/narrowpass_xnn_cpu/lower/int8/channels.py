@@ -51,7 +51,7 @@ class FakeChannels(Step):
             return Run(shape)
         inner = math.prod(shape[self._axis + 1 :])
         params = int16_kernels.fake_channels(elements(shape), inner, self._table)
-        return Run(shape, "NP_FAKE_CHANNELS", params=params)
+        return Run(shape, "NP_FAKE_QUANTIZE_CHANNELS", params=params)
 
 
 def match(node: ir.Node, facts: Facts) -> Group | None:

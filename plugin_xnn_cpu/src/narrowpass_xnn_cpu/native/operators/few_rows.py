@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from narrowpass_xnn_cpu.native.epilogue import Epilogue
 
 MOST_ROWS = 4
-"""NP_FEW_ROWS_MOST. With more rows, the products take longer than reading the matrix."""
+"""NP_GEMV_MAX_ROWS. With more rows, the products take longer than reading the matrix."""
 _PARTS = 4
 """For each thread, at most: one that is late leaves some of them to others."""
 _LEAST_PANELS = 8
@@ -48,7 +48,7 @@ def clamping(limits: Range) -> Fields:
 
 def reads_floats(width: int) -> bool:
     """Tell whether the kernel for this processor reads panels of float32 of this width."""
-    return bool(extension().lib.np_few_rows_reads(width))
+    return bool(extension().lib.np_gemv_reads_width(width))
 
 
 class FewRows(PanelProduct):
@@ -60,7 +60,7 @@ class FewRows(PanelProduct):
         epilogue: the fields of ``struct np_epilogue``: what becomes of sums.
     """
 
-    call = "NP_FEW_ROWS"
+    call = "NP_GEMV"
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class FewRows(PanelProduct):
             "epilogue": self._epilogue,
             "layout": getattr(self._lib, self._layout.name),
         }
-        self.params = self._ffi.new("struct np_few_rows_params *", fields)
+        self.params = self._ffi.new("struct np_gemv_params *", fields)
         return self.params
 
     def end_with(self, epilogue: Epilogue) -> None:
@@ -130,4 +130,4 @@ class TableRows(FewRows):
 def reads_tables() -> bool:
     """Tell whether the kernel is fast on this processor."""
     lib = extension().lib
-    return bool(lib.np_few_rows_width(lib.NP_TABLE_F32))
+    return bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32))

@@ -100,7 +100,7 @@ class FullyConnected(Operator):
         given, made = rows * self.channels, rows * self.outputs
         offset = -(-(2 * given + self._lib.XNN_EXTRA_BYTES) // 64) * 64
         self.workspace = offset + (2 * made if self.dtype == "float16" else 0)
-        return self._ffi.new("struct np_narrow_params *", (given, made, offset))
+        return self._ffi.new("struct np_converted_params *", (given, made, offset))
 
 
 _KINDS = {

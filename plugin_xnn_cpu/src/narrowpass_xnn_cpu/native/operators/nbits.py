@@ -81,8 +81,8 @@ class BlockedProduct(tiled.Tiled):
         """Take `rows` rows; give the parameters of the product."""
         checked_shape((rows, max(self.channels, self.outputs)))
         lib = self._lib
-        few = rows <= lib.NP_NBITS_FEW_ROWS
-        scratch = 0 if few else (lib.NP_NBITS_CHUNK + rows) * lib.NP_NBITS_COLUMNS
+        few = rows <= lib.NP_NBITS_GEMV_ROWS
+        scratch = 0 if few else (lib.NP_NBITS_K_BLOCK + rows) * lib.NP_NBITS_COLUMNS
         self.workspace = 4 * pool.threads * scratch
         low, high = map(tiled.float32, self._limits)
         block, bits = self._sizes

@@ -172,7 +172,7 @@ class FullyConnectedInt8(Operator):
         few = self.for_few_rows() if rows <= MOST_ROWS else None
         inner = ffi.NULL if few is None else few.reshape(rows, pool)
         fields = self._rows.handle, unsigned, *shape, self.outputs, ranges, odd, rest, inner
-        return ffi.new("struct np_int8_params *", fields)
+        return ffi.new("struct np_dynamic_int8_params *", fields)
 
 
 @functools.cache

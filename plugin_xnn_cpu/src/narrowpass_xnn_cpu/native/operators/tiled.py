@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.weights.session import Session, pointer
 from narrowpass_xnn_cpu.weights.weight import Array, Weight, digest
 
 COLUMNS = 16
-"""Of a panel: NP_INT8_COLUMNS."""
+"""Of a panel: NP_INT8_NR."""
 ROWS = 6
 """Of the largest tile: NP_INT8_ROWS."""
 BAND_BYTES = 1 << 17
@@ -123,7 +123,7 @@ def packers(layout: Layout) -> tuple[Callable[..., int], Callable[..., None]]:
     """Give the functions of C that tell how large packed weights are, and pack them."""
     lib = extension().lib
     if layout is QUADS:
-        return lib.np_int8_quads_packed_size, lib.np_int8_quads_pack
+        return lib.np_int8_vnni_packed_size, lib.np_int8_vnni_pack
     return lib.np_int8_packed_size, lib.np_int8_pack
 
 

@@ -122,14 +122,14 @@ class TiledConvolutionS8(TiledWindowsS8):
             "steps": steps,
             "picks": picks,
             "wide_width": wide_width,
-            "band": band,
-            "bands": bands,
+            "row_tile": band,
+            "row_tiles": bands,
             "parts": parts,
             "part_columns": columns,
-            "quads": layout is tiled.QUADS,
-            "in_raised": self.in_raised,
-            "out_raised": self.out_raised,
-            "other_raised": self.other_raised,
+            "vnni": layout is tiled.QUADS,
+            "in_u8": self.in_raised,
+            "out_u8": self.out_raised,
+            "other_u8": self.other_raised,
             "in_place": in_place,
             **self._requantization(),
             **self._output(),
@@ -139,7 +139,8 @@ class TiledConvolutionS8(TiledWindowsS8):
             given["zeros_stride"] = self._panel_zeros.shape[1]
         if self._sum is not None:
             s = self._sum
-            given |= {"adds": 1, "sum": (s.own, s.other, s.bias, s.shift, s.zero, *s.limits)}
+            scales = s.own, s.other, s.bias, s.shift, s.zero
+            given |= {"has_residual": 1, "residual": (*scales, *s.limits)}
         self.params = self._ffi.new("struct np_int8_convolution_params *", given)
         return out
 

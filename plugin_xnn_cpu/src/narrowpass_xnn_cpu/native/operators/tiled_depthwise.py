@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.weights.weight import Quantized, Weight
 _BLOCK_BYTES = 1 << 15
 """What a thread widens of 16 channels at a time; it stays in the first cache for the most part."""
 _QUAD_PIXEL = 256
-"""Bytes of 64 channels of four pixels: NP_INT8_QUAD_PIXEL."""
+"""Bytes of 64 channels of four pixels: NP_INT8_VNNI_PIXEL."""
 
 
 class TiledDepthwiseS8(TiledWindowsS8):
@@ -61,9 +61,9 @@ class TiledDepthwiseS8(TiledWindowsS8):
         pack = lib.np_int8_pack_depthwise
         self.call = "NP_INT8_DEPTHWISE"
         if self._quads:
-            packed_size = lib.np_int8_quads_depthwise_packed_size
-            pack = lib.np_int8_quads_pack_depthwise
-            self.call = "NP_INT8_QUAD_DEPTHWISE"
+            packed_size = lib.np_int8_vnni_depthwise_packed_size
+            pack = lib.np_int8_vnni_pack_depthwise
+            self.call = "NP_INT8_DEPTHWISE_VNNI"
         sizes = channels, height, width
         if not self._quads:
             taken = self._ffi.NULL if zeros is None else pointer(self._ffi, zeros)
@@ -119,7 +119,7 @@ class TiledDepthwiseS8(TiledWindowsS8):
         taps = (self._window[0] + 2) // 2 * self._window[1]
         scratch = weights + tiled.line(4 * (taps + self._window[1]) * tiled.COLUMNS)
         self.workspace = pool.threads * scratch
-        sizes = {"band": band, "bands": bands, "pairs": pairs, "weights_offset": weights}
+        sizes = {"row_tile": band, "row_tiles": bands, "pairs": pairs, "weights_offset": weights}
         found = {**given, **sizes, "thread_scratch": scratch}
         self.params = self._ffi.new("struct np_int8_depthwise_params *", found)
 
@@ -141,9 +141,9 @@ class TiledDepthwiseS8(TiledWindowsS8):
         quads = -(-self._window[0] // 4)
         scratch = tiled.checked_elements(quads * wide_width * _QUAD_PIXEL)
         self.workspace = pool.threads * scratch
-        raised = {"in_raised": self.in_raised, "out_raised": self.out_raised}
-        found = {**given, **raised, "band": band, "bands": bands, "thread_scratch": scratch}
-        self.params = self._ffi.new("struct np_int8_quad_depthwise_params *", found)
+        raised = {"in_u8": self.in_raised, "out_u8": self.out_raised}
+        found = {**given, **raised, "row_tile": band, "row_tiles": bands, "thread_scratch": scratch}
+        self.params = self._ffi.new("struct np_int8_depthwise_vnni_params *", found)
 
 
 def _pack_pairs(pack: Callable[..., None], zeros: Any, *given: Any) -> None:

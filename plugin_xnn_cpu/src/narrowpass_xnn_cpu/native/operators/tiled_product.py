@@ -68,7 +68,7 @@ class TiledFullyConnectedS8(TiledConvolutionS8):
 class _ToFloat(tiled.Tiled):
     """Rows times a constant matrix of int8, as float32."""
 
-    call = "NP_INT8_PRODUCT"
+    call = "NP_INT8_GEMM"
     _at_run = False
     """Whether rows are of int8 whose scale and zero point are inputs of the step."""
     _raw = False
@@ -135,7 +135,7 @@ class _ToFloat(tiled.Tiled):
             "rows": rows,
             "channels": self.channels,
             "outputs": self.outputs,
-            "band": band,
+            "row_tile": band,
             "parts": parts,
             "part_columns": columns,
             "row_bytes": given_bytes,
@@ -145,7 +145,7 @@ class _ToFloat(tiled.Tiled):
             "low": low,
             "high": high,
             "target": tiled.target(),
-            "quads": layout is tiled.QUADS,
+            "vnni": layout is tiled.QUADS,
             "pixels_offset": pixels,
             "scales_offset": scales,
             "zeros_offset": zeros,
@@ -155,7 +155,7 @@ class _ToFloat(tiled.Tiled):
         }
         if self._panel_zeros is not None:
             fields["weight_zeros"] = pointer(self._ffi, self._panel_zeros)
-        self.params = self._ffi.new("struct np_int8_product_params *", fields)
+        self.params = self._ffi.new("struct np_int8_gemm_params *", fields)
         return self.params
 
     def _source(self) -> int:

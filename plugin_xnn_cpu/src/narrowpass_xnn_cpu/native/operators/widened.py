@@ -31,7 +31,7 @@ _PARTS = 4
 
 def widens() -> bool:
     """Tell whether the kernel is faster than XNNPACK's here: it is written for 16 lanes."""
-    return lanes() >= int(extension().lib.NP_WIDENED_COLUMNS)
+    return lanes() >= int(extension().lib.NP_INT8_WEIGHTS_NR)
 
 
 class WidenedProduct(PanelProduct):
@@ -47,7 +47,7 @@ class WidenedProduct(PanelProduct):
         limits: what the output is clamped to.
     """
 
-    call = "NP_WIDENED"
+    call = "NP_GEMM_INT8_WEIGHTS"
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WidenedProduct(PanelProduct):
             **product,
             "together": together,
             "depth": depth,
-            "band": band,
+            "row_tile": band,
             "parts": parts,
             "low": low,
             "high": high,
@@ -89,5 +89,5 @@ class WidenedProduct(PanelProduct):
             "pixels_offset": pixels_offset,
             "thread_scratch": scratch,
         }
-        self.params = self._ffi.new("struct np_widened_params *", fields)
+        self.params = self._ffi.new("struct np_gemm_int8_weights_params *", fields)
         return self.params

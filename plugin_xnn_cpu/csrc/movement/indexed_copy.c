@@ -6,7 +6,7 @@
 /* out[i, j, ..] = in[table 0[i], table 1[j], ..], with a table for each axis; both are dense, the
  * input by its strides in elements. Of a row, the last axis, `plain` elements from `first` on have
  * sources that lie side by side. */
-struct np_pick_params {
+struct np_indexed_copy_params {
   size_t rank; /* 1 to 8 */
   size_t sizes[8];
   ptrdiff_t in_strides[8];
@@ -18,13 +18,13 @@ struct np_pick_params {
 };
 
 typedef struct {
-  const struct np_pick_params *params;
+  const struct np_indexed_copy_params *params;
   const char *in;
   char *out;
 } job;
 
-static void pick_some(const struct np_pick_params *p, const char *in, char *out, size_t start,
-                      size_t end) {
+static void pick_some(const struct np_indexed_copy_params *p, const char *in, char *out,
+                      size_t start, size_t end) {
   const int32_t *table = p->tables + p->starts[p->rank - 1];
   const ptrdiff_t stride = p->in_strides[p->rank - 1];
 #define NP_SOME(type)                                                              \
@@ -47,7 +47,7 @@ static void pick_some(const struct np_pick_params *p, const char *in, char *out,
 
 static void rows(void *context, size_t start, size_t count) {
   const job *task = context;
-  const struct np_pick_params *p = task->params;
+  const struct np_indexed_copy_params *p = task->params;
   const size_t last = p->rank - 1, size = p->element_size, columns = p->sizes[last];
   const size_t end = p->first + p->plain;
   for (size_t row = start; row < start + count; row++) {
@@ -68,14 +68,14 @@ static void rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_pick(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_pick_params *p = params;
+int np_indexed_copy(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_indexed_copy_params *p = params;
   size_t total = 1;
   for (size_t dim = 0; dim + 1 < p->rank; dim++) total *= p->sizes[dim];
   const size_t bytes = p->sizes[p->rank - 1] * p->element_size;
   if (total * bytes == 0) return 0;
   job task = {p, inputs[0], out};
-  np_workers *const used = total * bytes < NP_SMALL ? NULL : workers;
-  np_divide_tiles(used, rows, &task, total, 1 + NP_SMALL / 4 / bytes, 0);
+  np_workers *const used = total * bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, rows, &task, total, 1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, 0);
   return 0;
 }

@@ -1,12 +1,6 @@
-/* Vectors of LANES floats, as the code of attention has them; attention/code.h includes this. */
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+/* Maximum, exp and reductions of vectors, for attention; attention/code.h includes this. */
+#include "simd/vector.h"
 
-INLINE vec splat(float x) { return x - (vec){0}; }
-
-INLINE vec choose(ivec condition, vec x, vec y) {
-  return (vec)((condition & (ivec)x) | (~condition & (ivec)y));
-}
 
 /* The second one where either is NaN. */
 INLINE vec larger(vec x, vec y) {
@@ -24,7 +18,7 @@ INLINE vec exp_of_at_most_0(vec x) {
 #else
   const float least = -87.3f;
 #endif
-  const vec t = larger(splat(least), x); /* NaN stays */
+  const vec t = larger(broadcast(least), x); /* NaN stays */
   /* Adding 1.5 · 2^23 rounds to an integer, which is then in the low bits: no conversion, which
    * NaN would not survive. */
   const vec shifted = t * 1.44269504f + 12582912.0f;
@@ -39,7 +33,7 @@ INLINE vec exp_of_at_most_0(vec x) {
   return (vec)TIMES_POWER(p, n);
 #else
   const ivec power = ((ivec)shifted << 23) + (127 << 23);
-  return choose(x < -87.3f, splat(0.0f), p * (vec)power);
+  return choose(x < -87.3f, broadcast(0.0f), p * (vec)power);
 #endif
 }
 
