@@ -217,6 +217,21 @@ def _as_block(match: re.Match[str]) -> str:
     return f":\n\n```text\n{inspect.cleandoc(match[1])}\n```\n\n"
 
 
+def kernels() -> str:
+    """List the calls of the native backend by folder of their C sources."""
+    from narrowpass_xnn_cpu.native.calls import table
+
+    folders: dict[str, list[str]] = {"": []}
+    for call in table().values():
+        folder = call.file.partition("/")[0]
+        folders.setdefault(folder, []).append(f"| `{call.name}` | {call.summary} |")
+    parts = []
+    for folder, lines in folders.items():
+        title = f"Kernels in `csrc/{folder}/`" if folder else "Operators of XNNPACK"
+        parts += [f"## {title}", "", "| call | computes |", "|---|---|", *lines, ""]
+    return "\n".join(parts)
+
+
 SECTIONS: Mapping[str, Callable[[], str]] = {
     "backends": backends,
     "benchmarks": benchmarks,
@@ -224,6 +239,7 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "errors": errors_table,
     "grammar": grammar,
     "instruments": instruments,
+    "kernels": kernels,
     "passes": passes,
 }
 

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 
 from cffi import FFI
 
-CSRC = Path(__file__).resolve().parent.parent / "csrc"
-HEADERS = ("isa.h", "xnnpack.h", "kernels.h", "epilogue.h", "int8_kernels.h", "fp32_kernels.h")
-HEADERS += ("fp32_depthwise_kernels.h", "fp32_separable_kernels.h", "bf16_kernels.h")
-HEADERS += ("dynamic_kernels.h", "elem_kernels.h", "recurrent_kernels.h", "tree_kernels.h")
-HEADERS += ("few_rows_kernels.h", "nbits_kernels.h", "widened_kernels.h")
-HEADERS += ("index_kernels.h", "int16_kernels.h", "matmul_kernels.h", "pick_kernels.h")
-HEADERS += ("workers.h", "weights.h", "tape.h", "loop.h")
+from build_tools import kernels
 
 PYTHON = """
 extern "Python" int np_let_signals_in(void *context);
@@ -22,18 +14,6 @@ extern "Python" void *np_allocate_in_python(void *context, size_t size, size_t a
 extern "Python" void np_release_in_python(void *context, void *address);
 """
 """What C calls in Python: `native/signals.py` and `native/weights_cache.py` have it."""
-
-_CONSTANT = re.compile(r"#define \w+ (?:0x)?[0-9a-fA-F]+u?$")
-
-
-def declarations() -> str:
-    """Give the headers as cffi reads them: no directives but simple constants."""
-    lines: list[str] = []
-    for header in HEADERS:
-        text = (CSRC / header).read_text(encoding="utf-8")
-        lines += [x for x in text.splitlines() if not x.startswith("#") or _CONSTANT.match(x)]
-    return "\n".join([*lines, PYTHON])
-
 
 # Without errno and traps loops over rintf and the like become vector code, and products and sums
 # may become one instruction. NaN and infinities keep their meaning.
@@ -54,13 +34,19 @@ if "NARROWPASS_XNN_SANITIZE" in os.environ:
     # take four times as long to compile.
     FLAGS += ["-fno-sanitize-recover=undefined", "-fno-wrapv"]
 
+
+def _files(kind: str) -> list[str]:
+    folder = kernels.CSRC
+    return sorted(f"csrc/{file.relative_to(folder)}" for file in folder.rglob(f"*.{kind}"))
+
+
 ffibuilder = FFI()
-ffibuilder.cdef(declarations())
+ffibuilder.cdef(f"{kernels.declarations()}\n{PYTHON}")
 ffibuilder.set_source(
     "narrowpass_xnn_cpu.native._xnn",
-    "".join(f'#include "{header}"\n' for header in HEADERS),
-    sources=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.c")),
-    depends=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.h")),
+    kernels.source(),
+    sources=_files("c"),
+    depends=[*_files("h"), *_files("def")],
     include_dirs=["csrc"],
     extra_compile_args=["-std=c11", *FLAGS],
     extra_link_args=[

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import parser
 from xnn_kit import check, close, compile_model
 
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params, kernels
 from narrowpass_xnn_cpu.native.library import extension
 
 pytestmark = pytest.mark.once
@@ -263,8 +263,23 @@ def test_code_for_other_cpus(target, rows, monkeypatch):
     check(model, given)
 
 
-def test_blocks_are_as_long_as_c_has_room_for():
-    assert extension().lib.NP_ATTENTION_MOST_ROWS == kernels.MOST_ROWS
+@pytest.mark.parametrize("keys", [1, 16, 700, 3000, 100_000])
+def test_blocks_are_no_longer_than_c_has_room_for(keys):
+    dense = [0, 0, 0, 32, 1]
+    params, _ = attention_params.attention(
+        heads=(1, 1, 1),
+        rows=500,
+        keys=keys,
+        depth=32,
+        values=32,
+        strides=[dense] * 3,
+        out_strides=dense,
+        scale=1.0,
+        threads=1,
+    )
+    most = extension().lib.NP_ATTENTION_MAX_ROWS
+    assert 0 < params.block <= most
+    assert params.block == most or keys > 600
 
 
 def test_threads_share_a_long_head():

@@ -123,9 +123,9 @@ def test_bands_chunks_and_parts(threads, near, monkeypatch):
     operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement((1, 1, 1, 1))))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
-    assert params.bands > 1
-    assert (params.chunk < params.band * 30) is (near > 0)
-    assert params.batch * params.bands * params.parts > threads
+    assert params.row_tiles > 1
+    assert (params.chunk < params.row_tile * 30) is (near > 0)
+    assert params.batch * params.row_tiles * params.parts > threads
     compare(run(operator, x, (2, 9, 30, 40), threads), x, kernel, None, Movement((1, 1, 1, 1)))
 
 

@@ -142,7 +142,7 @@ def test_epilogues(target, kind, outputs, channels, rows, function, residual, in
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8", "int8 rows"])
 def test_there_is_such_an_operator_on_processors_with_avx_512(kind):
-    if few_rows.extension().lib.np_few_rows_width(3) == 0:
+    if few_rows.extension().lib.np_gemv_panel_width(3) == 0:
         pytest.skip("no AVX-512 with VNNI")
     assert make(kind, 256, 64, 0)[0] is not None
 

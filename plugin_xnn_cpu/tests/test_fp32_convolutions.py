@@ -98,9 +98,9 @@ def test_bands_and_parts(threads, pads):
     operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement(pads)))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
-    assert params.bands > 1
+    assert params.row_tiles > 1
     assert params.copies == any(pads)
-    assert params.batch * params.bands * params.parts > threads
+    assert params.batch * params.row_tiles * params.parts > threads
     check_operator(operator, x, kernel, None, Movement(pads), Epilogue(), threads)
 
 

@@ -87,7 +87,7 @@ def test_depthwise_convolutions(
 
 
 @pytest.mark.parametrize(
-    ("shape", "divided"), [((1, 64, 9, 40), "bands"), ((1, 7, 7, 200), "parts")]
+    ("shape", "divided"), [((1, 64, 9, 40), "row_tiles"), ((1, 7, 7, 200), "parts")]
 )
 def test_tasks(shape, divided):
     rng = np.random.default_rng(2)

@@ -12,7 +12,7 @@ from xnn_kit import check, close, compile_model
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.plan.executor import Entry
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Tape
 
@@ -55,7 +55,7 @@ def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed)
     tables = rng.standard_normal((2, sizes[2], width)).astype(np.float32)
     expected = turned(x, tables[0], tables[1], 2 * half, interleaved)
     steps = [sizes[1] * sizes[2] * depth, sizes[2] * depth, depth]
-    params = kernels.rotary(
+    params = attention_params.rotary(
         sizes=sizes,
         depth=depth,
         rotated=2 * half,
@@ -75,7 +75,7 @@ def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed)
 @pytest.mark.parametrize("rotated", [3, -2, 18])
 def test_what_is_no_pairs_is_refused(rotated):
     with pytest.raises(BackendError, match="no pairs"):
-        kernels.rotary(
+        attention_params.rotary(
             sizes=(1, 1, 1),
             depth=16,
             rotated=rotated,

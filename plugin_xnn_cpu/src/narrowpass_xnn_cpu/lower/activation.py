@@ -32,7 +32,7 @@ _PARAMETERS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "Tan": ("tan", ()),
     "ThresholdedRelu": ("thresholded relu", (("alpha", 1.0),)),
 }
-"""Names of `elem_kernels.MATH`, and the attributes with their defaults that are its parameters."""
+"""Names of ``NP_MATH_*``, and the attributes with their defaults that are its parameters."""
 
 _SELU_OF_1 = 1.6732, 1.0507
 

@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, broadcast
 from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Attention(Computation):
             rows, many[2] = many[2], 1
             for steps in (*strides[:1], *strides[3:], out_strides):
                 steps[2], steps[3] = 0, steps[2]
-        params, workspace = kernels.attention(
+        params, workspace = attention_params.attention(
             heads=many,
             rows=rows,
             keys=scores[-1],

@@ -19,7 +19,7 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.join import ConcatPiece
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native import caches
+from narrowpass_xnn_cpu.native import attention_params
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.lower.attention import Attention
@@ -57,7 +57,7 @@ class CachedAttention(Computation):
         ]
         if pieces == [None, None]:
             return run
-        params = caches.cached_attention(run.params, first, wholes, pieces)
+        params = attention_params.cached_attention(run.params, first, wholes, pieces)
         return Run(run.shape, "NP_CACHED_ATTENTION", params=params, workspace=run.workspace)
 
 

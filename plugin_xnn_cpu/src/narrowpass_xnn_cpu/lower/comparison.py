@@ -27,7 +27,7 @@ _COMPARISONS = {
     "Greater": "less",
     "GreaterOrEqual": "less or equal",
 }
-"""Names of `elem_kernels.BINARY`; what is greater has its operands the other way round."""
+"""Names of ``NP_BINARY_*``; what is greater has its operands the other way round."""
 
 _LOGIC = {"And": "and", "Or": "or", "Xor": "xor"}
 _BITWISE = {"BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor"}
@@ -70,7 +70,7 @@ def _mod(op: Op, builder: Builder) -> None:
 
 
 def pair(op: Op, builder: Builder, name: str) -> None:
-    """Add an operator of two operands of the output's type; one of `elem_kernels.BINARY`."""
+    """Add an operator of two operands of the output's type; one of ``NP_BINARY_*``."""
     values = [op.required(0), op.required(1)]
     perm = layout_of(builder, values)
     operands = [typed_operand(builder, value, perm) for value in values]
@@ -98,7 +98,7 @@ def _single(op: Op, builder: Builder) -> None:
 def single(
     op: Op, builder: Builder, name: str, *, positive: bool = True, negative: bool = True
 ) -> None:
-    """Add an operator of one operand; one of `elem_kernels.UNARY`."""
+    """Add an operator of one operand; one of ``NP_UNARY_*``."""
     given = op.required(0)
     perm = layout_of(builder, [given])
     condition = name.startswith("is")

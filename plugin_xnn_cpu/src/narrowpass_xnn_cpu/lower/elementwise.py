@@ -88,7 +88,7 @@ class Function(Computation):
     """An elementwise function of float32.
 
     Attributes:
-        function: one of `kernels.FUNCTIONS`.
+        function: one of ``NP_FUNCTION_*``.
     """
 
     mnemonic = "function"
@@ -133,7 +133,7 @@ def _unary(op: Op, builder: Builder) -> None:
 
 
 _SIGNS = {"Abs": ("abs", "abs"), "Neg": ("negate", "neg")}
-"""XNNPACK's names, and those of `elem_kernels.UNARY`."""
+"""XNNPACK's names, and those of ``NP_UNARY_*``."""
 
 
 def _check_sign(op: Op, facts: Facts) -> str | None:

@@ -159,7 +159,7 @@ class PadByOwn(Computation):
             return Run(result)
         strides = kernels.dense_strides(shape)
         params = pick(tables, strides, step.op.output.dtype.itemsize)
-        return Run(result, "NP_PICK", params=params)
+        return Run(result, "NP_INDEXED_COPY", params=params)
 
 
 def _check_pad(op: Op, facts: Facts) -> str | None:

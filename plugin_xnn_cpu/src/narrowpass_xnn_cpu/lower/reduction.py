@@ -44,7 +44,7 @@ _OURS = ("max", "min")
 """XNNPACK's greatest and least lose NaN."""
 
 _TYPED_NAMES = {"sum_squared": "sum squares"}
-"""Where a name of `elem_kernels.REDUCTIONS` is another than XNNPACK's."""
+"""Where a name of ``NP_REDUCTION_*`` is another than XNNPACK's."""
 
 _OF_NOTHING = {
     "mean": np.nan,
@@ -120,7 +120,7 @@ class Reduce(Computation):
             return Run(result, "NP_TYPED_REDUCTION", params=params)
         if step.packed is None:
             params = kernels.extremes(shape, axes, least=function == "min")
-            return Run(result, "NP_EXTREMES", params=params)
+            return Run(result, "NP_MIN_MAX", params=params)
         step.packed.reshape(shape, axes, sizing.pool)
         return Run(result, step.packed.call, step.packed)
 

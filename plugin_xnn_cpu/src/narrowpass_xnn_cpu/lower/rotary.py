@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params, kernels
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Rotary(Computation):
         if not elements(lies):
             return Run(lies)
         strides = [steps for _, steps in (*views, _rows(lies, perm))]
-        params = kernels.rotary(
+        params = attention_params.rotary(
             sizes=sizes,
             depth=depth,
             rotated=rotated,

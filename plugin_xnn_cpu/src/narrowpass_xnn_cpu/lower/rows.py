@@ -21,7 +21,7 @@ class RowFunction(Computation):
 
     Attributes:
         axes: how many of the last axes are a row.
-        function: one of `elem_kernels.ROWS`.
+        function: one of ``NP_ROWS_*``.
     """
 
     mnemonic = "rows"

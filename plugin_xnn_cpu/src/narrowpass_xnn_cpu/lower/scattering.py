@@ -54,7 +54,7 @@ class GatherAt(Computation):
             return Run(indices, "NP_GATHER_ELEMENTS" if elements(indices) else "", params=params)
         params = indexing.at_tuples(data, indices, self.batched, dtype, index_size)
         result = (*indices[:-1], *data[self.batched + indices[-1] :])
-        return Run(result, "NP_GATHER_TUPLES" if elements(result) else "", params=params)
+        return Run(result, "NP_GATHER_ND" if elements(result) else "", params=params)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Scatter(Computation):
             due, call = indices, "NP_SCATTER_ELEMENTS"
         else:
             params = indexing.at_tuples(data, indices, 0, *types, self.reduction)
-            due, call = (*indices[:-1], *data[indices[-1] :]), "NP_SCATTER_TUPLES"
+            due, call = (*indices[:-1], *data[indices[-1] :]), "NP_SCATTER_ND"
         if updates != due:
             raise BackendError(f"updates {list(updates)} do not fit {list(due)}")
         return Run(data, call if elements(data) or elements(indices) else "", params=params)

@@ -264,7 +264,7 @@ class Transpose(Computation):
         planes = _planes(shape, self.perm)
         itemsize = step.op.output.dtype.itemsize
         if planes is not None and itemsize in (1, 4):
-            return Run(result, "NP_INTERLEAVE", params=kernels.interleave(*planes, itemsize))
+            return Run(result, "NP_NCHW_TO_NHWC", params=kernels.interleave(*planes, itemsize))
         if step.packed is not None and len(shape) <= 6:
             step.packed.reshape(shape, self.perm, sizing.pool)
             return Run(result, step.packed.call, step.packed)

@@ -35,7 +35,7 @@ class TypedBinary(Computation):
     """An operator of two operands of one type, which broadcast.
 
     Attributes:
-        function: one of `elem_kernels.BINARY`.
+        function: one of ``NP_BINARY_*``.
     """
 
     mnemonic = "typed_binary"
@@ -62,7 +62,7 @@ class TypedUnary(Computation):
     """An operator of one operand.
 
     Attributes:
-        function: one of `elem_kernels.UNARY`.
+        function: one of ``NP_UNARY_*``.
         positive: whether ``isinf`` detects positive infinity.
         negative: whether it detects negative infinity.
     """
@@ -94,7 +94,7 @@ class TypedUnary(Computation):
 
 @dataclass(frozen=True)
 class Cast(Computation):
-    """A conversion between two of `elem_kernels.TYPES`."""
+    """A conversion between two of ``NP_TYPE_*``."""
 
     mnemonic = "cast"
     overwrites: ClassVar[tuple[int, ...]] = (0,)
@@ -117,7 +117,7 @@ class MathFunction(Computation):
     """A function of a float with up to two parameters.
 
     Attributes:
-        function: one of `elem_kernels.MATH`.
+        function: one of ``NP_MATH_*``.
         parameters: of the function.
     """
 

@@ -15,7 +15,7 @@ _CAPPED = {"avx512_fp16"}
 
 @functools.cache
 def flags() -> frozenset[str]:
-    """Give the processor's features as Linux names them; none where it does not say."""
+    """Return the processor's features as Linux names them; none where it does not say."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -28,8 +28,8 @@ def flags() -> frozenset[str]:
 
 
 def sums_halves_in_float32() -> bool:
-    """Tell whether XNNPACK keeps the sums of float16 products in float32.
+    """Return whether XNNPACK accumulates float16 matmuls in float32.
 
-    It does where it widens operands; where there is float16 arithmetic it takes that for sums too.
+    It does where it upcasts operands; where there is float16 arithmetic it accumulates in float16.
     """
     return flags().isdisjoint(_HALF_SUMS - _CAPPED if isa.cap() else _HALF_SUMS)

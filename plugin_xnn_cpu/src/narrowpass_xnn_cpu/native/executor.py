@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass_planning.plan.executor import Array, Entry
-from narrowpass_xnn_cpu.native.tape import EXTRA_BYTES, Tape, address_of, readable
+from narrowpass_xnn_cpu.native.tape import Tape, address_of, extra_bytes, readable
 
 _SMALL = 1 << 16
 """Bytes that are read and written sooner than workers are woken."""
@@ -32,7 +32,7 @@ _BY_BYTES = frozenset(
 class NativeExecutor:
     """See `narrowpass_planning.plan.executor.Executor`."""
 
-    extra_bytes = EXTRA_BYTES
+    extra_bytes = extra_bytes()
 
     def tape(self, entries: Sequence[Entry], buffers: int) -> Tape:
         """Return a tape that C runs without Python's lock."""

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.kernels import MAX_DIMS, dense_strides
+from narrowpass_xnn_cpu.native import calls
+from narrowpass_xnn_cpu.native.kernels import dense_strides
 from narrowpass_xnn_cpu.native.library import extension
 
 Shape = tuple[int, ...]
 
 REDUCTIONS = ("none", "add", "mul", "min", "max")
-"""What becomes of an element and its update, in the order of ``NP_SCATTER_*``."""
+"""What becomes of an element and its update: names of ``NP_SCATTER_*``."""
 
 TYPES = ("float32", "float64", "int32", "int64")
-"""Types that are reduced and ordered, in the order of the types of ``index_kernels.h``."""
+"""Types that are reduced and ordered: those that ``csrc/movement`` has code for."""
 
 
 def along_axis(
@@ -28,7 +29,7 @@ def along_axis(
     index_size: int,
     reduction: str = "none",
 ) -> Any:
-    """Give the parameters of ``NP_GATHER_ELEMENTS`` and ``NP_SCATTER_ELEMENTS``.
+    """Return the parameters of ``NP_GATHER_ELEMENTS`` and ``NP_SCATTER_ELEMENTS``.
 
     Args:
         data: its shape.
@@ -41,12 +42,12 @@ def along_axis(
     Raises:
         BackendError: shapes that do not fit each other, or too many axes.
     """
-    if len(data) != len(indices) or not 1 <= len(data) <= MAX_DIMS:
+    if len(data) != len(indices) or not 1 <= len(data) <= extension().lib.NP_MAX_DIMS:
         raise BackendError(f"indices {list(indices)} do not fit {list(data)}")
     pairs = enumerate(zip(data, indices, strict=True))
     if any(dim != axis and given > size for dim, (size, given) in pairs):
         raise BackendError(f"indices {list(indices)} do not fit {list(data)} beside axis {axis}")
-    params = extension().ffi.new("struct np_elements_params *")
+    params = calls.parameters("NP_GATHER_ELEMENTS")
     params.rank, params.axis, params.axis_size = len(data), axis, data[axis]
     params.sizes[0 : len(indices)] = list(indices)
     params.strides[0 : len(data)] = list(dense_strides(data))
@@ -62,7 +63,7 @@ def at_tuples(
     index_size: int,
     reduction: str = "none",
 ) -> Any:
-    """Give the parameters of ``NP_GATHER_TUPLES`` and ``NP_SCATTER_TUPLES``.
+    """Return the parameters of ``NP_GATHER_ND`` and ``NP_SCATTER_ND``.
 
     Args:
         data: its shape.
@@ -78,10 +79,10 @@ def at_tuples(
     if len(indices) <= batched or data[:batched] != indices[:batched]:
         raise BackendError(f"indices {list(indices)} do not fit {list(data)}")
     depth = indices[-1]
-    if batched + depth > len(data) or len(data) > MAX_DIMS:
+    if batched + depth > len(data) or len(data) > extension().lib.NP_MAX_DIMS:
         raise BackendError(f"tuples of {depth} indices do not fit {list(data)}")
     strides = [stride * dtype.itemsize for stride in dense_strides(data)]
-    params = extension().ffi.new("struct np_tuples_params *")
+    params = calls.parameters("NP_GATHER_ND")
     params.batches, params.tuples = math.prod(data[:batched]), math.prod(indices[batched:-1])
     params.depth, params.row = depth, math.prod(data[batched + depth :])
     params.sizes[0:depth] = list(data[batched : batched + depth])
@@ -91,16 +92,22 @@ def at_tuples(
     return params
 
 
+def _type(dtype: np.dtype[Any]) -> int:
+    if dtype.name not in TYPES:
+        raise BackendError(f"elements of {dtype.name} are neither reduced nor ordered")
+    return calls.constant("NP_TYPE", dtype.name)
+
+
 def _finish(params: Any, count: int, dtype: np.dtype[Any], index_size: int, reduction: str) -> None:
     if dtype.itemsize not in (1, 2, 4, 8) or index_size not in (4, 8):
         raise BackendError(f"a kernel takes no {dtype.name} at indices of {index_size} bytes")
     params.data_bytes, params.element_size = count * dtype.itemsize, dtype.itemsize
-    params.index_size, params.reduction = index_size, REDUCTIONS.index(reduction)
-    params.type = TYPES.index(dtype.name) if reduction != "none" else 0
+    params.index_size, params.reduction = index_size, calls.constant("NP_SCATTER", reduction)
+    params.type = _type(dtype) if reduction != "none" else 0
 
 
 def top_k(shape: Shape, axis: int, count: int, dtype: np.dtype[Any], *, largest: bool) -> Any:
-    """Give the parameters of ``NP_TOP_K``.
+    """Return the parameters of ``NP_TOP_K``.
 
     Args:
         shape: of what is chosen from.
@@ -115,5 +122,5 @@ def top_k(shape: Shape, axis: int, count: int, dtype: np.dtype[Any], *, largest:
     if not 0 <= count <= shape[axis]:
         raise BackendError(f"{count} elements of {shape[axis]} are wanted along axis {axis}")
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    fields = outer, shape[axis], inner, count, int(largest), TYPES.index(dtype.name)
-    return extension().ffi.new("struct np_top_k_params *", fields)
+    fields = outer, shape[axis], inner, count, int(largest), _type(dtype)
+    return calls.parameters("NP_TOP_K", fields)

@@ -8,12 +8,13 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Array
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.weights_cache import pointer
 
 
 def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
-    """Give the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
+    """Return the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
 
     Args:
         count: how many elements there are.
@@ -24,11 +25,11 @@ def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
     least = -(1 << 15) if is_signed else 0
     bounds = least - zero_point, least + (1 << 16) - 1 - zero_point
     fields = count, scale, *bounds, zero_point, is_signed
-    return extension().ffi.new("struct np_int16_params *", fields)
+    return calls.parameters("NP_QUANTIZE16", fields)
 
 
 def fake_channels(count: int, inner: int, table: Array) -> Any:
-    """Give the parameters of ``NP_FAKE_CHANNELS``.
+    """Return the parameters of ``NP_FAKE_QUANTIZE_CHANNELS``.
 
     Args:
         count: how many elements there are; not 0.
@@ -41,4 +42,4 @@ def fake_channels(count: int, inner: int, table: Array) -> Any:
     if rows != 3 or table.dtype != np.float32 or count % (inner * channels):
         raise BackendError(f"{channels} channels of {inner} do not fit {count} elements")
     fields = count, channels, inner, *(pointer(ffi, row) for row in table)
-    return ffi.new("struct np_fake_channels_params *", fields)
+    return calls.parameters("NP_FAKE_QUANTIZE_CHANNELS", fields)

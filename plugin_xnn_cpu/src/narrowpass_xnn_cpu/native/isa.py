@@ -56,7 +56,7 @@ class CapError(ValueError):
 
 
 def cap() -> str:
-    """Give the level that ``NARROWPASS_ISA`` names; empty where it is not set.
+    """Return the level that ``NARROWPASS_ISA`` names; empty where it is not set.
 
     Raises:
         CapError: it is none of `LEVELS`.
@@ -111,10 +111,10 @@ def _is_above(first: str, name: str) -> bool:
 
 
 def in_use(lib: Any) -> str:
-    """Give the level that kernels use, one of `LEVELS`."""
+    """Return the level that kernels use, one of `LEVELS`."""
     return LEVELS[lib.np_isa() - 1]
 
 
 def detected(lib: Any) -> str:
-    """Give the level of the processor, one of `LEVELS`."""
+    """Return the level of the processor, one of `LEVELS`."""
     return LEVELS[lib.np_isa_detected() - 1]

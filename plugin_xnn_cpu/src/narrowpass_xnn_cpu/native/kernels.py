@@ -7,31 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import isa
+from narrowpass_xnn_cpu.native import calls, isa
 from narrowpass_xnn_cpu.native.library import extension
 
-MAX_DIMS = 8
-
-_TILE = 12
-"""Rows of the largest tile in attention.c."""
-MOST_ROWS = 48
-"""NP_ATTENTION_MOST_ROWS."""
 TARGETS = ("best", *isa.LEVELS)
 """Which code of ours there is, in the order of ``NP_TARGET_*``."""
 TARGET = "best"
 """Which code of ours runs: the best that is in use, or at most what is named. ``avx512bf16`` runs
 on any processor: only those that execute its instructions, or have them emulated, survive it."""
-_BLOCK_FLOATS = 1 << 15
-"""Scores that lie in cache beside packed keys and values."""
-_LINE = 16
-"""Floats of a cache line, and of a vector in attention.c."""
-
-FUNCTIONS = ("sigmoid", "silu", "exp", "sqrt", "log", "root", "inverse root")
-"""Elementwise functions of ours, in the order of ``NP_FUNCTION_*``."""
 
 
 def code() -> int:
-    """Give the code that runs, as ``NP_TARGET_*``."""
+    """Return the code that runs, as ``NP_TARGET_*``."""
     return TARGETS.index(TARGET)
 
 
@@ -40,10 +27,10 @@ _RANGE_PART = 1 << 14
 
 
 def dynamic_range(count: int, threads: int) -> tuple[Any, int]:
-    """Give the parameters of ``NP_DYNAMIC_RANGE`` for so many elements, and its scratch bytes."""
+    """Return the parameters of ``NP_DYNAMIC_RANGE`` for so many elements, and its scratch bytes."""
     part = max(_RANGE_PART, -(-count // (4 * threads)))
     parts = -(-count // part)
-    return extension().ffi.new("struct np_dynamic_range_params *", (count, part)), 8 * parts
+    return calls.parameters("NP_DYNAMIC_RANGE", (count, part)), 8 * parts
 
 
 def copy(
@@ -54,9 +41,9 @@ def copy(
     in_offset: int = 0,
     out_offset: int = 0,
 ) -> Any:
-    """Give the parameters of ``NP_COPY``; strides and offsets in elements."""
+    """Return the parameters of ``NP_COPY``; strides and offsets in elements."""
     sizes, (in_strides, out_strides) = merged(sizes, (in_strides, out_strides))
-    params = extension().ffi.new("struct np_copy_params *")
+    params = calls.parameters("NP_COPY")
     set_dims(params.sizes, sizes)
     set_dims(params.in_strides, in_strides)
     set_dims(params.out_strides, out_strides)
@@ -67,9 +54,9 @@ def copy(
 
 
 def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: int) -> Any:
-    """Give the parameters of ``NP_WHERE``: strides of the condition and of both choices."""
+    """Return the parameters of ``NP_WHERE``: strides of the condition and of both choices."""
     sizes, strides = merged(sizes, strides)
-    params = extension().ffi.new("struct np_where_params *")
+    params = calls.parameters("NP_WHERE")
     set_dims(params.sizes, sizes)
     for index in range(3):
         set_dims(params.strides[index], strides[index])
@@ -78,9 +65,9 @@ def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: 
 
 
 def gather(outer: int, axis: int, indices: int, row_bytes: int, index_size: int) -> Any:
-    """Give the parameters of ``NP_GATHER``."""
+    """Return the parameters of ``NP_GATHER``."""
     fields = outer, axis, indices, row_bytes, index_size
-    return extension().ffi.new("struct np_gather_params *", fields)
+    return calls.parameters("NP_GATHER", fields)
 
 
 def scatter_rows(
@@ -93,19 +80,19 @@ def scatter_rows(
     starts: bool,
     circular: bool,
 ) -> Any:
-    """Give the parameters of ``NP_SCATTER_ROWS``."""
+    """Return the parameters of ``NP_SCATTER_ROWS``."""
     if new_rows > rows:
         raise BackendError(f"{new_rows} new rows do not fit into a cache of {rows}")
     fields = batches, inner, rows, new_rows, row_bytes, starts, circular
-    return extension().ffi.new("struct np_scatter_rows_params *", fields)
+    return calls.parameters("NP_SCATTER_ROWS", fields)
 
 
 def gather_s8(rows: int, row_size: int, indices: int, index_size: int, *, scales: int) -> Any:
-    """Give the parameters of ``NP_GATHER_S8``, with one scale or one for each row."""
+    """Return the parameters of ``NP_GATHER_S8``, with one scale or one for each row."""
     if scales not in (1, rows):
         raise BackendError(f"{scales} scales are not those of {rows} rows")
     fields = rows, row_size, indices, index_size, int(scales != 1)
-    return extension().ffi.new("struct np_gather_s8_params *", fields)
+    return calls.parameters("NP_GATHER_S8", fields)
 
 
 def layer_norm(
@@ -118,7 +105,7 @@ def layer_norm(
     root_mean_square: bool,
     sum_offset: int,
 ) -> Any:
-    """Give the parameters of ``NP_LAYER_NORM``.
+    """Return the parameters of ``NP_LAYER_NORM``.
 
     Args:
         sizes: of the axes before rows.
@@ -133,7 +120,7 @@ def layer_norm(
     sizes, strides = merged(sizes, strides)
     if len(sizes) > 3:
         raise BackendError(f"rows that lie along {len(sizes)} axes cannot be added")
-    params = extension().ffi.new("struct np_layer_norm_params *")
+    params = calls.parameters("NP_LAYER_NORM")
     set_dims(params.sizes, [1] * (3 - len(sizes)) + sizes)
     for target, steps in zip((params.x_strides, params.added_strides), strides, strict=False):
         set_dims(target, [0] * (3 - len(sizes)) + [step * columns for step in steps])
@@ -144,32 +131,24 @@ def layer_norm(
 
 
 def add_clamp(count: int, low: float, high: float) -> Any:
-    """Give the parameters of ``NP_ADD_CLAMP``."""
-    return extension().ffi.new("struct np_add_clamp_params *", (count, low, high))
+    """Return the parameters of ``NP_ADD_CLAMP``."""
+    return calls.parameters("NP_ADD_CLAMP", (count, low, high))
 
 
-CONVERSIONS = {
-    ("float16", "float32"): 0,
-    ("float32", "float16"): 1,
-    ("bfloat16", "float32"): 2,
-    ("float32", "bfloat16"): 3,
-}
-"""Element types between which there is a conversion, as ``NP_CONVERT_*``."""
+_FLOATS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+"""Element types as ``NP_CONVERT_*`` names them."""
 
 
 def convert(count: int, source: str, target: str) -> Any:
-    """Give the parameters of ``NP_CONVERT``."""
-    fields = count, CONVERSIONS[source, target]
-    return extension().ffi.new("struct np_convert_params *", fields)
-
-
-ROUNDINGS = {"float16": 4, "bfloat16": 5}
-"""Element types that float32 can be rounded to and stay float32, as ``NP_CONVERT_ROUND_*``."""
+    """Return the parameters of ``NP_CONVERT``."""
+    fields = count, calls.constant("NP_CONVERT", f"{_FLOATS[source]}_to_{_FLOATS[target]}")
+    return calls.parameters("NP_CONVERT", fields)
 
 
 def rounding(count: int, target: str) -> Any:
-    """Give the parameters of ``NP_CONVERT`` from float32 to what `target` has of it."""
-    return extension().ffi.new("struct np_convert_params *", (count, ROUNDINGS[target]))
+    """Return the parameters of ``NP_CONVERT`` from float32 to what `target` has of it."""
+    conversion = calls.constant("NP_CONVERT_ROUND_TO", _FLOATS[target])
+    return calls.parameters("NP_CONVERT", (count, conversion))
 
 
 def pool(
@@ -182,7 +161,7 @@ def pool(
     *,
     maximum: bool,
 ) -> Any:
-    """Give the parameters of ``NP_POOL``.
+    """Return the parameters of ``NP_POOL``.
 
     Args:
         shape: of the input, [N, H, W, C].
@@ -194,7 +173,7 @@ def pool(
         maximum: whether maxima are wanted, else means of the elements in the image.
     """
     fields = *shape, *out, window, strides, dilations, pads, maximum
-    return extension().ffi.new("struct np_pool_params *", fields)
+    return calls.parameters("NP_POOL", fields)
 
 
 _PART = 1 << 14
@@ -202,8 +181,8 @@ _PART = 1 << 14
 
 
 def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
-    """Give the parameters of ``NP_EXTREMES``, over some axes of a dense array that is not empty."""
-    params = extension().ffi.new("struct np_extremes_params *")
+    """Return the parameters of ``NP_MIN_MAX``, over axes of a dense array that is not empty."""
+    params = calls.parameters("NP_MIN_MAX")
     set_reduction(params, shape, axes)
     params.tile = 1 + _PART // (params.reduced_count * max(1, params.columns, params.row))
     params.least = least
@@ -211,7 +190,7 @@ def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
 
 
 def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> None:
-    """Write the axes of a reduction of a dense array that is not empty; see np_extremes_params."""
+    """Write the axes of a reduction of a dense array that is not empty; see np_min_max_params."""
     steps = dense_strides(shape)
     places = [
         (size, step, axis in axes)
@@ -232,7 +211,7 @@ def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> Non
 
 
 def quantize(count: int, scale: float, zero_point: int, columns: int = 0) -> Any:
-    """Give the parameters of ``NP_QUANTIZE``, to all of int8.
+    """Return the parameters of ``NP_QUANTIZE``, to all of int8.
 
     Args:
         count: how many elements there are.
@@ -242,27 +221,27 @@ def quantize(count: int, scale: float, zero_point: int, columns: int = 0) -> Any
     """
     bounds = -128 - zero_point, 127 - zero_point
     given = count, columns, scale, *bounds, zero_point
-    return extension().ffi.new("struct np_quantize_params *", given)
+    return calls.parameters("NP_QUANTIZE", given)
 
 
 def dequantize(count: int, scale: float, zero_point: int) -> Any:
-    """Give the parameters of ``NP_DEQUANTIZE``."""
-    return extension().ffi.new("struct np_dequantize_params *", (count, scale, zero_point))
+    """Return the parameters of ``NP_DEQUANTIZE``."""
+    return calls.parameters("NP_DEQUANTIZE", (count, scale, zero_point))
 
 
 def table(count: int, entries: bytes) -> Any:
-    """Give the parameters of ``NP_TABLE``; entry i is for the byte i."""
+    """Return the parameters of ``NP_TABLE``; entry i is for the byte i."""
     if len(entries) != 256:
         raise BackendError(f"a table has 256 entries, not {len(entries)}")
-    params = extension().ffi.new("struct np_table_params *")
+    params = calls.parameters("NP_TABLE")
     params.count = count
     extension().ffi.memmove(params.table, entries, 256)
     return params
 
 
 def function(count: int, name: str) -> Any:
-    """Give the parameters of ``NP_FUNCTION``, for one of `FUNCTIONS`."""
-    return extension().ffi.new("struct np_function_params *", (count, FUNCTIONS.index(name)))
+    """Return the parameters of ``NP_FUNCTION``, for one of ``NP_FUNCTION_*``."""
+    return calls.parameters("NP_FUNCTION", (count, calls.constant("NP_FUNCTION", name)))
 
 
 def gate(
@@ -273,7 +252,7 @@ def gate(
     slope: float,
     cubic: float,
 ) -> Any:
-    """Give the parameters of ``NP_GATE``.
+    """Return the parameters of ``NP_GATE``.
 
     Args:
         rows: how many.
@@ -284,120 +263,24 @@ def gate(
         cubic: of its cube.
     """
     fields = rows, columns, *x, *(factor or (0, 0)), slope, cubic, factor is not None
-    return extension().ffi.new("struct np_gate_params *", fields)
+    return calls.parameters("NP_GATE", fields)
 
 
 def softmax_pairs(count: int) -> Any:
-    """Give the parameters of ``NP_SOFTMAX_PAIRS``."""
-    return extension().ffi.new("struct np_softmax_pairs_params *", (count,))
+    """Return the parameters of ``NP_SOFTMAX_PAIRS``."""
+    return calls.parameters("NP_SOFTMAX_PAIRS", (count,))
 
 
 def interleave(images: int, channels: int, pixels: int, element_size: int) -> Any:
-    """Give the parameters of ``NP_INTERLEAVE``."""
+    """Return the parameters of ``NP_NCHW_TO_NHWC``."""
     if element_size not in (1, 4):
         raise BackendError(f"elements of {element_size} bytes are not interleaved")
     fields = images, channels, pixels, element_size
-    return extension().ffi.new("struct np_interleave_params *", fields)
-
-
-MASKS = ("none", "added", "kept", "filled")
-"""What a mask does, in the order of ``NP_MASK_*``; the last two are of bytes."""
-
-
-def attention(
-    *,
-    heads: Sequence[int],
-    rows: int,
-    keys: int,
-    depth: int,
-    values: int,
-    strides: Sequence[Sequence[int]],
-    out_strides: Sequence[int],
-    scale: float,
-    threads: int,
-    mask: str = "none",
-    fill: float = 0.0,
-    safe: bool = False,
-) -> tuple[Any, int]:
-    """Give the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
-
-    Args:
-        heads: how many batches, groups in each, and heads in each group.
-        rows: queries of a head.
-        keys: keys, and values, of a head.
-        depth: the size of queries and keys.
-        values: the size of values.
-        strides: five of each of q, k and v, and of the mask where there is one, in elements.
-        out_strides: five of the result.
-        scale: what scores are multiplied by.
-        threads: that may compute at once.
-        mask: what the mask does; one of `MASKS`.
-        fill: what scores become where a mask of bytes says so.
-        safe: whether a row of scores that come to NaN gives zeros.
-    """
-    if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
-        raise BackendError("the last axis of an operand of attention is not dense")
-    if (mask == "none") != (len(strides) == 3):
-        raise BackendError(f"{len(strides)} operands of attention, and a mask that is {mask}")
-    # Rows of scores and of values are computed in whole vectors.
-    wide_keys, wide_values = (-(-size // _LINE) * _LINE for size in (keys, values))
-    block = max(_TILE, min(MOST_ROWS, _BLOCK_FLOATS // wide_keys // _TILE * _TILE))
-    count = heads[0] * heads[1] * heads[2]
-    parts = 1 if threads == 1 else min(-(-2 * threads // count), -(-rows // block))
-    part_rows = -(-rows // parts // block) * block if parts > 1 else rows
-    parts = -(-rows // part_rows)
-    scratch = wide_keys * depth + keys * wide_values + block * (wide_keys + wide_values)
-    if count * parts >= 1 << 48 or scratch >= 1 << 48:
-        raise BackendError(f"attention over {rows} and {keys} rows cannot be computed with")
-    params = extension().ffi.new("struct np_attention_params *")
-    set_dims(params.heads, heads)
-    params.rows, params.keys, params.depth, params.values = rows, keys, depth, values
-    targets = params.q_strides, params.k_strides, params.v_strides
-    for target, given in zip(targets, strides, strict=False):
-        set_dims(target, given[:4])
-    set_dims(params.out_strides, out_strides[:4])
-    set_dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
-    params.mask, params.fill = MASKS.index(mask), fill
-    params.scale, params.safe = scale, safe
-    params.block, params.parts, params.part_rows = block, parts, part_rows
-    params.target = code()
-    params.thread_scratch = -(-scratch // _LINE) * _LINE
-    return params, threads * params.thread_scratch * 4
-
-
-def rotary(
-    *,
-    sizes: Sequence[int],
-    depth: int,
-    rotated: int,
-    strides: Sequence[Sequence[int]],
-    interleaved: bool,
-    halved: bool,
-) -> Any:
-    """Give the parameters of ``NP_ROTARY``.
-
-    Args:
-        sizes: three, of the axes before rows.
-        depth: of a row.
-        rotated: its first numbers, which are turned; the others stay.
-        strides: three of each of x, the cosines, the sines and the result; rows are dense.
-        interleaved: whether pairs lie side by side, and not a half apart.
-        halved: whether both of a pair share a cosine and a sine.
-    """
-    if rotated % 2 or not 0 <= rotated <= depth:
-        raise BackendError(f"{rotated} of {depth} numbers are no pairs that could be turned")
-    params = extension().ffi.new("struct np_rotary_params *")
-    set_dims(params.sizes, sizes)
-    params.depth, params.rotated = depth, rotated
-    targets = params.x_strides, params.cos_strides, params.sin_strides, params.out_strides
-    for target, given in zip(targets, strides, strict=True):
-        set_dims(target, given)
-    params.interleaved, params.halved = interleaved, halved
-    return params
+    return calls.parameters("NP_NCHW_TO_NHWC", fields)
 
 
 def dense_strides(shape: Sequence[int]) -> list[int]:
-    """Give the strides of a dense array, in elements."""
+    """Return the strides of a dense array, in elements."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * shape[axis + 1]
@@ -405,7 +288,7 @@ def dense_strides(shape: Sequence[int]) -> list[int]:
 
 
 def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> list[int]:
-    """Give the strides with which a dense array of `shape` is read as one of `target`."""
+    """Return the strides with which a dense array of `shape` is read as one of `target`."""
     padded = [1] * (len(target) - len(shape)) + list(shape)
     strides = dense_strides(padded)
     return [0 if size == 1 else stride for size, stride in zip(padded, strides, strict=True)]
@@ -436,7 +319,8 @@ def merged(
 
 def set_dims(target: Any, values: Sequence[int]) -> None:
     """Write sizes or strides into an array of a struct."""
-    if len(values) > MAX_DIMS:
-        raise BackendError(f"a kernel takes {MAX_DIMS} dimensions at most, not {len(values)}")
+    most = extension().lib.NP_MAX_DIMS
+    if len(values) > most:
+        raise BackendError(f"a kernel takes {most} dimensions at most, not {len(values)}")
     for index, value in enumerate(values):
         target[index] = value

@@ -16,7 +16,7 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu, isa, signals
 
 _IDENTIFIER = "78e8776e742aaec2e0f3c3ef26613bab845df743a5047533d6900dea608b1385"
-"""Of the build that `xnnpack.h` declares, on x86-64; it is a digest of the kernels' sources."""
+"""Of the build that xnnpack.h declares, on x86-64; it is a digest of the kernels' sources."""
 
 _LOADING = threading.Lock()
 
@@ -144,7 +144,7 @@ def _try(extension: Any, path: str) -> None:
 
 @functools.cache
 def unavailable() -> str | None:
-    """Give the reason why the library cannot be used here; None where it can."""
+    """Return the reason why the library cannot be used here; None where it can."""
     try:
         _load()
     except LibraryUnavailableError as error:
@@ -153,7 +153,7 @@ def unavailable() -> str | None:
 
 
 def extension() -> Any:
-    """Give the loaded extension.
+    """Return the loaded extension.
 
     Raises:
         BackendError: it cannot be used here.
@@ -179,7 +179,7 @@ _MEANINGS = {
 
 
 def meaning(status: int) -> str:
-    """Give what a status says, in words."""
+    """Return what a status says, in words."""
     return f"{_MEANINGS.get(status, 'unknown status')} (status {status})"
 
 

@@ -19,7 +19,7 @@ from narrowpass_planning.plan.outgoing import Outgoing
 from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import EXTRA_BYTES, Tape, readable
+from narrowpass_xnn_cpu.native.tape import Tape, extra_bytes, readable
 
 _FIRST = 16
 """Iterations that there is memory for at first, where their number is not known."""
@@ -250,6 +250,6 @@ def _array(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         BackendError: more bytes than the machine has.
     """
     size = math.prod(shape) * dtype.itemsize
-    raw = allocate((size + EXTRA_BYTES,), np.dtype(np.uint8))
+    raw = allocate((size + extra_bytes(),), np.dtype(np.uint8))
     made: Array = raw[:size].view(dtype).reshape(shape)
     return made

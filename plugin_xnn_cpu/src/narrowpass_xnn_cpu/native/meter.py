@@ -10,6 +10,7 @@ import numpy as np
 
 from narrowpass.runtime.meters import Counts, Extremes, Meter
 from narrowpass_planning.plan.executor import Pool
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension
 
 _NONE = 0x7FFFFFFF, -0x80000000
@@ -19,22 +20,22 @@ _INFINITE = 0x7F800000
 
 
 class NativeMeter:
-    """Takes in one value; it is off unless it was told what to fill."""
+    """Observes one value; it is off outside of `begin` and `end`."""
 
     def __init__(self) -> None:
         self._ffi, self._lib = extension().ffi, extension().lib
         self._meter = self._ffi.new("np_meter *")
 
     def params(self, count: int) -> Any:
-        """Give the parameters of ``NP_OBSERVE`` for so many elements. They refer to this object."""
-        return self._ffi.new("struct np_observe_params *", (count, self._meter))
+        """Return the parameters of ``NP_OBSERVE``, which refer to this object."""
+        return calls.parameters("NP_OBSERVE", (count, self._meter))
 
     def begin(self, meter: Meter, scratch: np.ndarray[Any, Any]) -> None:
         """Let the next runs fill `meter`, which is kept, with its arrays, until `end`.
 
         Args:
             meter: what is filled.
-            scratch: as `scratch_for` gives it.
+            scratch: memory of `scratch_for`.
         """
         native = self._meter
         native.low, native.high = _NONE
@@ -48,7 +49,7 @@ class NativeMeter:
             native.kind = self._lib.NP_METER_EXTREMES
 
     def end(self, meter: Meter) -> None:
-        """Tell `meter` what was seen, and take nothing in any more."""
+        """Write what was observed to `meter`, and stop observing."""
         native = self._meter
         native.kind = self._lib.NP_METER_OFF
         extremes = meter.extremes if isinstance(meter, Counts) else meter
@@ -66,13 +67,13 @@ def _include(extremes: Extremes, low: int, high: int) -> None:
 
 
 def _number(key: int) -> float:
-    """Give the float of a key; see ``np_meter``."""
+    """Return the float of a key; see ``np_meter``."""
     bits = key ^ 0x7FFFFFFF if key < 0 else key
     (number,) = struct.unpack("<f", struct.pack("<i", bits))
     return float(number)
 
 
 def scratch_for(meters: Iterable[Meter], pool: Pool) -> np.ndarray[Any, Any]:
-    """Give scratch memory that is large enough for each of some meters."""
+    """Return scratch memory that is large enough for each of some meters."""
     bins = max((meter.bins for meter in meters if isinstance(meter, Counts)), default=0)
     return np.empty(extension().lib.np_meter_words(bins) * pool.threads, np.uint32)

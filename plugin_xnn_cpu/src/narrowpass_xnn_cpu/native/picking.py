@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.kernels import MAX_DIMS
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension
 
 
 def pick(tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element_size: int) -> Any:
-    """Give the parameters of ``NP_PICK``.
+    """Return the parameters of ``NP_INDEXED_COPY``.
 
     Args:
         tables: for each axis of the output, the indices along that of the input.
@@ -24,8 +24,9 @@ def pick(tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element
     Raises:
         BackendError: no axes or too many, or elements of a size that the kernel has not.
     """
-    if not 1 <= len(tables) <= MAX_DIMS:
-        raise BackendError(f"a kernel takes 1 to {MAX_DIMS} dimensions, not {len(tables)}")
+    most = extension().lib.NP_MAX_DIMS
+    if not 1 <= len(tables) <= most:
+        raise BackendError(f"a kernel takes 1 to {most} dimensions, not {len(tables)}")
     if element_size not in (1, 2, 4, 8):
         raise BackendError(f"a kernel takes elements of 1, 2, 4 or 8 bytes, not {element_size}")
     last = tables[-1]
@@ -45,4 +46,4 @@ def pick(tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element
         "element_size": element_size,
         "tables": [index for table in tables for index in table.tolist()],
     }
-    return extension().ffi.new("struct np_pick_params *", fields)
+    return calls.parameters("NP_INDEXED_COPY", fields)

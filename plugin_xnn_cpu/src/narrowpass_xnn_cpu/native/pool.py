@@ -19,7 +19,7 @@ _SPIN = 2_000_000
 
 
 class ThreadPool(Uncopied):
-    """Workers that several programs share. `shared` gives one; it ends with its last user.
+    """Workers that several programs share. `shared` returns one; it ends with its last user.
 
     Attributes:
         threads: how many threads compute, the calling one included.
@@ -62,7 +62,7 @@ class _Life:
         self._process = os.getpid()
 
     def start(self, number: int) -> bool:
-        """Start a thread; tell whether the system had one more."""
+        """Start a thread; return whether the system had one more."""
         thread = threading.Thread(target=self._work, name=f"narrowpass-{number}", daemon=True)
         with self._lock:
             self._started += 1
@@ -98,12 +98,12 @@ class _Life:
 
 
 def default_threads() -> int:
-    """Give the number of processors that this process may run on."""
+    """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def shared(threads: int | None, *, spin: bool = False) -> ThreadPool:
-    """Give the pool of this process with `threads` threads; None for `default_threads`.
+    """Return the pool of this process with `threads` threads; None for `default_threads`.
 
     Args:
         threads: how many threads compute, the calling one included.

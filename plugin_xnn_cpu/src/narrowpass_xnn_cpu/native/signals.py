@@ -25,13 +25,13 @@ class Interruption:
         self._handle = loaded.ffi.new_handle(self._error)
 
     def arguments(self) -> tuple[Any, Any]:
-        """Give what ``np_run`` asks, and the context of that; NULL for both where none need be."""
+        """Return what ``np_run`` polls, and its context; NULL for both where nothing need be."""
         if threading.get_ident() != threading.main_thread().ident:
             return self._loaded.ffi.NULL, self._loaded.ffi.NULL
         return self._loaded.lib.np_let_signals_in, self._handle
 
     def taken(self) -> BaseException:
-        """Give what was raised, and forget it."""
+        """Return what was raised, and forget it."""
         return self._error.pop()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.allocator import HEAP, allocate_bytes
 from narrowpass_planning.plan.executor import Entry
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension, meaning
 from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.pool import ThreadPool
@@ -36,7 +37,7 @@ class Tape:
         self._interruption = Interruption(extension())
         self._fresh = True
         for step, entry in zip(self._steps, self._entries, strict=False):
-            step.call = getattr(lib, entry.call)
+            step.call = calls.check(entry.call, entry.params)
             for index in range(lib.NP_MAX_INPUTS):
                 step.inputs[index] = entry.inputs[index] if index < len(entry.inputs) else -1
             step.output = entry.output
@@ -45,7 +46,7 @@ class Tape:
             step.params = ffi.NULL if entry.params is None else entry.params
 
     def replace(self, index: int, operator: Operator | None, params: Any, *, alone: bool) -> None:
-        """Give a step other parameters; an operator that was told other sizes is the same."""
+        """Replace the parameters of a step; an operator that was reshaped stays the same object."""
         ffi = self._ffi
         old = self._entries[index]
         entry = dataclasses.replace(old, operator=operator, params=params, alone=alone)
@@ -58,18 +59,18 @@ class Tape:
         self._fresh = True
 
     def bind(self, number: int, array: np.ndarray[Any, Any], offset: int = 0) -> None:
-        """Say that a buffer is in `array`, from a byte on.
+        """Bind a buffer to the bytes of `array` from an offset on.
 
         The array is dense and not empty. The caller keeps it as long as the tape runs on it.
         """
         self._buffers[number] = _buffer(self._ffi, array) + offset
 
     def bind_all(self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]) -> None:
-        """Say of several buffers, with a first byte each, that they are in `array`."""
+        """Bind several buffers, each with its offset in bytes, to `array`."""
         self.bind_at(binds, _buffer(self._ffi, array))
 
     def bind_at(self, binds: Sequence[tuple[int, int]], start: Any) -> None:
-        """Say of several buffers, with a first byte each, that they are at an address."""
+        """Bind several buffers, each with its offset in bytes, to an address."""
         buffers = self._buffers
         for number, offset in binds:
             buffers[number] = start + offset if offset else start
@@ -77,11 +78,11 @@ class Tape:
     def bind_readable(
         self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Do as `bind_all`, with `readable` of an array that may be empty; give that."""
+        """Bind as `bind_all` does to `readable` of an array, which may be empty; return that."""
         size = array.nbytes
         if size and array.flags.c_contiguous:
             start = _buffer(self._ffi, array)
-            if self._lib.np_ends_in_page(start, size) or _ends_well(_start(array), array):
+            if self._lib.np_overread_stays_in_page(start, size) or _ends_well(_start(array), array):
                 self.bind_at(binds, start)
                 return array
         given = readable(array)
@@ -90,7 +91,7 @@ class Tape:
         return given
 
     def bind_workspace(self, memory: np.ndarray[Any, Any], offset: int) -> None:
-        """Say where scratch memory is: in `memory`, from a byte on. Buffers may have moved too.
+        """Bind the workspace to `memory`, from an offset in bytes on. Buffers may have moved too.
 
         The caller keeps it as long as the tape runs on it.
         """
@@ -145,10 +146,10 @@ class Tape:
         self._end(status)
 
     def _end(self, status: int) -> None:
-        """Look at what a run gave."""
+        """Raise for the status of a run, and note which operators are set up."""
         if status:
             self._set_up_again()
-            if status == self._lib.NP_STATUS_STOPPED:
+            if status == self._lib.NP_STATUS_CANCELLED:
                 raise self._interruption.taken()
             name = self._entries[self._failed[0]].name
             raise BackendError(f"node {name!r} failed: {meaning(status)}")
@@ -159,7 +160,7 @@ class Tape:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> Any:
-    """Give the address of a dense array, for `Tape.bind_at`; who uses it keeps the array."""
+    """Return the address of a dense array, for `Tape.bind_at`; who uses it keeps the array."""
     return _buffer(extension().ffi, array)
 
 
@@ -174,16 +175,19 @@ def aligned(size: int) -> np.ndarray[Any, Any]:
     Raises:
         BackendError: more bytes than the machine has.
     """
-    return allocate_bytes(HEAP, size + EXTRA_BYTES)
+    return allocate_bytes(HEAP, size + extra_bytes())
 
 
 _PAGE = 4096
-EXTRA_BYTES = 16
-"""XNN_EXTRA_BYTES: what kernels may read beyond a buffer."""
+
+
+def extra_bytes() -> int:
+    """Return how many bytes kernels may read beyond a buffer."""
+    return int(extension().lib.XNN_EXTRA_BYTES)
 
 
 def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Give `array`, dense and with readable bytes after it; a copy where it is not so.
+    """Return `array`, dense and with readable bytes after it; a copy where it is not so.
 
     The bytes after it surely are mapped where they lie in the page of its last byte, or belong to
     what it is a view of.
@@ -199,13 +203,14 @@ def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _ends_well(start: int, array: np.ndarray[Any, Any]) -> bool:
-    """Tell whether there are readable bytes after a dense array that starts there."""
+    """Return whether there are readable bytes after a dense array that starts there."""
     end = start + array.nbytes
-    return (end - 1) % _PAGE + EXTRA_BYTES < _PAGE or end + EXTRA_BYTES <= _end(array.base)
+    extra = extra_bytes()
+    return (end - 1) % _PAGE + extra < _PAGE or end + extra <= _end(array.base)
 
 
 def _end(base: object) -> int:
-    """Give the address behind what an array is a view of; 0 where that is not known."""
+    """Return the address behind what an array is a view of; 0 where that is not known."""
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
         return 0
     return int(base.ctypes.data) + base.nbytes  # of any dtype, that of records too

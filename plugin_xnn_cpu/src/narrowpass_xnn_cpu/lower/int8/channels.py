@@ -59,7 +59,7 @@ class FakeQuantizeChannels(Computation):
             return Run(shape)
         inner = math.prod(shape[axis + 1 :])
         params = int16_kernels.fake_channels(elements(shape), inner, table)
-        return Run(shape, "NP_FAKE_CHANNELS", params=params)
+        return Run(shape, "NP_FAKE_QUANTIZE_CHANNELS", params=params)
 
 
 def match(node: ir.Node, facts: Facts) -> Group | None:

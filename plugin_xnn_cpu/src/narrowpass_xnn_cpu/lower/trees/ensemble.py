@@ -64,7 +64,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What the kernel reads; see ``tree_kernels.h``.
+    """What the kernel reads; see ``trees/trees.h``.
 
     Attributes:
         nodes: records of thresholds, tests and successors.

@@ -17,7 +17,7 @@ BATCH = 4
 _PANEL = {4: 8, 8: 16, 16: 64}
 """Columns of the widest packed panel, by lanes."""
 _MOST_COLUMNS = 64
-"""NP_FP32_MOST_COLUMNS: of a panel."""
+"""NP_FP32_MAX_NR: of a panel."""
 _DEPTH = {4: 256, 8: 256, 16: 384}
 """Depth of a block: a packed panel of it stays in L1, or with AVX-512 in L2."""
 _PACKED_BYTES = {4: 3 << 16, 8: 3 << 16, 16: 1 << 19}

@@ -57,7 +57,7 @@ def _pack(problem: Matmul) -> Packing:
 
 def _plan(problem: Matmul, packing: Packing, run: Run) -> Fields:
     lib, rows, (inputs, outputs) = extension().lib, run.image[1], problem.sizes
-    few = rows <= lib.NP_NBITS_FEW_ROWS
+    few = rows <= lib.NP_NBITS_GEMV_ROWS
     low, high = map(float32, problem.epilogue.limits)
     return {
         "rows": rows,
@@ -67,7 +67,7 @@ def _plan(problem: Matmul, packing: Packing, run: Run) -> Fields:
         "bits": packing.form.bits,
         "low": low,
         "high": high,
-        "thread_scratch": 0 if few else (lib.NP_NBITS_CHUNK + rows) * lib.NP_NBITS_COLUMNS,
+        "thread_scratch": 0 if few else (lib.NP_NBITS_K_BLOCK + rows) * lib.NP_NBITS_COLUMNS,
     }
 
 

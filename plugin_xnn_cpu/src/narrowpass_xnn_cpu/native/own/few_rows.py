@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 MOST_ROWS = 4
-"""NP_FEW_ROWS_MOST. With more rows, the arithmetic takes longer than reading the matrix."""
+"""NP_GEMV_MAX_ROWS. With more rows, the arithmetic takes longer than reading the matrix."""
 _PARTS = 4
 """For each thread, at most: one that is late leaves some of them to others."""
 _LEAST_PANELS = 8
@@ -38,7 +38,7 @@ def divided(panels: int, threads: int) -> tuple[int, int]:
 
 def reads_floats(width: int) -> bool:
     """Return whether the kernel for this processor reads panels of float32 of this width."""
-    return bool(extension().lib.np_few_rows_reads(width))
+    return bool(extension().lib.np_gemv_reads_width(width))
 
 
 class FewRows(PanelMatmul):
@@ -49,7 +49,7 @@ class FewRows(PanelMatmul):
         epilogue: unless `reshape` is given another one.
     """
 
-    call = "NP_FEW_ROWS"
+    call = "NP_GEMV"
 
     def __init__(self, panels: Panels, epilogue: Epilogue) -> None:
         super().__init__(panels)
@@ -72,7 +72,7 @@ class FewRows(PanelMatmul):
             "epilogue": (epilogue or self._epilogue).params(),
             "layout": getattr(self._lib, layout.name),
         }
-        self.params = self._ffi.new("struct np_few_rows_params *", fields)
+        self.params = self._ffi.new("struct np_gemv_params *", fields)
         return self.params
 
 
@@ -89,4 +89,4 @@ def table_rows(table: Weight, epilogue: Epilogue) -> FewRows:
 def reads_tables() -> bool:
     """Return whether the kernel for matrices as they are stored is fast on this processor."""
     lib = extension().lib
-    return bool(lib.np_few_rows_width(lib.NP_TABLE_F32))
+    return bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32))

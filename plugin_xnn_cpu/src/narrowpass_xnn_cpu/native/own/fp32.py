@@ -129,8 +129,8 @@ def plan(windows: Windows, packing: Packing, run: Run) -> Fields:
         "wide_width": wide_width,
         "depth": depth,
         "panels_within": within,
-        "band": band,
-        "bands": bands,
+        "row_tile": band,
+        "row_tiles": bands,
         "parts": parts,
     }
 

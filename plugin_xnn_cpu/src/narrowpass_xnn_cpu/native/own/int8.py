@@ -45,7 +45,7 @@ _BEHIND = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """How packed weights of int8 lie, and what is multiplied with them; see ``int8_code.h``.
+    """How packed weights of int8 lie, and what is multiplied with them; see ``gemm/int8/panel.h``.
 
     Attributes:
         name: of the layout, as it stands in names of packed weights.
@@ -84,7 +84,7 @@ def packers(form: Layout) -> tuple[Callable[..., int], Callable[..., None]]:
     """Return the functions of C that report how large packed weights are, and pack them."""
     lib = extension().lib
     if form is QUADS:
-        return lib.np_int8_quads_packed_size, lib.np_int8_quads_pack
+        return lib.np_int8_vnni_packed_size, lib.np_int8_vnni_pack
     return lib.np_int8_packed_size, lib.np_int8_pack
 
 

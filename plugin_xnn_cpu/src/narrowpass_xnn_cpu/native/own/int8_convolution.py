@@ -85,14 +85,14 @@ def _plan(problem: Convolution, packing: Packing, run: Run) -> Fields:
         "steps": steps,
         "picks": picks,
         "wide_width": wide_width,
-        "band": band,
-        "bands": bands,
+        "row_tile": band,
+        "row_tiles": bands,
         "parts": parts,
         "part_columns": part * layout.columns,
-        "quads": layout is int8.QUADS,
-        "in_raised": problem.offsets.input,
-        "out_raised": problem.offsets.output,
-        "other_raised": problem.offsets.added,
+        "vnni": layout is int8.QUADS,
+        "in_u8": problem.offsets.input,
+        "out_u8": problem.offsets.output,
+        "other_u8": problem.offsets.added,
         "in_place": in_place,
         **int8.requantization(problem),
         **_result(problem),
@@ -112,7 +112,7 @@ def _result(problem: Convolution) -> Fields:
     if added is None:
         return {"to": 0}
     sums = added.own, added.other, added.bias, added.shift, added.zero, *added.limits
-    return {"to": 0, "adds": 1, "sum": sums}
+    return {"to": 0, "has_residual": 1, "sum": sums}
 
 
 _DIRECT = (

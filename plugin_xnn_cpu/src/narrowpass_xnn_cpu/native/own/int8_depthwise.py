@@ -28,7 +28,7 @@ from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 _BLOCK_BYTES = 1 << 15
 """What a thread widens of 16 channels at a time; it stays in L1 for the most part."""
 _QUAD_PIXEL = 256
-"""Bytes of 64 channels of four pixels: NP_INT8_QUAD_PIXEL."""
+"""Bytes of 64 channels of four pixels: NP_INT8_VNNI_PIXEL."""
 
 
 def _pack_pairs(problem: Convolution) -> Packing:
@@ -62,8 +62,8 @@ def _pack_quads(problem: Convolution) -> Packing:
         problem,
         sizes,
         height * width,
-        lib.np_int8_quads_depthwise_packed_size(*sizes),
-        lambda block, k, b, s: lib.np_int8_quads_pack_depthwise(*sizes, k, b, s, block),
+        lib.np_int8_vnni_depthwise_packed_size(*sizes),
+        lambda block, k, b, s: lib.np_int8_vnni_pack_depthwise(*sizes, k, b, s, block),
         int8.QUADS,
     )
 
@@ -100,8 +100,8 @@ def _plan_pairs(problem: Convolution, packing: Packing, run: Run) -> Fields:
     taps = (height + 2) // 2 * width
     return {
         **common,
-        "band": band,
-        "bands": bands,
+        "row_tile": band,
+        "row_tiles": bands,
         "pairs": pairs,
         "weights_offset": weights,
         "thread_scratch": weights + line(4 * (taps + width) * COLUMNS),
@@ -121,10 +121,10 @@ def _plan_quads(problem: Convolution, packing: Packing, run: Run) -> Fields:
     quads = -(-windows.size[0] // 4)
     return {
         **common,
-        "in_raised": problem.offsets.input,
-        "out_raised": problem.offsets.output,
-        "band": band,
-        "bands": bands,
+        "in_u8": problem.offsets.input,
+        "out_u8": problem.offsets.output,
+        "row_tile": band,
+        "row_tiles": bands,
         "thread_scratch": checked_elements(quads * wide_width * _QUAD_PIXEL),
     }
 
@@ -140,10 +140,10 @@ PAIRS = ConvolutionKernel(
 )
 QUADS = ConvolutionKernel(
     "depthwise convolution int8",
-    "NP_INT8_QUAD_DEPTHWISE",
+    "NP_INT8_DEPTHWISE_VNNI",
     "int8 quad depthwise",
     "NP_INT8_LAYOUT",
-    "np_int8_quad_depthwise_params",
+    "np_int8_depthwise_vnni_params",
     _pack_quads,
     _plan_quads,
     offsets=True,

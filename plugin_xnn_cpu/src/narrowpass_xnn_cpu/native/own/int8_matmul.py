@@ -98,7 +98,7 @@ def _plan(problem: Matmul, packing: Packing, run: Run) -> Fields:
         "rows": rows,
         "channels": channels,
         "outputs": outputs,
-        "band": band,
+        "row_tile": band,
         "parts": parts,
         "part_columns": columns,
         "row_bytes": given_bytes,
@@ -107,7 +107,7 @@ def _plan(problem: Matmul, packing: Packing, run: Run) -> Fields:
         "in_scale": 1.0 if given is None else given.scale,
         "low": low,
         "high": high,
-        "quads": layout is int8.QUADS,
+        "vnni": layout is int8.QUADS,
         "raw": isinstance(problem.result, Dynamic) and problem.result.raw,
     }
 
@@ -129,10 +129,10 @@ def rows_to_int8(rows: int, channels: int) -> Any:
 
 
 _PRODUCT = (
-    "NP_INT8_PRODUCT",
+    "NP_INT8_GEMM",
     "int8 product",
     "NP_INT8_LAYOUT",
-    "np_int8_product_params",
+    "np_int8_gemm_params",
     _pack,
     _plan,
 )

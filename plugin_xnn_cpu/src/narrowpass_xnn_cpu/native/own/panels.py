@@ -82,7 +82,7 @@ def layout_of(
     """
     lib = extension().lib
     name, element, ends, inputs = _KINDS[kind]
-    width = int(lib.np_few_rows_width(getattr(lib, name)))
+    width = int(lib.np_gemv_panel_width(getattr(lib, name)))
     if not width:
         return None
     layout = Layout(name, width, element, ends, inputs)

@@ -30,7 +30,7 @@ _PARTS = 4
 
 def widens() -> bool:
     """Return whether the kernel is faster than XNNPACK's here: it is written for 16 lanes."""
-    return target.current().fp32_packing >= int(extension().lib.NP_WIDENED_COLUMNS)
+    return target.current().fp32_packing >= int(extension().lib.NP_INT8_WEIGHTS_NR)
 
 
 class UpcastMatmul(PanelMatmul):
@@ -43,7 +43,7 @@ class UpcastMatmul(PanelMatmul):
         limits: what the output is clamped to.
     """
 
-    call = "NP_WIDENED"
+    call = "NP_GEMM_INT8_WEIGHTS"
 
     def __init__(self, panels: Panels, limits: Range) -> None:
         super().__init__(panels)
@@ -67,10 +67,10 @@ class UpcastMatmul(PanelMatmul):
             **scratch,
             "together": together,
             "depth": depth,
-            "band": band,
+            "row_tile": band,
             "parts": parts,
             "low": low,
             "high": high,
         }
-        self.params = self._ffi.new("struct np_widened_params *", fields)
+        self.params = self._ffi.new("struct np_gemm_int8_weights_params *", fields)
         return self.params

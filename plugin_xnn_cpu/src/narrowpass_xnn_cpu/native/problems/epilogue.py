@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED, Range, checked_range, float32
 
 FUNCTIONS = ("clamp", "gelu", "tanh-gelu", "silu", "hard-swish")
-"""What is applied, in the order of ``NP_EPILOGUE_*``."""
+"""What is applied: names of ``NP_EPILOGUE_*``."""
 
 RESIDUALS = ("", "before", "after")
-"""When a second input of the output's shape is added, in the order of ``NP_RESIDUAL_*``."""
+"""When a second input of the output's shape is added, as ``NP_RESIDUAL_*`` names it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Epilogue:
         return self.function == "clamp" and not self.residual
 
     def without_residual(self) -> Epilogue:
-        """Return what is done before a residual that is added later; nothing if it is first."""
+        """Return what remains where the residual is added later: nothing if that comes first."""
         if self.residual == "after":
             return Epilogue(self.function, self.limits)
         return Epilogue()
@@ -55,8 +56,8 @@ class Epilogue:
         """Return the fields of ``struct np_epilogue``."""
         low, high = self.limits
         return {
-            "function": FUNCTIONS.index(self.function),
-            "residual": RESIDUALS.index(self.residual),
+            "function": calls.constant("NP_EPILOGUE", self.function),
+            "residual": calls.constant("NP_RESIDUAL", self.residual or "none"),
             "low": float32(low),
             "high": float32(high),
         }

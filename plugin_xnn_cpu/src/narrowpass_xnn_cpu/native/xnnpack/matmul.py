@@ -273,7 +273,7 @@ class XnnMatmul(ByRows, XnnOperator):
         given, made = rows * self.channels, rows * self.outputs
         offset = _aligned(2 * given + self._lib.XNN_EXTRA_BYTES)
         self.workspace = offset + (2 * made if self.kernel is F16 else 0)
-        return self._ffi.new("struct np_narrow_params *", (given, made, offset))
+        return self._ffi.new("struct np_converted_params *", (given, made, offset))
 
     def _quantized_rows(
         self, rows: int, quantizer: RowQuantizer, scratch: int, pool: ThreadPool
@@ -290,7 +290,7 @@ class XnnMatmul(ByRows, XnnOperator):
         inner = ffi.NULL if few is None else few.reshape(rows, pool)
         sizes = self._row_dtype == "uint8", rows, self.channels, self.outputs
         fields = quantizer.handle, *sizes, ranges, odd, rest, inner
-        return ffi.new("struct np_int8_params *", fields)
+        return ffi.new("struct np_dynamic_int8_params *", fields)
 
     def _static_rows(self, rows: int, given: Quantization, scratch: int) -> Any:
         """Return the parameters of a matmul whose rows all have one scale."""

@@ -1,0 +1,104 @@
+/* Attention, softmax(q·kᵀ · scale + mask)·v, without a matrix of scores in memory.
+ *
+ * One head at a time: its keys are packed in panels of columns and its values in dense rows, then a
+ * block of query rows has its scores made, exponentiated and multiplied with the values while they
+ * lie in cache. Each operand is read where it is, by strides: heads that lie side by side in the
+ * rows of a projection need not be moved apart. Few query rows, as one token has, are multiplied
+ * with keys and values as they are: packing would read each as often as the product does.
+ *
+ * Softmax takes the largest score of the row away first, as is usual, and divides after the product
+ * with the values: rows of `values` numbers instead of rows of `keys`. */
+#include "attention/head.h"
+
+/* Multiplications below which waking the workers costs more than it saves. */
+#define SMALL_WORK 2e5
+
+typedef struct {
+  np_attention_head *head;
+  np_attention_cache *cache;
+} code;
+
+/* The one for this CPU, whose registers the sizes of its tile fit. */
+static code fitting(int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  const code wide = {np_attention_head_avx512, np_attention_cache_avx512};
+  const code narrow = {np_attention_head_avx2, np_attention_cache_avx2};
+  const int32_t isa = np_isa_for(target);
+  if (isa >= NP_TARGET_AVX512) return wide;
+  if (isa == NP_TARGET_AVX2) return narrow;
+#else
+  (void)target;
+#endif
+  return (code){np_attention_head_plain, np_attention_cache_plain};
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  const np_attention_job *task = context;
+  const struct np_attention_params *p = task->params;
+  const size_t number = index / p->parts;
+  const size_t first = index % p->parts * p->part_rows;
+  const size_t last = first + p->part_rows < p->rows ? first + p->part_rows : p->rows;
+  float *scratch = task->scratch + thread * p->thread_scratch;
+  fitting(p->target).head(task, number, first, last, scratch);
+}
+
+static size_t heads_of(const struct np_attention_params *p) {
+  return p->heads[0] * p->heads[1] * p->heads[2];
+}
+
+static double work_of(const struct np_attention_params *p) {
+  const double scores = (double)heads_of(p) * (double)(p->rows * p->keys);
+  return scores * (double)(p->depth + p->values);
+}
+
+static np_attention_job job_of(const struct np_attention_params *p, const void *const *inputs,
+                               void *out, void *workspace) {
+  return (np_attention_job){
+      .params = p,
+      .q = inputs[0],
+      .k = inputs[1],
+      .v = inputs[2],
+      .mask = p->mask == NP_MASK_NONE ? NULL : inputs[3],
+      .out = out,
+      .scratch = workspace,
+      .heads = p->parts == 1 ? heads_of(p) : 0,
+  };
+}
+
+int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
+                 np_workers *workers) {
+  const struct np_attention_params *p = params;
+  np_attention_job task = job_of(p, inputs, out, workspace);
+  np_workers *const used = work_of(p) < SMALL_WORK ? NULL : workers;
+  np_parallel_for(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
+  return 0;
+}
+
+static void cache_part(void *context, size_t thread, size_t index) {
+  const np_attention_job *task = context;
+  const struct np_attention_params *p = task->params;
+  fitting(p->target).cache(task, index, task->scratch + thread * p->thread_scratch);
+}
+
+/* Of what attention reads, and both caches behind. */
+int np_cached_attention(const void *params, const void *const *inputs, void *out, void *workspace,
+                        np_workers *workers) {
+  const struct np_cached_attention_params *c = params;
+  const struct np_attention_params *p = &c->attention;
+  const void *const *caches = inputs + c->first_cache;
+  if (!c->at_once) {
+    for (int i = 0; i < 2; i++) {
+      const int status = np_copy(&c->copies[i], &caches[i], (void *)inputs[1 + i], workers);
+      if (status != 0) return status;
+    }
+    return p->rows == 0 ? 0 : np_attention(p, inputs, out, workspace, workers);
+  }
+  np_attention_job task = job_of(p, inputs, out, workspace);
+  task.cached = c;
+  task.past_k = caches[0];
+  task.past_v = caches[1];
+  /* Copies from and to memory take longer than what is computed. */
+  np_workers *const used = work_of(p) < SMALL_WORK && !c->streamed ? NULL : workers;
+  np_parallel_for(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
+  return 0;
+}

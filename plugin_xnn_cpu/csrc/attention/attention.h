@@ -1,0 +1,62 @@
+/* Attention. Read by cffi too: no directives but simple constants. */
+#ifndef NARROWPASS_ATTENTION_ATTENTION_H
+#define NARROWPASS_ATTENTION_ATTENTION_H
+
+#include "movement/copy.h"
+#include "runtime/isa.h"
+
+/* A block of query rows in attention; their accumulators are kept aside. */
+#define NP_ATTENTION_MAX_ROWS 48
+
+/* What a mask does to the scores, which are multiplied by `scale` first. */
+#define NP_MASK_NONE 0
+#define NP_MASK_ADDED 1  /* floats that are added */
+#define NP_MASK_KEPT 2   /* bytes: where they are 0, the score becomes `fill` */
+#define NP_MASK_FILLED 3 /* bytes: where they are not 0, the score becomes `fill` */
+
+/* out[h, m, :] = softmax(q[h, m, :] · k[h, :, :] · scale + mask[h, m, :]) · v[h] over all h below
+ * `heads`: batches, groups, and heads in each group, which share keys and values where these have
+ * a stride of 0. q is of rows × depth, k of keys × depth, v of keys × values, whose last axes are
+ * dense. A stride is 0 where an operand is broadcast; the mask's last one is 0 or 1. */
+struct np_attention_params {
+  size_t heads[3];
+  size_t rows;
+  size_t keys;
+  size_t depth;
+  size_t values;
+  ptrdiff_t q_strides[4];
+  ptrdiff_t k_strides[4];
+  ptrdiff_t v_strides[4];
+  ptrdiff_t out_strides[4];
+  ptrdiff_t mask_strides[5];
+  int32_t mask; /* NP_MASK_* */
+  float fill;
+  float scale;
+  int32_t safe;          /* a row of scores whose exponentials are NaN gives zeros */
+  size_t block;          /* query rows whose scores are in memory at a time */
+  size_t parts;          /* that the rows of a head are divided into, for threads */
+  size_t part_rows;      /* rows of a part */
+  int32_t target;        /* NP_TARGET_* */
+  size_t thread_scratch; /* floats of the workspace that each thread has for itself */
+};
+
+/* Query rows of a head that are computed while its cache is copied. */
+#define NP_ATTENTION_CACHE_ROWS 8
+
+/* Attention whose first `past` keys and values are those of caches, dense in the last two axes, and
+ * belong where its keys and values lie, in front of the others: they are written there. Where
+ * `at_once` is set, no two heads share keys or values, there are no more rows than are computed so,
+ * and a head is computed while its cache is copied; else the caches are copied first. Where
+ * `streamed` is set, what is copied is written past the caches of the processor. */
+struct np_cached_attention_params {
+  struct np_attention_params attention; /* of no rows where there is only something to copy */
+  struct np_copy_params copies[2];
+  size_t first_cache; /* which input it is; the other one follows */
+  size_t past;
+  ptrdiff_t k_strides[3]; /* of the caches' heads */
+  ptrdiff_t v_strides[3];
+  int32_t at_once;
+  int32_t streamed;
+};
+
+#endif

@@ -1,0 +1,305 @@
+/* Attention for one instruction set; attention/attention.c says how it is done.
+ *
+ * The includer defines LANES, the floats of a register; ACCUMULATORS, how many of them a tile's
+ * accumulators may take; COLUMNS, the most registers of a row of a tile; HEAD and ROWS_OF_CACHE,
+ * names of functions; TARGET, their attribute; STREAM(to, x) and STREAMED(), which write a vector
+ * past the caches, to a multiple of its size, and end such writing; and where there are
+ * instructions for them LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x
+ * times 2 to the power of n, or 0. */
+#include <math.h>
+#include <string.h>
+
+#include "attention/head.h"
+
+#define MOST_ROWS 12 /* of a tile */
+#define UNROLL _Pragma("GCC unroll 16")
+#define INLINE TARGET NP_INLINE
+
+#include "simd/softmax.h"
+
+/* The columns of the panel that starts at `first`: whole vectors, as many as a tile has, or are
+ * left. */
+INLINE size_t panel_width(size_t first, size_t all) {
+  const size_t left = (all - first + LANES - 1) / LANES * LANES;
+  return left < COLUMNS * LANES ? left : COLUMNS * LANES;
+}
+
+/* As many rows as lanes, turned and scaled: out[d][n] = in[n][d] · scale. Rows that are half of
+ * them apart exchange halves, those a quarter apart quarters, and so on. */
+INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
+                 size_t out_stride) {
+  vec x[LANES];
+  for (int i = 0; i < LANES; i++) x[i] = *(const vec *)(in + i * in_stride);
+#define NP_EXCHANGE(distance, first, second)                                         \
+  for (int i = 0; i < LANES; i += 2 * (distance)) {                                  \
+    for (int j = i; j < i + (distance); j++) {                                       \
+      const vec a = x[j], b = x[j + (distance)];                                     \
+      x[j] = __builtin_shufflevector(a, b, first);                                \
+      x[j + (distance)] = __builtin_shufflevector(a, b, second);                     \
+    }                                                                             \
+  }
+#if LANES == 16
+  NP_EXCHANGE(8, NP_LIST(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+              NP_LIST(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+  NP_EXCHANGE(4, NP_LIST(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+              NP_LIST(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
+  NP_EXCHANGE(2, NP_LIST(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+              NP_LIST(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+  NP_EXCHANGE(1, NP_LIST(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+              NP_LIST(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
+#elif LANES == 8
+  NP_EXCHANGE(4, NP_LIST(0, 1, 2, 3, 8, 9, 10, 11), NP_LIST(4, 5, 6, 7, 12, 13, 14, 15))
+  NP_EXCHANGE(2, NP_LIST(0, 1, 8, 9, 4, 5, 12, 13), NP_LIST(2, 3, 10, 11, 6, 7, 14, 15))
+  NP_EXCHANGE(1, NP_LIST(0, 8, 2, 10, 4, 12, 6, 14), NP_LIST(1, 9, 3, 11, 5, 13, 7, 15))
+#else
+  NP_EXCHANGE(2, NP_LIST(0, 1, 4, 5), NP_LIST(2, 3, 6, 7))
+  NP_EXCHANGE(1, NP_LIST(0, 4, 2, 6), NP_LIST(1, 5, 3, 7))
+#endif
+  for (int i = 0; i < LANES; i++) *(vec *)(out + (size_t)i * out_stride) = x[i] * scale;
+}
+
+/* keys[n][d] · scale to panels of columns: packed[panel][d][width], filled up with zeros. Scores
+ * that are scaled after they were summed up may be infinite before. */
+INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth, float scale,
+                      float *packed) {
+  for (size_t first = 0; first < keys;) {
+    const size_t width = panel_width(first, keys);
+    const size_t here = keys - first < width ? keys - first : width;
+    const float *rows = k + (ptrdiff_t)first * stride;
+    /* Whole squares in registers. */
+    const size_t squares = here / LANES * LANES;
+    const size_t out_xor = squares == 0 ? 0 : depth / LANES * LANES;
+    for (size_t n = 0; n < squares; n += LANES) {
+      for (size_t d = 0; d < out_xor; d += LANES) {
+        turn(rows + (ptrdiff_t)n * stride + (ptrdiff_t)d, stride, scale, packed + d * width + n,
+             width);
+      }
+    }
+    for (size_t d = 0; d < depth; d++) {
+      const float *from = rows + (ptrdiff_t)d;
+      for (size_t n = d < out_xor ? squares : 0; n < here; n++) {
+        packed[n] = from[(ptrdiff_t)n * stride] * scale;
+      }
+      for (size_t n = here; n < width; n++) packed[n] = 0.0f;
+      packed += width;
+    }
+    first += width;
+  }
+}
+
+/* values[n][e] to panels of columns: packed[panel][n][width], filled up with zeros. */
+INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t values,
+                        float *packed) {
+  for (size_t first = 0; first < values;) {
+    const size_t width = panel_width(first, values);
+    const size_t here = values - first < width ? values - first : width;
+    for (size_t n = 0; n < keys; n++) {
+      const float *from = v + (ptrdiff_t)n * stride + (ptrdiff_t)first;
+      size_t e = 0;
+      for (; e + LANES <= here; e += LANES) *(vec *)(packed + e) = *(const vec *)(from + e);
+      for (; e < here; e++) packed[e] = from[e];
+      for (; e < width; e++) packed[e] = 0.0f;
+      packed += width;
+    }
+    first += width;
+  }
+}
+
+/* Element `d` of each row times a row of a panel. */
+INLINE void multiply_step(vec acc[][COLUMNS], const float *a, ptrdiff_t a_stride,
+                          const float *panel, size_t d, const int rows, const int columns) {
+  vec b[COLUMNS];
+  UNROLL for (int c = 0; c < columns; c++) b[c] = *(const vec *)(panel + c * LANES);
+  UNROLL for (int m = 0; m < rows; m++) {
+    const float x = a[m * a_stride + (ptrdiff_t)d];
+    UNROLL for (int c = 0; c < columns; c++) acc[m][c] += x * b[c];
+  }
+}
+
+/* out[m][0:width] = a[m][0:depth] · panel[0:depth][0:width] for `rows` rows; `rows` and `columns`,
+ * the vectors of a row, are constants of the caller, so that all accumulators stay in registers. */
+INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, size_t depth,
+                     float *out, ptrdiff_t out_stride, const int rows, const int columns) {
+  vec acc[MOST_ROWS][COLUMNS];
+  UNROLL for (int m = 0; m < rows; m++) {
+    UNROLL for (int c = 0; c < columns; c++) acc[m][c] = broadcast(0.0f);
+  }
+  const size_t width = (size_t)columns * LANES;
+  size_t d = 0;
+  for (; d + 4 <= depth; d += 4, panel += 4 * width) {
+    UNROLL for (size_t i = 0; i < 4; i++) {
+      multiply_step(acc, a, a_stride, panel + i * width, d + i, rows, columns);
+    }
+  }
+  for (; d < depth; d++, panel += width) {
+    multiply_step(acc, a, a_stride, panel, d, rows, columns);
+  }
+  UNROLL for (int m = 0; m < rows; m++) {
+    UNROLL for (int c = 0; c < columns; c++) {
+      *(vec *)(out + m * out_stride + c * LANES) = acc[m][c];
+    }
+  }
+}
+
+/* `rows` rows with a panel: as few tiles as there can be, of about as many rows each. */
+INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, const float *panel,
+                           size_t depth, float *out, ptrdiff_t out_stride, const int columns) {
+  const int most = ACCUMULATORS / columns < MOST_ROWS ? ACCUMULATORS / columns : MOST_ROWS;
+  size_t left = (rows + (size_t)most - 1) / (size_t)most;
+  for (size_t here; rows > 0; rows -= here, left--) {
+    here = (rows + left - 1) / left;
+#define NP_CASE(number)                                                                     \
+  case number:                                                                              \
+    if (number <= most) multiply(a, a_stride, panel, depth, out, out_stride, number, columns); \
+    break;
+    switch (here) {
+      NP_CASE(1) NP_CASE(2) NP_CASE(3) NP_CASE(4) NP_CASE(5) NP_CASE(6)
+      NP_CASE(7) NP_CASE(8) NP_CASE(9) NP_CASE(10) NP_CASE(11) NP_CASE(12)
+    }
+#undef NP_CASE
+    a += (ptrdiff_t)here * a_stride;
+    out += (ptrdiff_t)here * out_stride;
+  }
+}
+
+/* `rows` rows with all panels of a packed matrix of depth × width. */
+TARGET static void multiply_block(const float *a, ptrdiff_t a_stride, size_t rows,
+                                  const float *packed, size_t depth, size_t width, float *out,
+                                  ptrdiff_t out_stride) {
+  for (size_t first = 0; first < width;) {
+    const size_t here = panel_width(first, width);
+#define NP_CASE(number)                                                         \
+  case number:                                                                  \
+    multiply_panel(a, a_stride, rows, packed, depth, out, out_stride, number);  \
+    break;
+    switch (here / LANES) {
+      NP_CASE(1) NP_CASE(2)
+#if COLUMNS > 2
+      NP_CASE(3) NP_CASE(4)
+#endif
+    }
+#undef NP_CASE
+    packed += depth * here;
+    out += here;
+    first += here;
+  }
+}
+
+#include "attention/softmax_code.h"
+
+/* Which head this is, on each of the axes that heads have. */
+INLINE void place_of(const struct np_attention_params *p, size_t number, size_t *at) {
+  at[0] = number / p->heads[2] / p->heads[1];
+  at[1] = number / p->heads[2] % p->heads[1];
+  at[2] = number % p->heads[2];
+}
+
+/* Where a head of an operand starts. */
+INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
+  return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
+         (ptrdiff_t)at[2] * strides[2];
+}
+
+/* A head of each operand, and of the result. */
+typedef struct {
+  const float *q;
+  const float *k;
+  const float *v;
+  float *out;
+  ptrdiff_t masked; /* where its mask starts */
+} head_parts;
+
+INLINE head_parts parts_of(const np_attention_job *task, const size_t *at) {
+  const struct np_attention_params *p = task->params;
+  return (head_parts){
+      .q = task->q + start_of(at, p->q_strides),
+      .k = task->k + start_of(at, p->k_strides),
+      .v = task->v + start_of(at, p->v_strides),
+      .out = task->out + start_of(at, p->out_strides),
+      .masked = start_of(at, p->mask_strides),
+  };
+}
+
+/* One row of results, divided by the sum of its weights; `to` may be `from`. */
+INLINE void divide(const float *from, float sum, float *to, size_t values) {
+  const float factor = 1.0f / sum;
+  size_t e = 0;
+  for (; e + LANES <= values; e += LANES) {
+    *(vec *)(to + e) = *(const vec *)(from + e) * factor;
+  }
+  for (; e < values; e++) to[e] = from[e] * factor;
+}
+
+#include "attention/few_rows_code.h"
+
+/* Ask for rows of `size` floats: for writing, or to come to the L2 cache. Those of a head lie
+ * far apart in the rows of a projection, where the processor does not see which come next. */
+INLINE void ask(const float *rows, ptrdiff_t stride, size_t first, size_t last, size_t size,
+                const int writes) {
+  for (size_t m = first; m < last; m++) {
+    const char *row = (const char *)(rows + (ptrdiff_t)m * stride);
+    for (size_t at = 0; at < size * sizeof(float); at += 64) {
+      if (writes) {
+        __builtin_prefetch(row + at, 1, 3);
+      } else {
+        __builtin_prefetch(row + at, 0, 2);
+      }
+    }
+  }
+}
+
+/* A part of what a head reads. */
+INLINE void ask_for_part(const np_attention_job *task, size_t number, size_t part, size_t parts) {
+  const struct np_attention_params *p = task->params;
+  size_t at[3];
+  place_of(p, number, at);
+  const size_t first = p->rows * part / parts, last = p->rows * (part + 1) / parts;
+  const size_t first_key = p->keys * part / parts, last_key = p->keys * (part + 1) / parts;
+  ask(task->q + start_of(at, p->q_strides), p->q_strides[3], first, last, p->depth, 0);
+  ask(task->k + start_of(at, p->k_strides), p->k_strides[3], first_key, last_key, p->depth, 0);
+  ask(task->v + start_of(at, p->v_strides), p->v_strides[3], first_key, last_key, p->values, 0);
+}
+
+TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size_t last,
+                 float *scratch) {
+  const struct np_attention_params *p = task->params;
+  size_t at[3];
+  place_of(p, number, at);
+  const head_parts h = parts_of(task, at);
+  const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
+  const size_t values = (p->values + LANES - 1) / LANES * LANES;
+  if (last - first < NP_ATTENTION_SKINNY_ROWS) {
+    for (size_t m = first; m < last; m++) {
+      row_of_head(task, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
+                  h.masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
+                  h.out + (ptrdiff_t)m * p->out_strides[3]);
+    }
+    return;
+  }
+  float *packed_keys = scratch;
+  float *packed_values = packed_keys + keys * p->depth;
+  float *scores = packed_values + p->keys * values;
+  float *results = scores + p->block * keys;
+  float acc[NP_ATTENTION_MAX_ROWS];
+  pack_keys(h.k, p->k_strides[3], p->keys, p->depth, p->scale, packed_keys);
+  pack_values(h.v, p->v_strides[3], p->keys, p->values, packed_values);
+  const size_t blocks = (last - first + p->block - 1) / p->block;
+  for (size_t start = first, block = 0; start < last; start += p->block, block++) {
+    const size_t rows = last - start < p->block ? last - start : p->block;
+    if (number + 1 < task->heads) ask_for_part(task, number + 1, block, blocks);
+    ask(h.out, p->out_strides[3], start, start + rows, p->values, 1);
+    multiply_block(h.q + (ptrdiff_t)start * p->q_strides[3], p->q_strides[3], rows, packed_keys,
+                   p->depth, p->keys, scores, (ptrdiff_t)keys);
+    weigh(task, scores, keys, rows, h.masked + (ptrdiff_t)start * p->mask_strides[3], acc);
+    multiply_block(scores, (ptrdiff_t)keys, rows, packed_values, p->keys, p->values, results,
+                   (ptrdiff_t)values);
+    for (size_t m = 0; m < rows; m++) {
+      divide(results + m * values, acc[m], h.out + (ptrdiff_t)(start + m) * p->out_strides[3],
+             p->values);
+    }
+  }
+}
+
+TARGET void ROWS_OF_CACHE(const np_attention_job *task, size_t number, float *scratch) {
+  rows_of_cache(task, number, scratch);
+}

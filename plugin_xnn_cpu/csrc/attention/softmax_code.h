@@ -1,0 +1,112 @@
+/* Rows of scores, masked, to the weights of values, for one instruction set;
+ * attention/code.h includes this. */
+
+/* One row of scores to scores + mask, in place; gives the largest. There is room for whole vectors:
+ * what is beyond `keys` becomes -infinity. */
+INLINE float mask_row(float *scores, size_t keys, const float *mask, const int step) {
+  const float alike = step ? 0.0f : mask[0];
+  vec most[4]; /* a comparison takes long */
+  for (int i = 0; i < 4; i++) most[i] = broadcast(-INFINITY);
+  size_t n = 0;
+  for (; n + 4 * LANES <= keys; n += 4 * LANES) {
+    for (int i = 0; i < 4; i++) {
+      vec x = *(const vec *)(scores + n + i * LANES);
+      x = step ? x + *(const vec *)(mask + n + i * LANES) : x + alike;
+      *(vec *)(scores + n + i * LANES) = x;
+      most[i] = larger(x, most[i]);
+    }
+  }
+  for (; n + LANES <= keys; n += LANES) {
+    vec x = *(const vec *)(scores + n);
+    x = step ? x + *(const vec *)(mask + n) : x + alike;
+    *(vec *)(scores + n) = x;
+    most[0] = larger(x, most[0]);
+  }
+  if (n < keys) {
+    static const ivec lanes = {NP_NUMBERS};
+    const size_t here = keys - n;
+    vec added = broadcast(alike);
+    if (step) memcpy(&added, mask + n, here * sizeof(float));
+    const vec x = *(const vec *)(scores + n) + added;
+    *(vec *)(scores + n) = choose(lanes < (int32_t)here, x, broadcast(-INFINITY));
+    most[1] = larger(*(const vec *)(scores + n), most[1]);
+  }
+  return largest_of(larger(larger(most[0], most[1]), larger(most[2], most[3])));
+}
+
+/* The same with a mask of bytes: where they are not 0 is what they say of `fill`. */
+INLINE float choose_row(float *scores, size_t keys, const uint8_t *mask, const int step,
+                        const int filled, float fill) {
+  typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+  static const ivec lanes = {NP_NUMBERS};
+  vec most = broadcast(-INFINITY);
+  for (size_t n = 0; n < keys; n += LANES) {
+    const size_t here = keys - n < LANES ? keys - n : LANES;
+    bytes read = mask[0] - (bytes){0};
+    if (step && here == LANES) {
+      read = *(const bytes *)(mask + n);
+    } else if (step) {
+      memcpy(&read, mask + n, here);
+    }
+    const ivec set = __builtin_convertvector(read, ivec) != 0;
+    vec x = *(const vec *)(scores + n);
+    x = filled ? choose(set, broadcast(fill), x) : choose(set, x, broadcast(fill));
+    if (here < LANES) x = choose(lanes < (int32_t)here, x, broadcast(-INFINITY));
+    *(vec *)(scores + n) = x;
+    most = larger(x, most);
+  }
+  return largest_of(most);
+}
+
+/* A row of scores, masked. */
+INLINE float mask_any(const struct np_attention_params *p, float *row, const void *mask,
+                      ptrdiff_t offset) {
+  static const float nothing = 0.0f;
+  const int step = p->mask_strides[4] != 0;
+  switch (p->mask) {
+    case NP_MASK_NONE:
+      return mask_row(row, p->keys, &nothing, 0);
+    case NP_MASK_ADDED: {
+      const float *added = (const float *)mask + offset;
+      return step ? mask_row(row, p->keys, added, 1)
+                  : mask_row(row, p->keys, added, 0);
+    }
+    default: {
+      const uint8_t *chosen = (const uint8_t *)mask + offset;
+      const int filled = p->mask == NP_MASK_FILLED;
+      return choose_row(row, p->keys, chosen, step, filled, p->fill);
+    }
+  }
+}
+
+/* One row to exp(row - largest), in place; gives the sum. */
+INLINE float exponentiate(float *row, size_t keys, float largest) {
+  vec acc = broadcast(0.0f);
+  for (size_t n = 0; n < keys; n += LANES) {
+    const vec e = exp_of_at_most_0(*(const vec *)(row + n) - largest);
+    *(vec *)(row + n) = e;
+    acc += e;
+  }
+  return sum_of(acc);
+}
+
+/* Rows of scores to their exponentials, before they are divided by their sums. A row's
+ * largest and its sum take long to come; what else there is to do for other rows fills the time.
+ * `offset` is where the first row's mask starts. */
+INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,
+                  ptrdiff_t offset, float *acc) {
+  const struct np_attention_params *p = task->params;
+  float largest[NP_ATTENTION_MAX_ROWS];
+  for (size_t m = 0; m < rows; m++) {
+    const ptrdiff_t at = offset + (ptrdiff_t)m * p->mask_strides[3];
+    largest[m] = mask_any(p, scores + m * row_size, task->mask, at);
+  }
+  for (size_t m = 0; m < rows; m++) {
+    float *row = scores + m * row_size;
+    acc[m] = exponentiate(row, p->keys, largest[m]);
+    if (p->safe && acc[m] != acc[m]) {
+      for (size_t n = 0; n < p->keys; n++) row[n] = 0.0f;
+      acc[m] = 1.0f;
+    }
+  }
+}

@@ -1,7 +1,0 @@
-/* The bf16 kernels' innermost code for any processor. */
-#define LANES 4
-#define ROWS 4
-#define VECTORS 2
-#define NAME np_bf16_plain
-#define TARGET
-#include "bf16_code.h"

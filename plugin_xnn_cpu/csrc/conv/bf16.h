@@ -1,0 +1,67 @@
+/* GEMMs and convolutions with weights of bfloat16, of our own.
+ *
+ * What is packed for them is written by np_bf16_pack, alike for all processors. Read by cffi too:
+ * no directives but simple constants. */
+#ifndef NARROWPASS_CONV_BF16_H
+#define NARROWPASS_CONV_BF16_H
+
+#include "epilogue/epilogue.h"
+
+/* Changes whenever packed bytes are laid out otherwise. */
+#define NP_BF16_LAYOUT 1
+
+/* out = epilogue(sum over the kernel window of input · weight, plus the bias). Images are float32
+ * [N, H, W, C], the epilogue's residual is as the output; a GEMM's rows are an image of one column.
+ *
+ * Inputs are rounded to bfloat16, to nearest even, in a copy of what a row tile of output rows is
+ * made from, with zeros around; output pixels are read from there in runs of dense elements: a row
+ * of the kernel window, or a pixel of it where its pixels lie apart. Sums are float32: the bias,
+ * then the elements of a run in pairs, of each the second one first. Subnormal numbers count as 0
+ * wherever they appear. A product of two bfloat16 numbers has 16 bits and is exact in float32, so
+ * that it makes no difference whether a processor multiplies and adds in one instruction: all give
+ * the same bits. */
+struct np_bf16_convolution_params {
+  const void *packed;
+  size_t batch;
+  size_t height;
+  size_t width;
+  size_t channels;
+  size_t out_height;
+  size_t out_width;
+  size_t outputs;
+  size_t groups;
+  size_t window[2];
+  size_t image_steps[2]; /* between pixels of the image that are copied */
+  size_t steps[2];       /* between output pixels in the copy */
+  size_t dilations[2];
+  size_t pads[2];    /* above, left */
+  size_t wide_width; /* columns of the copy */
+  size_t runs;
+  size_t run_length;
+  size_t row_tile;  /* output rows */
+  size_t row_tiles; /* of an image */
+  size_t chunk;     /* output pixels of a row tile that stay in cache for all columns */
+  size_t parts;     /* that the columns of a group are divided into, for threads */
+  size_t part_columns;
+  struct np_epilogue epilogue;
+  int32_t target;       /* NP_TARGET_* */
+  size_t pixels_offset; /* in a thread's scratch memory: the indirection */
+  size_t runs_offset;
+  size_t thread_scratch; /* bytes */
+};
+
+/* Bytes of packed weights of `outputs` columns for each group. */
+size_t np_bf16_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
+
+/* weights[groups][outputs][runs][run_length] of bfloat16 in panels of 32 columns; `bias`, of
+ * float32, may be NULL. */
+void np_bf16_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
+                  const void *weights, const void *bias, void *packed);
+
+/* Which code runs for a target, as NP_TARGET_*: never NP_TARGET_BEST. */
+int32_t np_bf16_code_target(int32_t target);
+
+/* Bytes of an element of a copy, for a target. */
+size_t np_bf16_element_size(int32_t target);
+
+#endif

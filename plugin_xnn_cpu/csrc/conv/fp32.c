@@ -1,0 +1,235 @@
+/* GEMMs and convolutions of float32; see conv/fp32.h. */
+#include <math.h>
+
+#include "conv/indirection.h"
+#include "gemm/fp32/panel.h"
+
+/* Multiplications below which waking the workers costs more than it saves. */
+#define SMALL_WORK 2e5
+
+typedef struct {
+  const struct np_fp32_convolution_params *params;
+  np_fp32_multiply *multiply;
+  np_epilogue_tile *end;
+  struct np_epilogue epilogue;
+  const float *in;
+  const float *before; /* residuals */
+  const float *after;
+  float *out;
+  uint8_t *scratch;
+} job;
+
+size_t np_fp32_lanes(void) {
+  if (np_isa() >= NP_TARGET_AVX512) return 16;
+  return np_isa() == NP_TARGET_AVX2 ? 8 : 0;
+}
+
+np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  const int32_t isa = np_isa_for(target);
+  if (lanes == 8 && isa >= NP_TARGET_AVX2) return np_fp32_multiply_avx2;
+  if (lanes == 16 && isa >= NP_TARGET_AVX512) return np_fp32_multiply_avx512;
+#else
+  (void)lanes;
+  (void)target;
+#endif
+  return np_fp32_multiply_plain;
+}
+
+/* Copies have the elements as they are. */
+static void copy(const float *in, size_t count, void *out) { memcpy(out, in, count * sizeof *in); }
+
+/* A part of the inputs: some whole runs, or a piece of one. */
+typedef struct {
+  size_t run;
+  size_t runs;
+  size_t start; /* in the run */
+  size_t length;
+} inputs_part;
+
+/* The part that follows another one; the first one follows one of no runs. 0 after the last. */
+static int next_part(const struct np_fp32_convolution_params *p, inputs_part *part) {
+  const size_t pieces = (p->run_length + p->depth - 1) / p->depth; /* of a run */
+  if (pieces > 1) {
+    const size_t piece = ((p->run_length + pieces - 1) / pieces + 7) / 8 * 8;
+    part->start += part->length;
+    part->run += part->start == p->run_length;
+    part->start %= p->run_length;
+    part->runs = 1;
+    part->length = p->run_length - part->start < piece ? p->run_length - part->start : piece;
+    return part->run < p->runs;
+  }
+  const size_t parts = (p->runs * p->run_length + p->depth - 1) / p->depth;
+  const size_t together = (p->runs + parts - 1) / parts;
+  part->run += part->runs;
+  part->length = p->run_length;
+  part->runs = p->runs - part->run < together ? p->runs - part->run : together;
+  return part->run < p->runs;
+}
+
+static np_fp32_panel_extent place(const struct np_fp32_convolution_params *p, size_t number) {
+  return np_fp32_panel_at(p->lanes, p->outputs / p->groups, p->runs * p->run_length, number);
+}
+
+static const float *weights_of(const struct np_fp32_convolution_params *p, const float *packed,
+                               np_fp32_panel_extent panel, inputs_part part) {
+  const size_t before = part.run * p->run_length + part.start;
+  return packed + panel.offset + panel.width * (1 + before);
+}
+
+/* Multiply a part of the inputs of all output pixels with a panel; `panel` knows the output
+ * pixels. */
+static void multiply(const job *task, np_fp32_panel panel, const float *packed,
+                     np_fp32_panel_extent at, inputs_part part, int last) {
+  const struct np_fp32_convolution_params *p = task->params;
+  const struct np_epilogue *e = &task->epilogue;
+  const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
+  const int first = part.run == 0 && part.start == 0;
+  panel.image += part.start;
+  panel.runs += part.run;
+  panel.run_count = part.runs;
+  panel.run_length = part.length;
+  panel.weights = weights_of(p, packed, at, part);
+  panel.bias = first ? packed + at.offset : NULL;
+  panel.columns = at.columns;
+  panel.out += at.first;
+  const ptrdiff_t offset = panel.out - task->out;
+  panel.residual = first && task->before != NULL ? task->before + offset : NULL;
+  panel.low = last && simple ? e->low : -INFINITY;
+  panel.high = last && simple ? e->high : INFINITY;
+  panel.end = last && !simple ? task->end : NULL;
+  panel.after = task->after == NULL ? NULL : task->after + offset;
+  task->multiply(&panel);
+}
+
+/* Multiply all output pixels with the panels of a group from `first` to `end`. */
+static void multiply_group(const job *task, np_fp32_panel panel, const float *packed, size_t first,
+                           size_t end) {
+  const struct np_fp32_convolution_params *p = task->params;
+  if (!p->panels_within) {
+    for (size_t n = first; n < end; n++) {
+      const np_fp32_panel_extent at = place(p, n);
+      inputs_part part = {0}, next = {0};
+      for (int more = next_part(p, &part); more; part = next) {
+        next = part;
+        more = next_part(p, &next);
+        panel.prefetch = weights_of(p, packed, at, part) + part.runs * part.length * at.width;
+        multiply(task, panel, packed, at, part, !more);
+      }
+    }
+    return;
+  }
+  inputs_part part = {0}, next = {0};
+  for (int more = next_part(p, &part); more; part = next) {
+    next = part;
+    more = next_part(p, &next);
+    for (size_t n = first; n < end; n++) {
+      const int within = n + 1 < end;
+      const np_fp32_panel_extent after = place(p, within ? n + 1 : first);
+      panel.prefetch = weights_of(p, packed, after, within || !more ? part : next);
+      multiply(task, panel, packed, place(p, n), part, !more);
+    }
+  }
+}
+
+/* `rows` rows of the output from `first` on, of the panels of each group from `panel` to `end`. */
+static void some_rows(const job *task, const float *image, size_t first, size_t rows, size_t panel,
+                      size_t end, float *out, uint8_t *scratch) {
+  const struct np_fp32_convolution_params *p = task->params;
+  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
+  int32_t *runs = (int32_t *)(scratch + p->runs_offset);
+  const np_indirection indirection = {p->wide_width, p->channels,  p->window,
+                                      p->steps,      p->dilations, p->runs};
+  const int side_by_side = p->runs == 1 && p->steps[1] == 1 &&
+                           (rows == 1 || p->steps[0] * p->wide_width == p->out_width);
+  np_indirection_fill(&indirection, side_by_side ? 0 : rows, p->out_width, pixels, runs);
+  if (p->copies) {
+    static const size_t all[2] = {1, 1};
+    const np_padded_image source = {
+        .pixels = image,
+        .height = p->height,
+        .width = p->width,
+        .channels = p->channels,
+        .pads = p->pads,
+        .picks = all,
+        .wide_width = p->wide_width,
+        .element = sizeof(float),
+        .write = copy,
+    };
+    const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
+    np_pad_image_rows(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
+    image = (const float *)scratch;
+  } else {
+    image += first * p->steps[0] * p->wide_width * p->channels;
+  }
+
+  const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
+  const size_t group_size = np_fp32_packed_size(p->lanes, 1, outputs, p->runs * p->run_length);
+  np_fp32_panel given = {
+      .pixels = pixels,
+      .row_stride = side_by_side ? p->channels : 0,
+      .count = rows * p->out_width,
+      .runs = runs,
+      .lanes = p->lanes,
+      .out_stride = p->outputs,
+      .epilogue = &task->epilogue,
+  };
+  for (size_t group = 0; group < p->groups; group++) {
+    given.image = image + group * inputs;
+    given.out = out + group * outputs;
+    const float *packed = (const float *)p->packed + group * (group_size / sizeof(float));
+    multiply_group(task, given, packed, panel, end);
+  }
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  const job *task = context;
+  const struct np_fp32_convolution_params *p = task->params;
+  const size_t side = index % p->parts;
+  const size_t row_tile = index / p->parts % p->row_tiles;
+  const size_t number = index / p->parts / p->row_tiles;
+  const size_t first = row_tile * p->row_tile;
+  const size_t rows = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
+  const float *image = task->in + number * p->height * p->width * p->channels;
+  float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
+  const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
+  some_rows(task, image, first, rows, side * panels / p->parts, (side + 1) * panels / p->parts, out,
+            task->scratch + thread * p->thread_scratch);
+}
+
+static job job_of(const struct np_fp32_convolution_params *p, const float *in,
+                  const float *residual, float *out, uint8_t *scratch) {
+  job task = {
+      .params = p,
+      .multiply = np_fp32_multiply_for(p->lanes, p->target),
+      .end = np_epilogue_for(p->target),
+      .epilogue = p->epilogue,
+      .in = in,
+      .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? residual : NULL,
+      .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? residual : NULL,
+      .out = out,
+      .scratch = scratch,
+  };
+  /* What is added before is part of the accumulators already when the epilogue begins. */
+  if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
+  return task;
+}
+
+void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const float *image,
+                              size_t first, size_t rows, const float *residual, float *out,
+                              uint8_t *scratch) {
+  const job task = job_of(p, image, residual, out, scratch);
+  const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
+  some_rows(&task, image, first, rows, 0, panels, out, scratch);
+}
+
+int np_fp32_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
+                        np_workers *workers) {
+  const struct np_fp32_convolution_params *p = params;
+  job task = job_of(p, inputs[0], inputs[1], out, workspace);
+  const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
+  const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
+                  p->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
+  return 0;
+}

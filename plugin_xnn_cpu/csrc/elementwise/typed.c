@@ -1,0 +1,149 @@
+/* Elementwise operators of any element type, with broadcasting. */
+#include <math.h>
+
+#include "elementwise/typed_binary.h"
+
+#define TILE 8192
+
+static size_t size_of(int32_t type) {
+  static const uint8_t sizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
+  return sizes[type];
+}
+
+typedef struct {
+  const struct np_typed_binary_params *params;
+  np_binary_row *row;
+  const char *a;
+  const char *b;
+  char *out;
+  size_t in_size;
+  size_t out_size;
+  size_t tiles; /* of a row */
+} binary_job;
+
+static void binary_rows(void *context, size_t thread, size_t index) {
+  (void)thread;
+  const binary_job *task = context;
+  const struct np_typed_binary_params *p = task->params;
+  const size_t last = p->rank - 1, size = p->sizes[last];
+  const size_t start = index % task->tiles * TILE;
+  const size_t count = size - start < TILE ? size - start : TILE;
+  index /= task->tiles;
+  char *out = task->out + (index * size + start) * task->out_size;
+  ptrdiff_t a = (ptrdiff_t)start * p->strides[0][last];
+  ptrdiff_t b = (ptrdiff_t)start * p->strides[1][last];
+  for (size_t dim = last; dim-- > 0;) {
+    const ptrdiff_t at = (ptrdiff_t)(index % p->sizes[dim]);
+    index /= p->sizes[dim];
+    a += at * p->strides[0][dim];
+    b += at * p->strides[1][dim];
+  }
+  const ptrdiff_t bytes = (ptrdiff_t)task->in_size;
+  task->row(task->a + a * bytes, p->strides[0][last], task->b + b * bytes, p->strides[1][last],
+            out, count);
+}
+
+int np_typed_binary(const void *params, const void *const *inputs, void *out,
+                    np_workers *workers) {
+  const struct np_typed_binary_params *p = params;
+  size_t outer = 1;
+  for (size_t dim = 0; dim + 1 < p->rank; dim++) outer *= p->sizes[dim];
+  const size_t inner = p->sizes[p->rank - 1];
+  if (outer * inner == 0) return 0;
+  np_binary_row *row = (p->type >= NP_TYPE_FLOAT32 ? np_float_row : np_integer_row)(p->op, p->type);
+  if (row == NULL) return NP_STATUS_CALL;
+  const size_t in_size = size_of(p->type), out_size = p->op >= NP_BINARY_EQUAL ? 1 : in_size;
+  binary_job task = {p,       row,      inputs[0], inputs[1], out, in_size,
+                     out_size, (inner + TILE - 1) / TILE};
+  np_workers *const used = outer * inner * in_size < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for(used, binary_rows, &task, outer * task.tiles, 0);
+  return 0;
+}
+
+typedef struct {
+  const struct np_typed_unary_params *params;
+  const char *in;
+  char *out;
+} unary_job;
+
+#define NP_EACH(type, result, expression)                               \
+  {                                                                     \
+    const type *in = (const type *)given;                               \
+    result *r = out;                                                    \
+    for (size_t i = 0; i < count; i++) {                                \
+      const type x = in[i];                                             \
+      r[i] = (result)(expression);                                      \
+    }                                                                   \
+    return;                                                             \
+  }
+
+#define NP_INTEGER(name, type, is_signed)                                                       \
+  static void each_##name(const struct np_typed_unary_params *p, const char *given, void *out,  \
+                          size_t count) {                                                       \
+    switch (p->op) {                                                                            \
+      case NP_UNARY_NEG:                                                                        \
+        NP_EACH(type, type, 0 - (uint64_t)x)                                                    \
+      case NP_UNARY_ABS:                                                                        \
+        NP_EACH(type, type, is_signed && x < 0 ? 0 - (uint64_t)x : (uint64_t)x)                 \
+      case NP_UNARY_SIGN:                                                                       \
+        NP_EACH(type, type, (x > 0) - (is_signed && x < 0))                                     \
+      case NP_UNARY_NOT:                                                                        \
+        NP_EACH(type, uint8_t, x == 0)                                                          \
+      default:                                                                                  \
+        NP_EACH(type, type, ~x)                                                                 \
+    }                                                                                           \
+  }
+
+NP_INTEGER(u8, uint8_t, 0)
+NP_INTEGER(i8, int8_t, 1)
+NP_INTEGER(u16, uint16_t, 0)
+NP_INTEGER(i16, int16_t, 1)
+NP_INTEGER(u32, uint32_t, 0)
+NP_INTEGER(i32, int32_t, 1)
+NP_INTEGER(u64, uint64_t, 0)
+NP_INTEGER(i64, int64_t, 1)
+
+#define NP_FLOAT(name, type, magnitude)                                                         \
+  static void each_##name(const struct np_typed_unary_params *p, const char *given, void *out,  \
+                          size_t count) {                                                       \
+    const int above = p->positive, below = p->negative;                                         \
+    switch (p->op) {                                                                            \
+      case NP_UNARY_NEG:                                                                        \
+        NP_EACH(type, type, -x)                                                                 \
+      case NP_UNARY_ABS:                                                                        \
+        NP_EACH(type, type, magnitude(x))                                                       \
+      case NP_UNARY_SIGN:                                                                       \
+        NP_EACH(type, type, x > 0 ? 1 : x < 0 ? -1 : x)                                         \
+      case NP_UNARY_NOT:                                                                        \
+        NP_EACH(type, uint8_t, x == 0)                                                          \
+      case NP_UNARY_ISNAN:                                                                     \
+        NP_EACH(type, uint8_t, x != x)                                                          \
+      default:                                                                                  \
+        NP_EACH(type, uint8_t, (above && x == (type)INFINITY) || (below && x == -(type)INFINITY)) \
+    }                                                                                           \
+  }
+
+NP_FLOAT(f32, float, fabsf)
+NP_FLOAT(f64, double, fabs)
+
+typedef void each(const struct np_typed_unary_params *, const char *, void *, size_t);
+
+static each *const EACH[] = {each_u8,  each_u8,  each_i8,  each_u16, each_i16, each_u32,
+                             each_i32, each_u64, each_i64, each_f32, each_f64};
+
+static void unary_part(void *context, size_t start, size_t count) {
+  const unary_job *task = context;
+  const struct np_typed_unary_params *p = task->params;
+  const size_t size = size_of(p->type);
+  const int condition = p->op >= NP_UNARY_ISNAN || p->op == NP_UNARY_NOT;
+  EACH[p->type](p, task->in + start * size, task->out + start * (condition ? 1 : size), count);
+}
+
+int np_typed_unary(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_typed_unary_params *p = params;
+  unary_job task = {p, inputs[0], out};
+  if (p->count == 0) return 0;
+  np_workers *const used = p->count * size_of(p->type) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, unary_part, &task, p->count, TILE, 0);
+  return 0;
+}

@@ -1,0 +1,120 @@
+/* GEMM of float32 rows with a matrix of int8; see gemm/fp32/int8_weights.h.
+ *
+ * XNNPACK's kernels upcast each weight again for every seven rows. Here that is done once for a
+ * tile of rows, and the kernels of float32 multiply. */
+#include "gemm/fp32/int8_weights.h"
+
+#include <math.h>
+
+#include "gemm/fp32/panel.h"
+
+/* Multiplications below which waking the workers costs more than it saves. */
+#define SMALL_WORK 2e5
+
+#define PIECE NP_INT8_WEIGHTS_NR
+
+typedef struct {
+  const struct np_gemm_int8_weights_params *params;
+  np_fp32_multiply *multiply;
+  const float *in;
+  float *out;
+  uint8_t *scratch;
+} job;
+
+/* Weights of some inputs, `width` apart, times the scales of PIECE columns. */
+NP_MULTIVERSIONED(void, upcast,
+                  (const int8_t *restrict weights, size_t width, const float *restrict scales,
+                   size_t inputs, float *restrict out, size_t stride),
+                  (weights, width, scales, inputs, out, stride)) {
+  float factors[PIECE];
+  for (size_t n = 0; n < PIECE; n++) factors[n] = scales[n];
+  for (size_t k = 0; k < inputs; k++, weights += width, out += stride) {
+    for (size_t n = 0; n < PIECE; n++) out[n] = (float)weights[n] * factors[n];
+  }
+}
+
+/* Upcast `inputs` inputs of `stride` columns of the panels from `first` on. */
+static void dequantize_panels(const struct np_gemm_int8_weights_params *p, size_t first,
+                              size_t start, size_t inputs, size_t stride, float *out, float *bias) {
+  for (size_t column = 0; column < stride; column += PIECE) {
+    const size_t within = column % p->width;
+    const uint8_t *panel =
+        (const uint8_t *)p->packed + (first + column / p->width) * p->panel_bytes;
+    const float *added = (const float *)panel + within; /* over the scale */
+    const int8_t *weights = (const int8_t *)(panel + p->width * sizeof *added);
+    const float *scales = (const float *)(weights + p->width * p->channels) + within;
+    upcast(weights + start * p->width + within, p->width, scales, inputs, out + column, stride);
+    for (size_t n = 0; n < PIECE; n++) bias[column + n] = added[n] * scales[n];
+  }
+}
+
+/* Multiply `rows` rows from `row` on with the panels from `first` to `last`. */
+static void some_rows(const job *task, size_t row, size_t rows, size_t first, size_t last,
+                      uint8_t *scratch) {
+  const struct np_gemm_int8_weights_params *p = task->params;
+  static const int32_t runs[1] = {0};
+  float *weights = (float *)scratch, *bias = (float *)(scratch + p->bias_offset);
+  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
+  for (size_t r = 0; r < rows; r++) pixels[r] = (int32_t)(r * p->channels);
+  for (size_t start = 0; start < p->channels; start += p->depth) {
+    const size_t left = p->channels - start;
+    const int ends = left <= p->depth;
+    for (size_t n = first; n < last; n += p->together) {
+      const size_t end = n + p->together < last ? n + p->together : last;
+      const size_t column = n * p->width;
+      const size_t columns = (end * p->width < p->outputs ? end * p->width : p->outputs) - column;
+      /* Code for few columns has rows of weights of as many registers as it needs. */
+      const size_t stride = (columns + PIECE - 1) / PIECE * PIECE;
+      const size_t inputs = ends ? left : p->depth;
+      dequantize_panels(p, n, start, inputs, stride, weights, bias);
+      const np_fp32_panel panel = {
+          .image = task->in + row * p->channels + start,
+          .pixels = pixels,
+          .row_stride = p->channels,
+          .count = rows,
+          .runs = runs,
+          .run_count = 1,
+          .run_length = inputs,
+          .weights = weights,
+          .prefetch = weights, /* they are near already */
+          .bias = start == 0 ? bias : NULL,
+          .columns = columns,
+          .lanes = PIECE,
+          .out = task->out + row * p->outputs + column,
+          .out_stride = p->outputs,
+          .low = ends ? p->low : -INFINITY,
+          .high = ends ? p->high : INFINITY,
+      };
+      task->multiply(&panel);
+    }
+  }
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  const job *task = context;
+  const struct np_gemm_int8_weights_params *p = task->params;
+  const size_t row = index / p->parts * p->row_tile, side = index % p->parts;
+  const size_t panels = (p->outputs + p->width - 1) / p->width;
+  const size_t groups = (panels + p->together - 1) / p->together;
+  const size_t first = side * groups / p->parts * p->together;
+  const size_t last = (side + 1) * groups / p->parts * p->together;
+  some_rows(task, row, row + p->row_tile < p->rows ? p->row_tile : p->rows - row, first,
+            last < panels ? last : panels, task->scratch + thread * p->thread_scratch);
+}
+
+int np_gemm_int8_weights(const void *params, const void *const *inputs, void *out, void *workspace,
+                         np_workers *workers) {
+  const struct np_gemm_int8_weights_params *p = params;
+  job task = {
+      .params = p,
+      .multiply = np_fp32_multiply_for(PIECE, p->target),
+      .in = inputs[0],
+      .out = out,
+      .scratch = workspace,
+  };
+  const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
+  const size_t row_tiles = (p->rows + p->row_tile - 1) / p->row_tile;
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, row_tiles * p->parts,
+                  NP_DISABLE_DENORMALS);
+  return 0;
+}

@@ -1,0 +1,293 @@
+/* The micro-kernels of matmul, for one instruction set.
+ *
+ * The includer defines LANES, the floats of a register; ACCUMULATORS, registers for accumulators;
+ * MOST_VECTORS, the most registers of columns of a panel; MULTIPLY, DOTS and PACK, the names of the
+ * functions; TARGET, their attribute. Then `vec` and what is done with it: load, load_some, store,
+ * store_some, splat, zero, plus, multiply_add, clamped, sum_of; and transpose(from, step, to,
+ * width) of 8 × 8 floats. */
+#include "gemm/matmul/micro_kernel.h"
+
+#define INLINE TARGET static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define ROWS 12        /* of the largest tile, one register wide */
+#define WIDE 8         /* registers of columns of a GEMV that reads B in place */
+#define STEP 4         /* steps of depth that are unrolled */
+#define DOT_COLUMNS 8  /* of a tile of dot products, at most */
+
+/* Registers of accumulators that are independent: the latency of an FMA is about four cycles, and
+ * two begin in each. */
+#define CHAINS(registers) ((registers) >= 8 ? 1 : (registers) >= 4 ? 2 : 4)
+
+/* What follows the accumulators of a depth block. */
+INLINE vec finished(const np_matmul_block *p, vec x, vec before, vec bias) {
+  if (!p->first) x = plus(x, before);
+  return p->last ? clamped(multiply_add(x, splat(&p->alpha), bias), p->low, p->high) : x;
+}
+
+INLINE void finish(vec acc[][WIDE], const np_matmul_block *p, size_t row, size_t column,
+                   const int rows, const int vectors) {
+  const size_t left = p->columns - column - LANES * (size_t)(vectors - 1);
+  const size_t last = left < LANES ? left : LANES;
+  float *out = p->out + row * p->out_row + column;
+  if (p->plain) {
+    UNROLL for (int r = 0; r < rows; r++, out += p->out_row) {
+      UNROLL for (int v = 0; v < vectors - 1; v++) store(out + LANES * v, acc[r][v]);
+      store_some(out + LANES * (vectors - 1), acc[r][vectors - 1], last);
+    }
+    return;
+  }
+  const float *bias = p->bias == NULL ? NULL : p->bias + column;
+  UNROLL for (int r = 0; r < rows; r++, out += p->out_row) {
+    UNROLL for (int v = 0; v < vectors; v++) {
+      float *to = out + LANES * v;
+      vec before = zero(), added = zero();
+      if (v < vectors - 1) {
+        if (!p->first) before = load(to);
+        if (bias != NULL) added = load(bias + LANES * v);
+        store(to, finished(p, acc[r][v], before, added));
+      } else {
+        if (!p->first) before = load_some(to, last);
+        if (bias != NULL) added = load_some(bias + LANES * v, last);
+        store_some(to, finished(p, acc[r][v], before, added), last);
+      }
+    }
+  }
+}
+
+INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, size_t at, size_t last,
+                     const int rows, const int vectors, const int masked) {
+  vec w[WIDE];
+  UNROLL for (int v = 0; v < vectors; v++) {
+    const float *from = b + LANES * v;
+    w[v] = masked && v == vectors - 1 ? load_some(from, last) : load(from);
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    const vec element = splat(x[r] + at);
+    UNROLL for (int v = 0; v < vectors; v++) { acc[r][v] = multiply_add(element, w[v], acc[r][v]); }
+  }
+}
+
+/* How a tile reads its operands; PANELS has the steps of dense rows as constants. MASKED: B has
+ * fewer columns than the registers of the tile, and nothing behind them. */
+#define PANELS 0
+#define IN_PLACE 1
+#define MASKED 2
+
+INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const float *b,
+                 size_t b_depth, const int rows, const int vectors, const int kind) {
+  const int chains = CHAINS(rows * vectors);
+  vec acc[4][ROWS][WIDE];
+  UNROLL for (int c = 0; c < chains; c++) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      UNROLL for (int v = 0; v < vectors; v++) acc[c][r][v] = zero();
+    }
+  }
+  const float *x[ROWS];
+  UNROLL for (int r = 0; r < rows; r++) x[r] = p->a + (row + (size_t)r) * p->a_row;
+  const size_t left = p->columns - column - LANES * (size_t)(vectors - 1);
+  const size_t last = left < LANES ? left : LANES;
+  const size_t step = kind == PANELS ? 1 : p->a_depth, depth = p->depth;
+  const size_t b_step = kind == PANELS ? LANES * (size_t)vectors : b_depth;
+  size_t k = 0, at = 0;
+  for (; k + STEP <= depth; k += STEP, at += STEP * step, b += STEP * b_step) {
+    UNROLL for (int i = 0; i < STEP; i++) {
+      const size_t offset = (size_t)i;
+      multiply(acc[i % chains], b + offset * b_step, x, at + offset * step, last, rows, vectors,
+               kind == MASKED);
+    }
+  }
+  _Pragma("GCC unroll 1") for (; k < depth; k++, at += step, b += b_step) {
+    multiply(acc[0], b, x, at, last, rows, vectors, kind == MASKED);
+  }
+  UNROLL for (int c = 1; c < chains; c++) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] = plus(acc[0][r][v], acc[c][r][v]);
+    }
+  }
+  finish(acc[0], p, row, column, rows, vectors);
+}
+
+INLINE void end(const np_matmul_block *p, size_t row, size_t column, size_t rows, size_t columns) {
+  if (p->end == NULL) return;
+  const size_t at = row * p->out_row + column;
+  p->end(p->epilogue, p->out + at, p->out_row, p->residual == NULL ? NULL : p->residual + at,
+         p->out_row, rows, columns);
+}
+
+/* As few tiles as there can be, of about as many rows each. */
+INLINE void tiles(const np_matmul_block *p, size_t column, const float *b, size_t b_step,
+                  const int vectors, const int kind) {
+  const int most = ACCUMULATORS / vectors < ROWS ? ACCUMULATORS / vectors : ROWS;
+  const size_t width = LANES * (size_t)vectors, rest = p->columns - column;
+  size_t left = (p->rows + (size_t)most - 1) / (size_t)most;
+  for (size_t first = 0; first < p->rows; left--) {
+    const size_t rows = (p->rows - first + left - 1) / left;
+#define NP_CASE(number)                                                                     \
+  case number:                                                                              \
+    if (number <= most) tile(p, first, column, b, b_step, number, vectors, kind);           \
+    break;
+    switch (rows) {
+      NP_CASE(1) NP_CASE(2) NP_CASE(3) NP_CASE(4) NP_CASE(5) NP_CASE(6)
+      NP_CASE(7) NP_CASE(8) NP_CASE(9) NP_CASE(10) NP_CASE(11) NP_CASE(12)
+    }
+#undef NP_CASE
+    end(p, first, column, rows, rest < width ? rest : width);
+    first += rows;
+  }
+}
+
+/* One row, and columns of which none lies behind the matrix. */
+INLINE void wide(const np_matmul_block *p, size_t column) {
+  tile(p, 0, column, p->b + column, p->b_depth, 1, WIDE, IN_PLACE);
+  end(p, 0, column, 1, LANES * WIDE);
+}
+
+TARGET void MULTIPLY(const np_matmul_block *p) {
+  const size_t vectors = (p->columns + LANES - 1) / LANES;
+  size_t done = 0; /* registers of columns */
+  if (!p->packed && p->rows == 1) {
+    for (; (done + WIDE) * LANES <= p->columns; done += WIDE) wide(p, done * LANES);
+  }
+  const size_t left = vectors - done, panels = (left + MOST_VECTORS - 1) / MOST_VECTORS;
+  for (size_t n = 0; n < panels; n++) {
+    const size_t first = done + n * left / panels, last = done + (n + 1) * left / panels;
+    const size_t column = first * LANES, width = (last - first) * LANES;
+    const float *b = p->packed ? p->b + column * p->depth : p->b + column;
+    const size_t step = p->packed ? width : p->b_depth;
+    const int masked = !p->packed && last * LANES > p->columns;
+    const int dense = p->a_depth == 1 && step == width && !masked;
+    const int kind = dense ? PANELS : masked ? MASKED : IN_PLACE;
+#define NP_CASE(number)                                  \
+  case number:                                           \
+    if (kind == PANELS) {                                \
+      tiles(p, column, b, step, number, PANELS);         \
+    } else if (kind == MASKED) {                         \
+      tiles(p, column, b, step, number, MASKED);         \
+    } else {                                             \
+      tiles(p, column, b, step, number, IN_PLACE);       \
+    }                                                    \
+    break;
+    switch (last - first) {
+      NP_CASE(1) NP_CASE(2)
+#if MOST_VECTORS > 2
+      NP_CASE(3) NP_CASE(4)
+#endif
+    }
+#undef NP_CASE
+  }
+}
+
+INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int rows,
+                 const int columns) {
+  vec acc[4][DOT_COLUMNS];
+  const float *x[4], *y[DOT_COLUMNS];
+  UNROLL for (int r = 0; r < rows; r++) x[r] = p->a + (row + (size_t)r) * p->a_row;
+  UNROLL for (int c = 0; c < columns; c++) y[c] = p->b + (column + (size_t)c) * p->b_column;
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int c = 0; c < columns; c++) acc[r][c] = zero();
+  }
+  const size_t depth = p->depth;
+  size_t k = 0;
+  for (; k + LANES <= depth; k += LANES) {
+    vec w[4];
+    UNROLL for (int r = 0; r < rows; r++) w[r] = load(x[r] + k);
+    UNROLL for (int c = 0; c < columns; c++) {
+      const vec other = load(y[c] + k);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = multiply_add(w[r], other, acc[r][c]);
+    }
+  }
+  if (k < depth) {
+    vec w[4];
+    UNROLL for (int r = 0; r < rows; r++) w[r] = load_some(x[r] + k, depth - k);
+    UNROLL for (int c = 0; c < columns; c++) {
+      const vec other = load_some(y[c] + k, depth - k);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = multiply_add(w[r], other, acc[r][c]);
+    }
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    float *out = p->out + (row + (size_t)r) * p->out_row + column;
+    UNROLL for (int c = 0; c < columns; c++) {
+      float found = sum_of(acc[r][c]);
+      if (!p->first) found += out[c];
+      if (p->last) {
+        found = found * p->alpha + (p->bias == NULL ? 0.0f : p->bias[column + (size_t)c]);
+        found = found < p->low ? p->low : found;
+        found = found > p->high ? p->high : found;
+      }
+      out[c] = found;
+    }
+  }
+}
+
+INLINE void dot_columns(const np_matmul_block *p, size_t row, const int rows, const int columns) {
+  size_t column = 0;
+  for (; column + (size_t)columns <= p->columns; column += (size_t)columns) {
+    dots(p, row, column, rows, columns);
+  }
+  for (; column < p->columns; column++) dots(p, row, column, rows, 1);
+}
+
+TARGET void DOTS(const np_matmul_block *p) {
+  for (size_t row = 0; row < p->rows;) {
+    const size_t left = p->rows - row;
+    const size_t rows = left == 4 || left == 2 ? 2 : left < 3 ? left : 3;
+    switch (rows) {
+      case 1: dot_columns(p, row, 1, 8); break;
+      case 2: dot_columns(p, row, 2, 4); break;
+      default: dot_columns(p, row, 3, 4); break;
+    }
+    end(p, row, 0, rows, p->columns);
+    row += rows;
+  }
+}
+
+/* Columns of which each is dense, eight at a time. */
+INLINE void pack_dense_columns(const float *b, size_t column_step, size_t depth, size_t columns,
+                               size_t width, float *to) {
+  const size_t whole = columns / 8 * 8;
+  for (size_t n = 0; n < whole; n += 8) {
+    const float *from = b + n * column_step;
+    size_t k = 0;
+    for (; k + 8 <= depth; k += 8) transpose(from + k, column_step, to + k * width + n, width);
+    for (; k < depth; k++) {
+      for (size_t i = 0; i < 8; i++) to[k * width + n + i] = from[i * column_step + k];
+    }
+  }
+  for (size_t k = 0; k < depth; k++) {
+    for (size_t n = whole; n < width; n++) {
+      to[k * width + n] = n < columns ? b[n * column_step + k] : 0.0f;
+    }
+  }
+}
+
+INLINE void pack_rows(const float *b, size_t depth_step, size_t depth, size_t columns, size_t width,
+                      float *to) {
+  for (size_t k = 0; k < depth; k++, b += depth_step, to += width) {
+    size_t n = 0;
+    for (; n + LANES <= columns; n += LANES) store(to + n, load(b + n));
+    if (n < columns) store(to + n, load_some(b + n, columns - n));
+  }
+}
+
+TARGET void PACK(const float *b, size_t depth_step, size_t column_step, size_t depth,
+                 size_t columns, float *to) {
+  const size_t vectors = (columns + LANES - 1) / LANES;
+  const size_t panels = (vectors + MOST_VECTORS - 1) / MOST_VECTORS;
+  for (size_t n = 0; n < panels; n++) {
+    const size_t first = n * vectors / panels * LANES, last = (n + 1) * vectors / panels * LANES;
+    const size_t width = last - first, real = (last < columns ? last : columns) - first;
+    const float *from = b + first * column_step;
+    if (column_step == 1) {
+      pack_rows(from, depth_step, depth, real, width, to);
+    } else if (depth_step == 1) {
+      pack_dense_columns(from, column_step, depth, real, width, to);
+    } else {
+      for (size_t k = 0; k < depth; k++) {
+        for (size_t i = 0; i < width; i++) {
+          to[k * width + i] = i < real ? from[k * depth_step + i * column_step] : 0.0f;
+        }
+      }
+    }
+    to += width * depth;
+  }
+}

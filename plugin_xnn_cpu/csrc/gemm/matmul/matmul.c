@@ -1,0 +1,248 @@
+/* Matmul of two computed operands; see gemm/matmul/matmul.h. */
+#include <math.h>
+
+#include <string.h>
+
+#include "gemm/fp32/panel.h"
+#include "gemm/matmul/micro_kernel.h"
+
+/* Multiplications below which waking the workers costs more than it saves. */
+#define SMALL_WORK 2e5
+
+typedef struct {
+  np_matmul_multiply *multiply;
+  np_matmul_pack *pack;
+  np_fp32_multiply *panel;
+  size_t lanes;
+  size_t most_vectors; /* of a panel */
+} code;
+
+static code fitting(int32_t target, int32_t form) {
+  const int dots = form == NP_MATMUL_DOTS;
+#ifdef NP_CHOOSES_CPU
+  const int32_t isa = np_isa_for(target);
+  if (isa >= NP_TARGET_AVX512) {
+    return (code){
+        .multiply = dots ? np_matmul_dots_avx512 : np_matmul_multiply_avx512,
+        .pack = np_matmul_pack_avx512,
+        .panel = np_fp32_multiply_avx512,
+        .lanes = 16,
+        .most_vectors = 4,
+    };
+  }
+  if (isa == NP_TARGET_AVX2) {
+    return (code){
+        .multiply = dots ? np_matmul_dots_avx2 : np_matmul_multiply_avx2,
+        .pack = np_matmul_pack_avx2,
+        .panel = np_fp32_multiply_avx2,
+        .lanes = 8,
+        .most_vectors = 2,
+    };
+  }
+#else
+  (void)target;
+#endif
+  return (code){
+      .multiply = dots ? np_matmul_dots_plain : np_matmul_multiply_plain,
+      .pack = np_matmul_pack_plain,
+      .panel = np_fp32_multiply_plain,
+      .lanes = 4,
+      .most_vectors = 2,
+  };
+}
+
+size_t np_matmul_lanes(int32_t target) { return fitting(target, NP_MATMUL_PACKED).lanes; }
+
+typedef struct {
+  const struct np_matmul_params *params;
+  code code;
+  np_epilogue_tile *end; /* NULL where bounds are all that there is */
+  int plain; /* no alpha, bias or bounds */
+  const float *a;
+  const float *b;
+  const float *bias;
+  const float *residual;
+  float *out;
+  float *scratch;
+} job;
+
+/* Where a matrix of the batch starts. */
+static size_t start(const struct np_matmul_params *p, const size_t *strides, size_t number) {
+  size_t at = 0;
+  for (size_t i = NP_MATMUL_BATCH; i-- > 0; number /= p->batch[i]) {
+    at += number % p->batch[i] * strides[i];
+  }
+  return at;
+}
+
+typedef struct {
+  size_t first;
+  size_t count;
+} range;
+
+static range range_of(size_t index, size_t size, size_t all) {
+  const size_t first = index * size;
+  return (range){first, first + size < all ? size : all - first};
+}
+
+static void scale(float *packed, size_t depth, size_t columns, const job *task) {
+  const size_t lanes = task->code.lanes, count = (columns + lanes - 1) / lanes * lanes * depth;
+  for (size_t i = 0; i < count; i++) packed[i] *= task->params->alpha;
+}
+
+/* The bias of a panel, with zeros behind the last column. */
+static const float *bias_of(const float *bias, size_t columns, float *to) {
+  memset(to, 0, NP_FP32_MAX_NR * sizeof *to);
+  if (bias != NULL) memcpy(to, bias, columns * sizeof *to);
+  return to;
+}
+
+/* Multiply with packed panels, of which elements are multiplied by alpha already. */
+static void multiply_panels(const job *task, const np_matmul_block *block, float *scratch) {
+  const struct np_matmul_params *p = task->params;
+  static const int32_t start_of_run = 0;
+  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
+  for (size_t row = 0; row < block->rows; row++) pixels[row] = (int32_t)(row * block->a_row);
+  const size_t lanes = task->code.lanes;
+  const size_t vectors = (block->columns + lanes - 1) / lanes;
+  const size_t panels = (vectors + task->code.most_vectors - 1) / task->code.most_vectors;
+  size_t first = 0;
+  for (size_t n = 0; n < panels; n++) {
+    const size_t next = (n + 1) * vectors / panels * lanes;
+    const size_t columns = (next < block->columns ? next : block->columns) - first;
+    const float *bias = block->bias == NULL ? NULL : block->bias + first;
+    const np_fp32_panel panel = {
+        .image = block->a,
+        .pixels = pixels,
+        .row_stride = block->a_row,
+        .count = block->rows,
+        .runs = &start_of_run,
+        .run_count = 1,
+        .run_length = block->depth,
+        .weights = block->b + first * block->depth,
+        .prefetch = block->b + (n + 1 < panels ? next * block->depth : 0),
+        .bias = block->first ? bias_of(bias, columns, scratch + p->bias_offset) : NULL,
+        .columns = columns,
+        .lanes = lanes,
+        .out = block->out + first,
+        .out_stride = block->out_row,
+        .low = block->last ? block->low : -INFINITY,
+        .high = block->last ? block->high : INFINITY,
+        .end = block->end,
+        .epilogue = block->epilogue,
+        .after = block->residual == NULL ? NULL : block->residual + first,
+    };
+    task->code.panel(&panel);
+    first = next;
+  }
+}
+
+/* Some rows and columns of one matrix. `packed` says whether B's panels are in scratch memory. */
+static void compute(const job *task, np_matmul_block block, range rows, range columns,
+                    float *scratch, int packed) {
+  const struct np_matmul_params *p = task->params;
+  const float *a = block.a + rows.first * block.a_row,
+              *b = block.b + columns.first * block.b_column;
+  const ptrdiff_t at = (ptrdiff_t)(rows.first * block.out_row + columns.first);
+  float *out = block.out + at;
+  const float *residual = block.residual == NULL ? NULL : block.residual + at;
+  block.columns = columns.count;
+  if (block.bias != NULL) block.bias += columns.first;
+  size_t k = 0;
+  do {
+    block.depth = p->depth - k < p->depth_block ? p->depth - k : p->depth_block;
+    block.first = k == 0;
+    block.last = k + block.depth == p->depth;
+    block.end = block.last ? task->end : NULL;
+    block.plain = block.first && (!block.last || task->plain);
+    block.b = b + k * p->b_strides[0];
+    if (block.packed) {
+      if (!packed) {
+        task->code.pack(block.b, p->b_strides[0], p->b_strides[1], block.depth, columns.count,
+                        scratch);
+        if (p->panels && p->alpha != 1.0f) scale(scratch, block.depth, columns.count, task);
+      }
+      block.b = scratch;
+    }
+    for (size_t row = 0; row < rows.count; row += p->row_block) {
+      block.rows = rows.count - row < p->row_block ? rows.count - row : p->row_block;
+      block.a = a + row * block.a_row + k * block.a_depth;
+      block.out = out + row * block.out_row;
+      block.residual = residual == NULL ? NULL : residual + row * block.out_row;
+      if (p->panels) {
+        multiply_panels(task, &block, scratch);
+      } else {
+        task->code.multiply(&block);
+      }
+    }
+    k += block.depth;
+  } while (k < p->depth);
+}
+
+static size_t parts_of(size_t all, size_t part) { return (all + part - 1) / part; }
+
+static size_t matrices_of(const struct np_matmul_params *p) {
+  return p->batch[0] * p->batch[1] * p->batch[2] * p->batch[3];
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  const job *task = context;
+  const struct np_matmul_params *p = task->params;
+  const size_t row_parts = parts_of(p->rows, p->part_rows);
+  const size_t column_parts = parts_of(p->columns, p->part_columns);
+  const range columns = range_of(index % column_parts, p->part_columns, p->columns);
+  const range rows = range_of(index / column_parts % row_parts, p->part_rows, p->rows);
+  const range matrices =
+      range_of(index / column_parts / row_parts, p->part_matrices, matrices_of(p));
+  float *scratch = task->scratch + thread * p->thread_scratch;
+  const int simple = task->end == NULL;
+  np_matmul_block block = {
+      .a_row = p->a_strides[0],
+      .a_depth = p->a_strides[1],
+      .b_depth = p->b_strides[0],
+      .b_column = p->b_strides[1],
+      .packed = p->form == NP_MATMUL_PACKED,
+      .out_row = p->out_stride,
+      .alpha = p->alpha,
+      .bias = task->bias,
+      .low = simple ? p->epilogue.low : -INFINITY,
+      .high = simple ? p->epilogue.high : INFINITY,
+      .epilogue = &p->epilogue,
+  };
+  const float *packed = NULL; /* the matrix whose panels are in scratch memory */
+  for (size_t i = 0; i < matrices.count; i++) {
+    const size_t number = matrices.first + i, at = start(p, p->out_batch, number);
+    block.a = task->a + start(p, p->a_batch, number);
+    block.b = task->b + start(p, p->b_batch, number);
+    block.out = task->out + at;
+    block.residual = task->residual == NULL ? NULL : task->residual + at;
+    compute(task, block, rows, columns, scratch, block.b == packed);
+    packed = p->depth <= p->depth_block ? block.b : NULL;
+  }
+}
+
+int np_matmul(const void *params, const void *const *inputs, void *out, void *workspace,
+              np_workers *workers) {
+  const struct np_matmul_params *p = params;
+  const struct np_epilogue *e = &p->epilogue;
+  const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual == NP_RESIDUAL_NONE;
+  job task = {
+      .params = p,
+      .code = fitting(p->target, p->form),
+      .end = simple ? NULL : np_epilogue_for(p->target),
+      .plain = p->alpha == 1.0f && !p->has_bias &&
+               (!simple || (e->low == -INFINITY && e->high == INFINITY)),
+      .a = inputs[p->swapped ? 1 : 0],
+      .b = inputs[p->swapped ? 0 : 1],
+      .bias = p->has_bias ? inputs[2] : NULL,
+      .residual = e->residual == NP_RESIDUAL_NONE ? NULL : inputs[p->has_bias ? 3 : 2],
+      .out = out,
+      .scratch = workspace,
+  };
+  const size_t matrices = matrices_of(p);
+  const double work = (double)matrices * (double)p->rows * (double)p->columns * (double)p->depth;
+  const size_t parts = parts_of(matrices, p->part_matrices) * parts_of(p->rows, p->part_rows) *
+                       parts_of(p->columns, p->part_columns);
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, parts, NP_DISABLE_DENORMALS);
+  return 0;
+}

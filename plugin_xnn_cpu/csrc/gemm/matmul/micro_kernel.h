@@ -1,0 +1,48 @@
+/* What matmul's code for each instruction set computes. */
+#ifndef NARROWPASS_GEMM_MATMUL_MICRO_KERNEL_H
+#define NARROWPASS_GEMM_MATMUL_MICRO_KERNEL_H
+
+#include "gemm/matmul/matmul.h"
+#include "runtime/kernel.h"
+
+/* Some rows and columns of one matrix, and a part of the depth. */
+typedef struct {
+  const float *a;
+  size_t a_row;
+  size_t a_depth;
+  const float *b; /* of the first column */
+  size_t b_depth;
+  size_t b_column;
+  int packed; /* whether `b` is what np_matmul_pack wrote for this depth and these columns */
+  float *out;
+  size_t out_row;
+  size_t rows;
+  size_t depth;
+  size_t columns;
+  int first; /* of the depth: otherwise accumulators continue what is in `out` */
+  int last;  /* of the depth: alpha, bias and bounds follow */
+  int plain; /* whether accumulators are stored as they are: nothing follows them */
+  float alpha;
+  const float *bias; /* NULL for none */
+  float low;
+  float high;
+  np_epilogue_tile *end; /* what is done after that; NULL for nothing */
+  const struct np_epilogue *epilogue;
+  const float *residual; /* of `end`; NULL for none; lies as `out` does */
+} np_matmul_block;
+
+typedef void np_matmul_multiply(const np_matmul_block *block);
+
+/* Columns [depth][columns] of any strides, in panels, the last one filled with zeros. */
+typedef void np_matmul_pack(const float *b, size_t depth_step, size_t column_step, size_t depth,
+                            size_t columns, float *to);
+
+np_matmul_multiply np_matmul_multiply_plain, np_matmul_dots_plain;
+np_matmul_pack np_matmul_pack_plain;
+#ifdef NP_CHOOSES_CPU
+np_matmul_multiply np_matmul_multiply_avx2, np_matmul_multiply_avx512;
+np_matmul_multiply np_matmul_dots_avx2, np_matmul_dots_avx512;
+np_matmul_pack np_matmul_pack_avx2, np_matmul_pack_avx512;
+#endif
+
+#endif

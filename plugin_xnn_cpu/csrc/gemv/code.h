@@ -1,0 +1,232 @@
+/* GEMV and skinny GEMM for one instruction set.
+ *
+ * One core reads memory in one stream with two thirds of the speed that it reaches with eight,
+ * since what is fetched ahead ends with the page. So the panels of a thread are divided into as
+ * many runs as there are accumulators, and a panel of each run is multiplied at the same time, with
+ * what each run needs some thousand bytes later prefetched on the way: the next panel of a run lies
+ * behind the one before.
+ *
+ * The includer defines LANES, the floats of a register; ACCUMULATORS, registers for accumulators;
+ * CODE, the function's name; TARGET, its attribute; UPCAST_HALVES(p) and UPCAST_BYTES(p), LANES
+ * halves or integers of int8 as floats: of vectors of bytes the compiler would convert each for
+ * itself. */
+#include <string.h>
+
+#include "gemv/job.h"
+#include "simd/vector.h"
+
+#define MOST_STREAMS 12
+#define LEFT_STREAMS 4 /* where there are not panels for all of them any more */
+/* Bytes of a stream that are prefetched: those of fewer panels of floats are longer. */
+#define PREFETCH_BYTES(layout) ((layout) == NP_PANELS_F32 || (layout) == NP_TABLE_F32 ? 4096 : 2048)
+#define LINE 64
+#define UNROLL _Pragma("GCC unroll 32")
+
+TARGET NP_INLINE vec upcast(const uint8_t *p, const int layout) {
+  if (layout == NP_PANELS_F32 || layout == NP_TABLE_F32) return *(const vec *)p;
+  if (layout == NP_PANELS_F16) return UPCAST_HALVES(p);
+  return UPCAST_BYTES(p);
+}
+
+TARGET NP_INLINE size_t element(const int layout) {
+  return layout == NP_PANELS_F16 ? 2 : layout == NP_PANELS_INT8 ? 1 : 4;
+}
+
+/* One vector of accumulators of each row, to columns of which the last may not be there. */
+TARGET NP_INLINE void store(const np_gemv_job *job, size_t row, size_t column, vec acc) {
+  const struct np_gemv_params *p = job->params;
+  if (row >= p->rows || column >= p->outputs) return;
+  float *out = job->out + row * p->outputs + column;
+  const vec x = clamp(acc, p->epilogue.low, p->epilogue.high);
+  if (column + LANES <= p->outputs) {
+    *(vec *)out = x;
+  } else {
+    float some[LANES];
+    memcpy(some, &x, sizeof some);
+    memcpy(out, some, (p->outputs - column) * sizeof *out);
+  }
+}
+
+/* What the accumulators of a row start from, of columns of which the last may not be there. */
+TARGET NP_INLINE vec before(const np_gemv_job *job, size_t row, size_t column) {
+  const struct np_gemv_params *p = job->params;
+  if (row >= p->rows || column >= p->outputs) return broadcast(0);
+  const float *from = job->before + row * p->outputs + column;
+  if (column + LANES <= p->outputs) return *(const vec *)from;
+  float some[LANES] = {0};
+  memcpy(some, from, (p->outputs - column) * sizeof *from);
+  return *(const vec *)some;
+}
+
+typedef vec stream_acc[MOST_STREAMS][4];
+
+TARGET NP_INLINE void accumulate(const uint8_t *weights, const float *const *x, size_t k,
+                                 stream_acc *acc, const int stream, const int rows,
+                                 const int vectors, const int layout) {
+  UNROLL for (int v = 0; v < vectors; v++) {
+    const vec w = upcast(weights + (size_t)v * LANES * element(layout), layout);
+    UNROLL for (int r = 0; r < rows; r++) acc[r][stream][v] += x[r][k] * w;
+  }
+}
+
+/* A panel of `vectors` registers from each of `streams` runs, which are `apart` panels long. */
+TARGET NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, const int rows,
+                           const int streams, const int vectors, const int layout) {
+  const struct np_gemv_params *p = job->params;
+  const size_t size = element(layout), step = (size_t)vectors * LANES * size;
+  const size_t head = (size_t)vectors * LANES * (layout == NP_PANELS_F16 ? 2 : 4);
+  const size_t channels = p->channels;
+  const uint8_t *panels[MOST_STREAMS];
+  const float *x[NP_GEMV_MAX_ROWS];
+  stream_acc acc[NP_GEMV_MAX_ROWS];
+  UNROLL for (int s = 0; s < streams; s++) {
+    panels[s] = (const uint8_t *)p->packed + (panel + (size_t)s * run_stride) * p->panel_bytes;
+    UNROLL for (int v = 0; v < vectors; v++) {
+      const uint8_t *from = panels[s] + (size_t)v * LANES * (layout == NP_PANELS_F16 ? 2 : 4);
+      const vec bias = layout == NP_PANELS_F16 ? upcast(from, NP_PANELS_F16) : *(const vec *)from;
+      const size_t column =
+          ((panel + (size_t)s * run_stride) * (size_t)vectors + (size_t)v) * LANES;
+      UNROLL for (int r = 0; r < rows; r++) {
+        acc[r][s][v] = bias;
+        if (job->before != NULL) acc[r][s][v] += before(job, (size_t)r, column);
+      }
+    }
+    panels[s] += head;
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    const size_t row = (size_t)r < p->rows ? (size_t)r : p->rows - 1;
+    x[r] = (const float *)job->rows + row * channels;
+  }
+  /* A line of each stream at a time. */
+  const size_t many = step < LINE ? LINE / step : 1;
+  size_t k = 0;
+  for (; k + many <= channels; k += many) {
+    UNROLL for (int s = 0; s < streams; s++) {
+      const uint8_t *from = panels[s] + k * step;
+      UNROLL for (size_t line = 0; line < many * step; line += LINE) {
+        __builtin_prefetch(from + PREFETCH_BYTES(layout) + line, 0, 3);
+      }
+      UNROLL for (size_t j = 0; j < many; j++) {
+        accumulate(from + j * step, x, k + j, acc, s, rows, vectors, layout);
+      }
+    }
+  }
+  for (; k < channels; k++) {
+    UNROLL for (int s = 0; s < streams; s++) {
+      accumulate(panels[s] + k * step, x, k, acc, s, rows, vectors, layout);
+    }
+  }
+  UNROLL for (int s = 0; s < streams; s++) {
+    const uint8_t *scales = panels[s] + channels * step;
+    UNROLL for (int v = 0; v < vectors; v++) {
+      const size_t column =
+          ((panel + (size_t)s * run_stride) * (size_t)vectors + (size_t)v) * LANES;
+      UNROLL for (int r = 0; r < rows; r++) {
+        vec found = acc[r][s][v];
+        if (layout == NP_PANELS_INT8) found *= *(const vec *)(scales + 4 * LANES * (size_t)v);
+        store(job, (size_t)r, column, found);
+      }
+    }
+  }
+}
+
+/* As many streams as there are accumulators for; then fewer for the panels that are left. */
+TARGET NP_INLINE void panels(const np_gemv_job *job, size_t first, size_t last, const int rows,
+                             const int vectors, const int layout) {
+  const int most = ACCUMULATORS / (rows * vectors);
+  const int streams = most > MOST_STREAMS ? MOST_STREAMS : most > 0 ? most : 1;
+  const size_t run_stride = (last - first) / (size_t)streams, end = first + run_stride;
+  for (size_t i = first; i < end; i++) tile(job, i, run_stride, rows, streams, vectors, layout);
+  first += (size_t)streams * run_stride;
+  if (streams > LEFT_STREAMS) {
+    const size_t some = (last - first) / LEFT_STREAMS;
+    for (size_t i = 0; i < some; i++) {
+      tile(job, first + i, some, rows, LEFT_STREAMS, vectors, layout);
+    }
+    first += LEFT_STREAMS * some;
+  }
+  for (size_t i = first; i < last; i++) tile(job, i, 0, rows, 1, vectors, layout);
+}
+
+/* As many outputs at a time as there are streams: each is a row of the table. */
+TARGET NP_INLINE float sum_of(vec x) {
+  float all[LANES], sum = 0;
+  memcpy(all, &x, sizeof all);
+  for (size_t width = LANES / 2; width > 0; width /= 2) {
+    for (size_t i = 0; i < width; i++) all[i] += all[i + width];
+  }
+  sum = all[0];
+  return sum;
+}
+
+TARGET NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
+                              const int rows, const int streams) {
+  const struct np_gemv_params *p = job->params;
+  const size_t channels = p->channels, whole = channels / LANES * LANES;
+  const float *table[MOST_STREAMS], *x[NP_GEMV_MAX_ROWS];
+  vec acc[NP_GEMV_MAX_ROWS][MOST_STREAMS];
+  UNROLL for (int s = 0; s < streams; s++) {
+    table[s] = (const float *)p->packed + (first + (size_t)s * run_stride) * channels;
+    UNROLL for (int r = 0; r < rows; r++) acc[r][s] = broadcast(0);
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    const size_t row = (size_t)r < p->rows ? (size_t)r : p->rows - 1;
+    x[r] = (const float *)job->rows + row * channels;
+  }
+  for (size_t k = 0; k < whole; k += LANES) {
+    UNROLL for (int s = 0; s < streams; s++) {
+      __builtin_prefetch((const uint8_t *)(table[s] + k) + PREFETCH_BYTES(NP_TABLE_F32), 0, 3);
+      const vec w = *(const vec *)(table[s] + k);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][s] += *(const vec *)(x[r] + k) * w;
+    }
+  }
+  UNROLL for (int s = 0; s < streams; s++) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      float sum = sum_of(acc[r][s]);
+      for (size_t k = whole; k < channels; k++) sum += x[r][k] * table[s][k];
+      const size_t at = (size_t)r * p->outputs + first + (size_t)s * run_stride;
+      if (job->before != NULL && (size_t)r < p->rows) sum += job->before[at];
+      sum = sum < p->epilogue.low    ? p->epilogue.low
+            : sum > p->epilogue.high ? p->epilogue.high
+                                     : sum;
+      if ((size_t)r < p->rows) job->out[at] = sum;
+    }
+  }
+}
+
+TARGET NP_INLINE void table(const np_gemv_job *job, size_t first, size_t last, const int rows) {
+  const int streams = ACCUMULATORS / rows > MOST_STREAMS ? MOST_STREAMS : ACCUMULATORS / rows;
+  const size_t run_stride = (last - first) / (size_t)streams, end = first + run_stride;
+  for (size_t i = first; i < end; i++) outputs(job, i, run_stride, rows, streams);
+  for (size_t i = first + (size_t)streams * run_stride; i < last; i++) outputs(job, i, 0, rows, 1);
+}
+
+/* The code for one row, or for four of which some may be the last one again: more of them take as
+ * long to compile as all other kernels together, and memory is what rows wait for. */
+#define NP_WITH_ROWS(function, ...)                               \
+  {                                                               \
+    if (p->rows == 1) {                                           \
+      function(job, first, last, 1, ##__VA_ARGS__);               \
+    } else {                                                      \
+      function(job, first, last, NP_GEMV_MAX_ROWS, ##__VA_ARGS__); \
+    }                                                             \
+    return;                                                       \
+  }
+
+TARGET void CODE(const np_gemv_job *job, size_t first, size_t last) {
+  const struct np_gemv_params *p = job->params;
+  if (p->layout == NP_TABLE_F32) {
+    NP_WITH_ROWS(table)
+  } else if (p->layout == NP_PANELS_F16) {
+    NP_WITH_ROWS(panels, 2, NP_PANELS_F16)
+  } else if (p->layout == NP_PANELS_INT8) {
+    NP_WITH_ROWS(panels, 2, NP_PANELS_INT8)
+  }
+#if LANES == 16
+  /* As np_fp32_pack makes them. */
+  if (p->width == 48) NP_WITH_ROWS(panels, 3, NP_PANELS_F32)
+  NP_WITH_ROWS(panels, 4, NP_PANELS_F32)
+#else
+  NP_WITH_ROWS(panels, 2, NP_PANELS_F32)
+#endif
+}

@@ -1,0 +1,101 @@
+/* GEMV and skinny GEMM with a large matrix: gemv/code.h says how they are computed.
+ *
+ * Each thread has panels that lie one after the other, a part of memory of its own. */
+#include "gemv/job.h"
+
+/* Bytes of a matrix below which waking the workers costs more than it saves. */
+#define SMALL_MATRIX (1u << 18)
+
+typedef struct {
+  np_gemv_job job;
+  const float *after; /* a residual that is added to results, or NULL */
+} task;
+
+#ifdef NP_CHOOSES_CPU
+/* The best code that the processor and `target` allow, whatever it reads. */
+static np_gemv_code *best(int32_t target, int32_t layout) {
+  const int32_t isa = np_isa_for(target);
+  if (layout == NP_PANELS_INT8_BY_4) {
+    return isa >= NP_TARGET_AVX512VNNI ? np_gemv_avx512vnni : np_gemv_plain;
+  }
+  if (isa >= NP_TARGET_AVX512) return np_gemv_avx512;
+  return isa == NP_TARGET_AVX2 ? np_gemv_avx2 : np_gemv_plain;
+}
+
+/* Whether it is written for panels of this width. */
+static bool reads(np_gemv_code *code, int32_t layout, size_t width) {
+  if (code == np_gemv_plain) return false;
+  if (layout == NP_TABLE_F32) return width == 1;
+  if (code == np_gemv_avx512vnni) return width == 64;
+  if (code == np_gemv_avx2) return width == 16;
+  return layout == NP_PANELS_F32 ? width == 48 || width == 64 : width == 32;
+}
+#endif
+
+static np_gemv_code *fitting(int32_t target, int32_t layout, size_t width) {
+#ifdef NP_CHOOSES_CPU
+  np_gemv_code *code = best(target, layout);
+  if (reads(code, layout, width)) return code;
+#else
+  (void)target, (void)layout, (void)width;
+#endif
+  return np_gemv_plain; /* which reads any */
+}
+
+size_t np_gemv_panel_width(int32_t layout) {
+  static const size_t widths[] = {1, 16, 32, 64};
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    if (fitting(NP_TARGET_BEST, layout, widths[i]) != np_gemv_plain) return widths[i];
+  }
+  return 0;
+}
+
+bool np_gemv_reads_width(size_t width) {
+  return fitting(NP_TARGET_BEST, NP_PANELS_F32, width) != np_gemv_plain;
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  (void)thread;
+  const task *all = context;
+  const struct np_gemv_params *p = all->job.params;
+  const size_t panels = (p->outputs + p->width - 1) / p->width;
+  const size_t first = index * p->part_panels;
+  const size_t last = first + p->part_panels < panels ? first + p->part_panels : panels;
+  fitting(p->target, p->layout, p->width)(&all->job, first, last);
+  if (p->epilogue.function == NP_EPILOGUE_CLAMP && all->after == NULL) return;
+  const struct np_epilogue end = {
+      .function = p->epilogue.function,
+      .residual = all->after == NULL ? NP_RESIDUAL_NONE : NP_RESIDUAL_AFTER,
+      .low = p->epilogue.low,
+      .high = p->epilogue.high,
+  };
+  const size_t column = first * p->width;
+  const size_t columns = (last * p->width < p->outputs ? last * p->width : p->outputs) - column;
+  np_epilogue_for(p->target)(&end, all->job.out + column, p->outputs,
+                             all->after == NULL ? NULL : all->after + column, p->outputs, p->rows,
+                             columns);
+}
+
+static int run(const task *all, np_workers *workers) {
+  const struct np_gemv_params *p = all->job.params;
+  const size_t bytes = p->outputs / p->width * p->panel_bytes;
+  np_parallel_for(bytes < SMALL_MATRIX ? NULL : workers, part, (void *)all, p->parts,
+                  NP_DISABLE_DENORMALS);
+  return 0;
+}
+
+int np_gemv(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_gemv_params *p = params;
+  const int32_t residual = p->epilogue.residual;
+  const task all = {
+      {p, inputs[0], NULL, residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL, out},
+      residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
+  };
+  return run(&all, workers);
+}
+
+int np_gemv_int8(const struct np_gemv_params *params, const uint8_t *rows,
+                 const struct xnn_quantization_params *ranges, float *out, np_workers *workers) {
+  const task all = {{params, rows, ranges, NULL, out}, NULL};
+  return run(&all, workers);
+}

@@ -1,0 +1,116 @@
+/* Functions of rows of floats: the logarithm of softmax, hardmax, division by a norm. */
+#include "simd/exp_log.h"
+
+#define NP_ROWS_LOG_SOFTMAX 0
+#define NP_ROWS_HARDMAX 1
+#define NP_ROWS_L1_NORMALIZATION 2
+#define NP_ROWS_L2_NORMALIZATION 3
+
+/* A function of rows of float: the logarithm of softmax; 1 at the first greatest element and 0
+ * elsewhere; a row divided by its norm, or zeros where that is 0. */
+struct np_rows_params {
+  size_t rows;
+  size_t columns;   /* not 0 */
+  int32_t function; /* NP_ROWS_* */
+};
+
+#define LANES 16
+
+typedef struct {
+  const struct np_rows_params *params;
+  const float *in;
+  float *out;
+} job;
+
+/* The greatest element; NaN may be lost. */
+NP_INLINE float greatest(const float *x, size_t count) {
+  float lanes[4 * LANES], best = x[0];
+  for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = best;
+  size_t i = 0;
+  for (; i + 4 * LANES <= count; i += 4 * LANES) {
+    for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = x[i + c] > lanes[c] ? x[i + c] : lanes[c];
+  }
+  for (; i < count; i++) best = x[i] > best ? x[i] : best;
+  for (size_t c = 0; c < 4 * LANES; c++) best = lanes[c] > best ? lanes[c] : best;
+  return best;
+}
+
+/* exp is that of what is finite: an element that is NaN makes the whole row so. */
+NP_MULTIVERSIONED(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count)) {
+  const float best = greatest(x, count);
+  float lanes[2 * LANES], sum = 0.0f;
+  int32_t strange[2 * LANES], any = 0;
+  for (size_t c = 0; c < 2 * LANES; c++) lanes[c] = 0.0f;
+  for (size_t c = 0; c < 2 * LANES; c++) strange[c] = 0;
+  size_t i = 0;
+  for (; i + 2 * LANES <= count; i += 2 * LANES) {
+    for (size_t c = 0; c < 2 * LANES; c++) {
+      const float d = x[i + c] - best;
+      lanes[c] += exp_of_minus_magnitude(d);
+      strange[c] |= d != d;
+    }
+  }
+  for (; i < count; i++) {
+    const float d = x[i] - best;
+    sum += exp_of_minus_magnitude(d);
+    any |= d != d;
+  }
+  for (size_t c = 0; c < 2 * LANES; c++) sum += lanes[c];
+  for (size_t c = 0; c < 2 * LANES; c++) any |= strange[c];
+  const float l = any ? NAN : logarithm_of(sum);
+  for (i = 0; i < count; i++) out[i] = (x[i] - best) - l;
+}
+
+static void hardmax(const float *x, float *out, size_t count) {
+  size_t best = 0;
+  for (size_t i = 1; i < count; i++) {
+    if (x[i] > x[best]) best = i;
+  }
+  for (size_t i = 0; i < count; i++) out[i] = 0.0f;
+  out[best] = 1.0f;
+}
+
+NP_MULTIVERSIONED(void, divided, (const float *x, float *out, size_t count, int squared),
+                  (x, out, count, squared)) {
+  float lanes[LANES], sum = 0.0f;
+  for (size_t c = 0; c < LANES; c++) lanes[c] = 0.0f;
+  size_t i = 0;
+  for (; i + LANES <= count; i += LANES) {
+    for (size_t c = 0; c < LANES; c++) {
+      lanes[c] += squared ? x[i + c] * x[i + c] : fabsf(x[i + c]);
+    }
+  }
+  for (; i < count; i++) sum += squared ? x[i] * x[i] : fabsf(x[i]);
+  for (size_t c = 0; c < LANES; c++) sum += lanes[c];
+  const float norm = squared ? sqrtf(sum) : sum;
+  for (i = 0; i < count; i++) out[i] = norm == 0.0f ? 0.0f : x[i] / norm;
+}
+
+static void part(void *context, size_t start, size_t count) {
+  const job *task = context;
+  const struct np_rows_params *p = task->params;
+  for (size_t row = start; row < start + count; row++) {
+    const float *x = task->in + row * p->columns;
+    float *out = task->out + row * p->columns;
+    switch (p->function) {
+      case NP_ROWS_LOG_SOFTMAX:
+        log_softmax(x, out, p->columns);
+        break;
+      case NP_ROWS_HARDMAX:
+        hardmax(x, out, p->columns);
+        break;
+      default:
+        divided(x, out, p->columns, p->function == NP_ROWS_L2_NORMALIZATION);
+    }
+  }
+}
+
+int np_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_rows_params *p = params;
+  job task = {p, inputs[0], out};
+  if (p->rows == 0) return 0;
+  np_workers *const used = p->rows * p->columns * 4 < NP_PARALLEL_MIN_BYTES / 2 ? NULL : workers;
+  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns;
+  np_parallel_for_tiles(used, part, &task, p->rows, tile, 0);
+  return 0;
+}

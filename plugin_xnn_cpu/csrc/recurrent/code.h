@@ -1,0 +1,439 @@
+/* A step of a recurrence for one instruction set; see recurrent/recurrent.h.
+ *
+ * The weights of LANES units lie in one panel, for each input the gates side by side: a tile of
+ * some sequences by all gates of these units is multiplied, and becomes the new states, in
+ * registers.
+ *
+ * The includer defines LANES, the floats of a register; ROWS, sequences of a tile; CODE, the
+ * function's name; TARGET, its attribute. */
+#include <math.h>
+#include <string.h>
+
+#include "recurrent/step.h"
+#include "simd/vector.h"
+
+#define UNROLL _Pragma("GCC unroll 16")
+#define SHIFT 12582912.0f /* 1.5 · 2^23: what is added to it is rounded to an integer */
+
+TARGET NP_INLINE vec load(const float *from, size_t count) {
+  if (count >= LANES) return *(const vec *)from;
+  float some[LANES] = {0};
+  memcpy(some, from, count * sizeof *from);
+  return *(const vec *)some;
+}
+
+TARGET NP_INLINE void store(float *to, vec x, size_t count) {
+  if (count >= LANES) {
+    *(vec *)to = x;
+    return;
+  }
+  float some[LANES];
+  memcpy(some, &x, sizeof some);
+  memcpy(to, some, count * sizeof *to);
+}
+
+/* exp(-|x|), which is 0 beyond 87; of NaN some number. The polynomial is that of
+ * elementwise/function.c. */
+TARGET NP_INLINE vec decay(vec x) {
+  vec a = (vec)((ivec)x & 0x7fffffff);
+  a = choose(a < 87.0f, a, broadcast(87.0f));
+  const vec shifted = a * -1.44269504f + SHIFT, n = shifted - SHIFT;
+  const vec r = (-a - n * 0.693359375f) - n * -2.12194440e-4f;
+  vec p = r * 0.00829030573f + 0.0418979749f;
+  p = p * r + 0.166676372f;
+  p = p * r + 0.499991506f;
+  p = p * r + 0.999999702f;
+  p = p * r + 1.0f;
+  const vec e = (vec)((ivec)p + ((ivec)shifted << 23));
+  return choose(a < 87.0f, e, broadcast(0));
+}
+
+TARGET NP_INLINE vec with_nan(vec x, vec y) { return choose(x == x, y, x); }
+
+TARGET NP_INLINE vec sigmoid(vec x) {
+  const vec e = decay(x);
+  return with_nan(x, choose(x < 0.0f, e, broadcast(1)) / (1.0f + e));
+}
+
+/* (1 - exp(-2|x|)) / (1 + exp(-2|x|)), with an absolute error of 1e-7. */
+TARGET NP_INLINE vec hyperbolic(vec x) {
+  const vec e = decay(x + x), t = (1.0f - e) / (1.0f + e);
+  return with_nan(x, choose(x < 0.0f, -t, t));
+}
+
+TARGET NP_INLINE float rare(const struct np_recurrent_function *f, float x) {
+  switch (f->kind) {
+    case NP_ACTIVATION_AFFINE: return f->alpha * x + f->beta;
+    case NP_ACTIVATION_LEAKY_RELU: return x >= 0 ? x : f->alpha * x;
+    case NP_ACTIVATION_THRESHOLDED_RELU: return x >= f->alpha ? x : x == x ? 0 : x;
+    case NP_ACTIVATION_SCALED_TANH: return f->alpha * tanhf(f->beta * x);
+    case NP_ACTIVATION_HARD_SIGMOID: {
+      const float y = f->alpha * x + f->beta;
+      return y < 0 ? 0 : y > 1 ? 1 : y;
+    }
+    case NP_ACTIVATION_ELU: return x >= 0 ? x : f->alpha * expm1f(x);
+    case NP_ACTIVATION_SOFTSIGN: return x / (1 + fabsf(x));
+    default: return x > 0 ? x + log1pf(expf(-x)) : log1pf(expf(x));
+  }
+}
+
+TARGET NP_INLINE vec activated(const struct np_recurrent_function *f, vec x) {
+  switch (f->kind) {
+    case NP_ACTIVATION_SIGMOID: return sigmoid(x);
+    case NP_ACTIVATION_TANH: return hyperbolic(x);
+    case NP_ACTIVATION_RELU:
+      return choose(x < 0.0f, broadcast(0), x);
+    default: {
+      float all[LANES];
+      memcpy(all, &x, sizeof all);
+      for (int i = 0; i < LANES; i++) all[i] = rare(f, all[i]);
+      return *(const vec *)all;
+    }
+  }
+}
+
+TARGET NP_INLINE vec clipped(vec x, float clip) {
+  x = choose(x > clip, broadcast(clip), x);
+  return choose(x < -clip, broadcast(-clip), x);
+}
+
+/* accumulators[row][gate] += h[row][k] · panel[k][gate] over all k. Where there are few
+ * accumulators, some k are added side by side: each addition waits for the one before. */
+TARGET NP_INLINE void multiply(const float *panel, const float *const *h, size_t hidden,
+                               vec acc[ROWS][4], const int rows, const int gates) {
+  const int distance = rows * gates >= 8 ? 1 : gates == 4 ? 2 : gates >= 2 ? 4 : 8;
+  vec more[8][ROWS][4];
+  UNROLL for (int a = 1; a < distance; a++) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      UNROLL for (int g = 0; g < gates; g++) more[a][r][g] = broadcast(0);
+    }
+  }
+  size_t k = 0;
+  for (; k + (size_t)distance <= hidden; k += (size_t)distance) {
+    UNROLL for (int a = 0; a < distance; a++) {
+      UNROLL for (int g = 0; g < gates; g++) {
+        const vec w = *(const vec *)(panel + ((k + (size_t)a) * (size_t)gates + (size_t)g) * LANES);
+        UNROLL for (int r = 0; r < rows; r++) {
+          if (a == 0) {
+            acc[r][g] += h[r][k] * w;
+          } else {
+            more[a][r][g] += h[r][k + (size_t)a] * w;
+          }
+        }
+      }
+    }
+  }
+  for (; k < hidden; k++) {
+    UNROLL for (int g = 0; g < gates; g++) {
+      const vec w = *(const vec *)(panel + (k * (size_t)gates + (size_t)g) * LANES);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][g] += h[r][k] * w;
+    }
+  }
+  UNROLL for (int a = 1; a < distance; a++) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      UNROLL for (int g = 0; g < gates; g++) acc[r][g] += more[a][r][g];
+    }
+  }
+}
+
+#ifdef BYTES
+/* The same of rows of bytes, with an offset of 128, whose scales differ. */
+TARGET NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t *panel,
+                                     size_t hidden, size_t first, const float *scales,
+                                     const int32_t *offsets, const int32_t *zeros, size_t padded,
+                                     vec acc[ROWS][4], const int rows, const int gates) {
+  const size_t fours = (hidden + 3) / 4;
+  const uint8_t *x[ROWS];
+  __m512i all[ROWS][4];
+  UNROLL for (int r = 0; r < rows; r++) {
+    x[r] = from->bytes + (first + (size_t)r) * fours * 4;
+    UNROLL for (int g = 0; g < gates; g++) {
+      all[r][g] = _mm512_loadu_si512(offsets + (size_t)g * padded);
+    }
+  }
+  for (size_t k = 0; k < fours; k++) {
+    UNROLL for (int g = 0; g < gates; g++) {
+      const __m512i w = _mm512_loadu_si512(panel + (k * (size_t)gates + (size_t)g) * 64);
+      UNROLL for (int r = 0; r < rows; r++) {
+        int32_t four;
+        memcpy(&four, x[r] + 4 * k, sizeof four);
+        all[r][g] = _mm512_dpbusd_epi32(all[r][g], _mm512_set1_epi32(four), w);
+      }
+    }
+  }
+  if (zeros != NULL) {
+    UNROLL for (int r = 0; r < rows; r++) {
+      const __m512i sum = _mm512_set1_epi32(from->acc[first + (size_t)r]);
+      UNROLL for (int g = 0; g < gates; g++) {
+        const __m512i zero = _mm512_loadu_si512(zeros + (size_t)g * padded);
+        all[r][g] = _mm512_sub_epi32(all[r][g], _mm512_mullo_epi32(zero, sum));
+      }
+    }
+  }
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int g = 0; g < gates; g++) {
+      const vec scale = *(const vec *)(scales + (size_t)g * padded);
+      const vec exact = (vec)_mm512_cvtepi32_ps(all[r][g]);
+      acc[r][g] += exact * (scale * from->scales[first + (size_t)r]);
+    }
+  }
+}
+
+/* Quantize the states of all sequences of a direction: from -max to max in 254 steps. */
+TARGET static void quantize(const np_recurrent_job *job, const float *states,
+                            const np_recurrent_rows *to) {
+  const struct np_recurrent_params *p = job->params;
+  const size_t width = (p->hidden + 3) / 4 * 4;
+  for (size_t b = 0; b < p->batch; b++) {
+    const float *h = states + b * job->padded;
+    vec highest = broadcast(0), nothing = broadcast(0); /* NaN where an element is not finite */
+    for (size_t k = 0; k < p->hidden; k += LANES) {
+      const vec x = load(h + k, p->hidden - k), a = (vec)((ivec)x & 0x7fffffff);
+      highest = choose(a > highest, a, highest);
+      nothing += x * 0.0f;
+    }
+    float most = 0, wrong = 0;
+    for (int i = 0; i < LANES; i++) {
+      most = highest[i] > most ? highest[i] : most;
+      wrong += nothing[i];
+    }
+    to->scales[b] = wrong == 0 ? most / 127 : wrong;
+    /* Where nothing is to be told apart, all are 0. */
+    const int usable = most > 1e-30f && wrong == 0;
+    const float factor = usable ? 127 / most : 0;
+    uint8_t *bytes = to->bytes + b * width;
+    __m512i sum = _mm512_setzero_si512();
+    for (size_t k = 0; k < width; k += LANES) {
+      vec x = broadcast(0);
+      if (usable && k < p->hidden) x = load(h + k, p->hidden - k) * factor;
+      const __m512i whole = _mm512_cvtps_epi32((__m512)x);
+      const __m128i made = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
+      memcpy(bytes + k, &made, width - k < LANES ? width - k : LANES);
+      sum = _mm512_add_epi32(sum, whole);
+    }
+    to->acc[b] = _mm512_reduce_add_epi32(sum);
+  }
+}
+#endif
+
+/* Where a tile lies. */
+typedef struct {
+  const np_recurrent_job *job;
+  const struct np_recurrent_function *functions;
+  const float *gates; /* of the first sequence and unit */
+  const float *extra; /* of the first unit: [extras][padded] */
+  size_t direction;
+  size_t row; /* of time */
+  size_t sequence;
+  size_t unit;
+  size_t count; /* units of the block */
+  const float *before;
+  float *after;
+#ifdef BYTES
+  const np_recurrent_rows *bytes;
+  const float *scales;    /* of the first gate and unit: [gates][padded] */
+  const int32_t *offsets; /* the same */
+  const int32_t *zeros;   /* the same; NULL for none */
+#endif
+} place;
+
+TARGET NP_INLINE vec gate(const place *at, int row, int number) {
+  const struct np_recurrent_params *p = at->job->params;
+  const size_t distance = p->directions * np_recurrent_gates(p->kind) * p->hidden;
+  return load(at->gates + (size_t)row * distance + (size_t)number * p->hidden, at->count);
+}
+
+TARGET NP_INLINE size_t state(const place *at, int row) {
+  const struct np_recurrent_params *p = at->job->params;
+  return (at->direction * p->batch + at->sequence + (size_t)row) * at->job->padded + at->unit;
+}
+
+/* Write the new state of a sequence, and its row of Y; behind its end it stays, and the row is
+ * 0. */
+TARGET NP_INLINE void finish(const place *at, int row, vec hidden, vec cell, int has_cell) {
+  const np_recurrent_job *job = at->job;
+  const struct np_recurrent_params *p = job->params;
+  const size_t sequence = at->sequence + (size_t)row, where = state(at, row);
+  if (job->lengths != NULL && at->row >= (size_t)job->lengths[sequence]) {
+    *(vec *)(at->after + where) = *(const vec *)(at->before + where);
+    hidden = broadcast(0);
+  } else {
+    *(vec *)(at->after + where) = hidden;
+    if (has_cell) *(vec *)(job->cell + where) = cell;
+  }
+  if (p->has_y) {
+    float *y = job->out + at->row * p->y_strides[0] + at->direction * p->y_strides[1] +
+               sequence * p->y_strides[2] + at->unit;
+    store(y, hidden, at->count);
+  }
+}
+
+TARGET NP_INLINE void end_lstm(const place *at, int row, vec acc[4]) {
+  const struct np_recurrent_params *p = at->job->params;
+  const struct np_recurrent_function *f = at->functions;
+  const size_t padded = at->job->padded;
+  vec cell = *(const vec *)(at->job->cell + state(at, row));
+  vec i = acc[0], o = acc[1], forget = acc[2];
+  if (p->peepholes) {
+    i += *(const vec *)at->extra * cell;
+    forget += *(const vec *)(at->extra + 2 * padded) * cell;
+  }
+  i = activated(f, clipped(i, p->clip));
+  if (p->coupled) {
+    forget = 1.0f - i;
+  } else {
+    forget = activated(f, clipped(forget, p->clip));
+  }
+  cell = forget * cell + i * activated(f + 1, clipped(acc[3], p->clip));
+  if (p->peepholes) o += *(const vec *)(at->extra + padded) * cell;
+  o = activated(f, clipped(o, p->clip));
+  finish(at, row, o * activated(f + 2, cell), cell, 1);
+}
+
+TARGET NP_INLINE void end_gru(const place *at, int row, vec z, vec candidate) {
+  const struct np_recurrent_params *p = at->job->params;
+  const vec before = *(const vec *)(at->before + state(at, row));
+  const vec new = activated(at->functions + 1, clipped(candidate, p->clip));
+  finish(at, row, (1.0f - z) * new + z * before, z, 0);
+}
+
+/* A tile of `rows` sequences by one block of units. */
+TARGET NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
+                           const int kind, const int phase, const int rows) {
+  const np_recurrent_job *job = at->job;
+  const struct np_recurrent_params *p = job->params;
+  const struct np_recurrent_function *f = at->functions;
+  const int gates = kind == NP_RECURRENT_LSTM        ? 4
+                    : kind == NP_RECURRENT_RNN       ? 1
+                    : kind == NP_RECURRENT_GRU_AFTER ? 3
+                    : phase == 0                     ? 2
+                                                     : 1;
+  vec acc[ROWS][4];
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int g = 0; g < gates; g++) {
+      if (kind == NP_RECURRENT_GRU_AFTER && g == 2) {
+        acc[r][g] = *(const vec *)at->extra;
+      } else {
+        acc[r][g] = gate(at, r, kind == NP_RECURRENT_GRU && phase == 1 ? 2 : g);
+      }
+    }
+  }
+#ifdef BYTES
+  (void)h;
+  multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, at->zeros,
+                 job->padded, acc, rows, gates);
+#else
+  multiply(panel, h, p->hidden, acc, rows, gates);
+#endif
+  UNROLL for (int r = 0; r < rows; r++) {
+    if (kind == NP_RECURRENT_LSTM) {
+      end_lstm(at, r, acc[r]);
+    } else if (kind == NP_RECURRENT_RNN) {
+      finish(at, r, activated(f, clipped(acc[r][0], p->clip)), acc[r][0], 0);
+    } else if (kind == NP_RECURRENT_GRU && phase == 1) {
+      end_gru(at, r, *(const vec *)(job->cell + state(at, r)), acc[r][0]);
+    } else {
+      const vec z = activated(f, clipped(acc[r][0], p->clip));
+      const vec reset = activated(f, clipped(acc[r][1], p->clip));
+      if (kind == NP_RECURRENT_GRU) {
+        /* Of a GRU the buffer for cells keeps the update gate for the second phase. */
+        *(vec *)(job->cell + state(at, r)) = z;
+        *(vec *)(job->reset + state(at, r)) = reset * *(const vec *)(at->before + state(at, r));
+      } else {
+        end_gru(at, r, z, gate(at, r, 2) + reset * acc[r][2]);
+      }
+    }
+  }
+}
+
+TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step,
+                             size_t first, size_t last, size_t number, const int kind,
+                             const int phase) {
+  const struct np_recurrent_params *p = job->params;
+  const size_t gates = np_recurrent_gates(kind), padded = job->padded, hidden = p->hidden;
+  const size_t side = kind == NP_RECURRENT_GRU ? (phase == 0 ? 2 : 1) : gates;
+#ifdef BYTES
+  const size_t width = (hidden + 3) / 4 * 4;
+  const int8_t *packed =
+      (const int8_t *)p->packed + direction * np_recurrent_direction_bytes(p, padded);
+  const int8_t *panels = packed + (phase == 0 ? 0 : padded * width * 2);
+  const float *scales = (const float *)(packed + padded * width * gates);
+  const int32_t *offsets = (const int32_t *)(scales + gates * padded);
+  const float *extras = scales + 2 * gates * padded;
+  const size_t before = phase == 0 ? 0 : 2 * padded; /* of gates in the first phase */
+  const int32_t *zeros = p->zeros == NULL ? NULL : p->zeros + direction * gates * padded + before;
+  const np_recurrent_rows bytes = np_recurrent_rows_of(job, direction, number);
+#else
+  (void)number;
+  const size_t width = hidden, each = padded * hidden * gates + np_recurrent_extras(p) * padded;
+  const float *packed = (const float *)p->packed + direction * each;
+  const float *panels = packed + (phase == 0 ? 0 : padded * hidden * 2);
+  const float *extras = packed + padded * hidden * gates;
+#endif
+  const int backwards = direction == 1 || p->backwards;
+  const size_t row = backwards ? p->steps - 1 - step : step;
+  const float *read = phase == 0 ? job->hidden[step & 1] : job->reset;
+#ifdef BYTES
+  quantize(job, read + direction * p->batch * padded, &bytes);
+#endif
+  for (size_t i = first; i < last; i++) {
+    /* To and fro: where the weights are larger than the cache, what was read last is still
+     * there. */
+    const size_t block = step & 1 ? first + last - 1 - i : i;
+    place at = {
+        .job = job,
+        .functions = p->functions + 3 * direction,
+        .extra = extras + block * LANES,
+        .direction = direction,
+        .row = row,
+        .unit = block * LANES,
+        .count = hidden - block * LANES,
+        .before = job->hidden[step & 1],
+        .after = job->hidden[(step & 1) ^ 1],
+#ifdef BYTES
+        .bytes = &bytes,
+        .scales = scales + before + block * LANES,
+        .offsets = offsets + before + block * LANES,
+        .zeros = zeros == NULL ? NULL : zeros + block * LANES,
+#endif
+    };
+    const void *panel = panels + block * LANES * width * side;
+    while (at.sequence < p->batch) {
+      const size_t rows = p->batch - at.sequence >= ROWS ? ROWS : 1;
+      at.gates = job->gates +
+                 ((row * p->batch + at.sequence) * p->directions + direction) * gates * hidden +
+                 at.unit;
+      const float *h[ROWS];
+      for (size_t r = 0; r < rows; r++) {
+        h[r] = read + (direction * p->batch + at.sequence + r) * padded;
+      }
+      if (rows == 1) {
+        tile(&at, panel, h, kind, phase, 1);
+      } else {
+        tile(&at, panel, h, kind, phase, ROWS);
+      }
+      at.sequence += rows;
+    }
+  }
+}
+
+TARGET void CODE(const np_recurrent_job *job, size_t direction, size_t step, size_t first,
+                 size_t last, size_t number, int phase) {
+  switch (job->params->kind) {
+    case NP_RECURRENT_LSTM:
+      blocks(job, direction, step, first, last, number, NP_RECURRENT_LSTM, 0);
+      return;
+    case NP_RECURRENT_GRU:
+      if (phase == 0) {
+        blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU, 0);
+      } else {
+        blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU, 1);
+      }
+      return;
+    case NP_RECURRENT_GRU_AFTER:
+      blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU_AFTER, 0);
+      return;
+    default:
+      blocks(job, direction, step, first, last, number, NP_RECURRENT_RNN, 0);
+  }
+}

@@ -1,0 +1,242 @@
+/* LSTM, GRU and RNN: packing, and who computes what; recurrent/code.h has the steps. */
+#include <string.h>
+
+#include "recurrent/step.h"
+#include "runtime/cancel.h"
+
+static np_recurrent_code *best(const struct np_recurrent_params *p) {
+#ifdef NP_CHOOSES_CPU
+  const int32_t isa = np_isa_for(p->target);
+  if (p->quantized) return np_recurrent_vnni;
+  if (isa >= NP_TARGET_AVX512) return np_recurrent_avx512;
+  if (isa == NP_TARGET_AVX2) return np_recurrent_avx2;
+#else
+  (void)p;
+#endif
+  return np_recurrent_plain;
+}
+
+int np_recurrent_takes_bytes(int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  return np_isa_for(target) >= NP_TARGET_AVX512VNNI;
+#else
+  (void)target;
+  return 0;
+#endif
+}
+
+size_t np_recurrent_lanes(int32_t target) {
+#ifdef NP_CHOOSES_CPU
+  if (np_isa_for(target) >= NP_TARGET_AVX512) return 16;
+#else
+  (void)target;
+#endif
+  return 8;
+}
+
+static size_t padded(size_t hidden, size_t lanes) { return (hidden + lanes - 1) / lanes * lanes; }
+
+size_t np_recurrent_packed_floats(size_t directions, int32_t kind, size_t hidden, size_t extras,
+                                  size_t lanes) {
+  return directions * padded(hidden, lanes) * (np_recurrent_gates(kind) * hidden + extras);
+}
+
+/* Gates `from` to `from` + `count` - 1 of a direction, as panels of `lanes` units. */
+static float *pack_gates(const float *weights, size_t from, size_t count, size_t hidden,
+                         size_t lanes, float *to) {
+  for (size_t unit = 0; unit < hidden; unit += lanes) {
+    for (size_t k = 0; k < hidden; k++) {
+      for (size_t gate = from; gate < from + count; gate++) {
+        for (size_t lane = 0; lane < lanes; lane++, to++) {
+          const size_t row = unit + lane;
+          *to = row < hidden ? weights[(gate * hidden + row) * hidden + k] : 0;
+        }
+      }
+    }
+  }
+  return to;
+}
+
+void np_recurrent_pack(size_t directions, int32_t kind, size_t hidden, size_t extras, size_t lanes,
+                       const float *weights, const float *extra, void *packed) {
+  const size_t gates = np_recurrent_gates(kind);
+  float *to = packed;
+  for (size_t d = 0; d < directions; d++) {
+    const float *from = weights + d * gates * hidden * hidden;
+    if (kind == NP_RECURRENT_GRU) {
+      to = pack_gates(from, 0, 2, hidden, lanes, to);
+      to = pack_gates(from, 2, 1, hidden, lanes, to);
+    } else {
+      to = pack_gates(from, 0, gates, hidden, lanes, to);
+    }
+    for (size_t e = 0; e < extras; e++) {
+      for (size_t unit = 0; unit < padded(hidden, lanes); unit++, to++) {
+        *to = unit < hidden ? extra[(d * extras + e) * hidden + unit] : 0;
+      }
+    }
+  }
+}
+
+size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidden, size_t lanes,
+                                   size_t copies) {
+  return 4 * directions * batch * padded(hidden, lanes) +
+         directions * copies * np_recurrent_row_bytes(batch, hidden) / sizeof(float);
+}
+
+size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras) {
+  const size_t gates = np_recurrent_gates(kind);
+  return directions * padded(hidden, 16) * (gates * ((hidden + 3) / 4 * 4 + 8) + 4 * extras);
+}
+
+/* As pack_gates, with four inputs of a unit side by side. */
+static int8_t *pack_bytes(const int8_t *weights, size_t from, size_t count, size_t hidden,
+                          int8_t *to) {
+  for (size_t unit = 0; unit < hidden; unit += 16) {
+    for (size_t k = 0; k < hidden; k += 4) {
+      for (size_t gate = from; gate < from + count; gate++) {
+        for (size_t at = 0; at < 64; at++, to++) {
+          const size_t row = unit + at / 4, column = k + at % 4;
+          *to = row < hidden && column < hidden ? weights[(gate * hidden + row) * hidden + column]
+                                                : 0;
+        }
+      }
+    }
+  }
+  return to;
+}
+
+/* Behind the panels: scales, and what the offset of 128 adds to the accumulators, negated. */
+static void pack_scales(const int8_t *weights, const float *scales, size_t gates, size_t hidden,
+                        float *to) {
+  const size_t whole = padded(hidden, 16);
+  int32_t *offsets = (int32_t *)(to + gates * whole);
+  for (size_t gate = 0; gate < gates; gate++) {
+    for (size_t unit = 0; unit < whole; unit++, to++, offsets++) {
+      int32_t sum = 0;
+      for (size_t k = 0; unit < hidden && k < hidden; k++) {
+        sum += weights[(gate * hidden + unit) * hidden + k];
+      }
+      *to = unit < hidden ? scales[gate * hidden + unit] : 0;
+      *offsets = -128 * sum;
+    }
+  }
+}
+
+void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
+                             const int8_t *weights, const float *scales, const float *extra,
+                             void *packed) {
+  const size_t gates = np_recurrent_gates(kind), whole = padded(hidden, 16);
+  int8_t *to = packed;
+  for (size_t d = 0; d < directions; d++) {
+    const int8_t *from = weights + d * gates * hidden * hidden;
+    const size_t first = kind == NP_RECURRENT_GRU ? 2 : gates;
+    to = pack_bytes(from, 0, first, hidden, to);
+    to = pack_bytes(from, first, gates - first, hidden, to);
+    pack_scales(from, scales + d * gates * hidden, gates, hidden, (float *)to);
+    float *behind = (float *)to + 2 * gates * whole;
+    for (size_t e = 0; e < extras; e++) {
+      for (size_t unit = 0; unit < whole; unit++, behind++) {
+        *behind = unit < hidden ? extra[(d * extras + e) * hidden + unit] : 0;
+      }
+    }
+    to = (int8_t *)behind;
+  }
+}
+
+static size_t blocks(const np_recurrent_job *job) { return job->padded / job->params->lanes; }
+
+/* A direction from end to end. */
+static void direction(void *context, size_t thread, size_t index) {
+  const np_recurrent_job *job = context;
+  const struct np_recurrent_params *p = job->params;
+  np_recurrent_code *code = best(p);
+  for (size_t step = 0; step < p->steps; step++) {
+    code(job, index, step, 0, blocks(job), 0, 0);
+    if (p->kind == NP_RECURRENT_GRU) code(job, index, step, 0, blocks(job), 0, 1);
+    if (thread == 0 && step % 16 == 15 && (np_cancelled() || (np_cancel_due() && np_cancel_poll())))
+      return;
+  }
+}
+
+typedef struct {
+  const np_recurrent_job *job;
+  int phase;
+} step_task;
+
+/* Some units of a direction, in one step. */
+static void part(void *context, size_t thread, size_t index) {
+  (void)thread;
+  const step_task *task = context;
+  const struct np_recurrent_params *p = task->job->params;
+  const size_t all = blocks(task->job), number = index % p->parts;
+  best(p)(task->job, index / p->parts, task->job->step, all * number / p->parts,
+                  all * (number + 1) / p->parts, number, task->phase);
+}
+
+/* Copy states between the arrays of the model and ours, which have whole vectors. */
+static void states_in(const np_recurrent_job *job, const float *from, float *to) {
+  const struct np_recurrent_params *p = job->params;
+  memset(to, 0, p->directions * p->batch * job->padded * sizeof *to);
+  if (from == NULL) return;
+  for (size_t d = 0; d < p->directions; d++) {
+    for (size_t b = 0; b < p->batch; b++) {
+      memcpy(to + (d * p->batch + b) * job->padded,
+             from + d * p->state_strides[0] + b * p->state_strides[1], p->hidden * sizeof *to);
+    }
+  }
+}
+
+static void states_out(const np_recurrent_job *job, const float *from, float *to) {
+  const struct np_recurrent_params *p = job->params;
+  for (size_t d = 0; d < p->directions; d++) {
+    for (size_t b = 0; b < p->batch; b++) {
+      float *row = to + d * p->state_strides[0] + b * p->state_strides[1];
+      if (p->steps == 0 || (job->lengths != NULL && job->lengths[b] == 0)) {
+        memset(row, 0, p->hidden * sizeof *row);
+      } else {
+        memcpy(row, from + (d * p->batch + b) * job->padded, p->hidden * sizeof *row);
+      }
+    }
+  }
+}
+
+int np_recurrent(const void *params, const void *const *inputs, void *out, void *workspace,
+                 np_workers *workers) {
+  const struct np_recurrent_params *p = params;
+  const size_t size = p->directions * p->batch * padded(p->hidden, p->lanes);
+  float *scratch = workspace;
+  np_recurrent_job job = {
+      .params = p,
+      .gates = inputs[0],
+      .out = out,
+      .hidden = {scratch, scratch + size},
+      .cell = scratch + 2 * size,
+      .reset = scratch + 3 * size,
+      .padded = padded(p->hidden, p->lanes),
+      .rows = (uint8_t *)(scratch + 4 * size),
+  };
+  if (p->lengths_input != 0) {
+    const int32_t *lengths = inputs[p->lengths_input];
+    for (size_t b = 0; b < p->batch; b++) {
+      if (lengths[b] < 0 || (size_t)lengths[b] > p->steps) return NP_STATUS_INDEX;
+    }
+    job.lengths = lengths;
+  }
+  states_in(&job, p->hidden_input == 0 ? NULL : inputs[p->hidden_input], job.hidden[0]);
+  states_in(&job, p->cell_input == 0 ? NULL : inputs[p->cell_input], job.cell);
+  if (p->parts == 0) {
+    np_parallel_for(workers, direction, &job, p->directions, 0);
+  } else {
+    for (job.step = 0; job.step < p->steps; job.step++) {
+      step_task task = {&job, 0};
+      np_parallel_for(workers, part, &task, p->directions * p->parts, 0);
+      if (p->kind == NP_RECURRENT_GRU) {
+        task.phase = 1;
+        np_parallel_for(workers, part, &task, p->directions * p->parts, 0);
+      }
+    }
+  }
+  if (p->has_hidden) states_out(&job, job.hidden[p->steps & 1], (float *)out + p->hidden_offset);
+  if (p->has_cell) states_out(&job, job.cell, (float *)out + p->cell_offset);
+  return 0;
+}

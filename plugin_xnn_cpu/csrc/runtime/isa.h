@@ -1,0 +1,37 @@
+/* The instruction sets in use: those of the processor, or fewer.
+ *
+ * Levels are ordered; each has all that the ones before it have. Read by cffi too: no directives
+ * but simple constants. */
+#ifndef NARROWPASS_RUNTIME_ISA_H
+#define NARROWPASS_RUNTIME_ISA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* NP_TARGET_BEST stands for the level in use. PLAIN is x86-64-v2 at least;
+ * AVX2 is x86-64-v3, with FMA and F16C; AVX512 is x86-64-v4: F, BW, CD, DQ, VL. */
+#define NP_TARGET_BEST 0
+#define NP_TARGET_PLAIN 1
+#define NP_TARGET_AVX2 2
+#define NP_TARGET_AVX512 3
+#define NP_TARGET_AVX512VNNI 4
+#define NP_TARGET_AVX512BF16 5
+
+/* The level of the processor. */
+int32_t np_isa_detected(void);
+
+/* The level in use: that of the processor, or of np_isa_cap. */
+int32_t np_isa(void);
+
+/* The level of code for a target: the target's, but no higher than the one in use. */
+int32_t np_isa_for(int32_t target);
+
+/* Whether VBMI is in use, which no level has. */
+bool np_isa_has_vbmi(void);
+
+/* Cap the level in use of our kernels; what no level has is not used then. To be called before any
+ * operator is created. */
+void np_isa_cap(int32_t level);
+
+#endif

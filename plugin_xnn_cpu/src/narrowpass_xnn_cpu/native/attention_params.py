@@ -1,0 +1,169 @@
+"""Parameters of attention, of attention with a KV cache, and of rotary embedding, for C."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_xnn_cpu.native import calls, kernels
+from narrowpass_xnn_cpu.native.library import extension
+
+_TILE = 12
+"""Rows of the largest tile in attention/attention.c."""
+_BLOCK_FLOATS = 1 << 15
+"""Scores that lie in cache beside packed keys and values."""
+_LINE = 16
+"""Floats of a cache line, and of a vector in attention/attention.c."""
+STREAMED_BYTES = 1 << 18
+"""Bytes of caches from which on copies are written past the caches of the processor.
+
+What one step of a decoder copies is read again in the next run, after all weights: if there are
+many steps, it is not in the processor's caches by then. Copies of a small model are.
+"""
+
+_ELEMENT = 4
+
+
+def attention(
+    *,
+    heads: Sequence[int],
+    rows: int,
+    keys: int,
+    depth: int,
+    values: int,
+    strides: Sequence[Sequence[int]],
+    out_strides: Sequence[int],
+    scale: float,
+    threads: int,
+    mask: str = "none",
+    fill: float = 0.0,
+    safe: bool = False,
+) -> tuple[Any, int]:
+    """Return the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
+
+    Args:
+        heads: how many batches, groups in each, and heads in each group.
+        rows: queries of a head.
+        keys: keys, and values, of a head.
+        depth: the size of queries and keys.
+        values: the size of values.
+        strides: five of each of q, k and v, and of the mask where there is one, in elements.
+        out_strides: five of the result.
+        scale: what scores are multiplied by.
+        threads: that may compute at once.
+        mask: what the mask does; one of ``NP_MASK_*``.
+        fill: what scores become where a mask of bytes says so.
+        safe: whether a row of scores that come to NaN becomes zeros.
+    """
+    if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
+        raise BackendError("the last axis of an operand of attention is not dense")
+    if (mask == "none") != (len(strides) == 3):
+        raise BackendError(f"{len(strides)} operands of attention, and a mask that is {mask}")
+    # Rows of scores and of values are computed in whole vectors.
+    wide_keys, wide_values = (-(-size // _LINE) * _LINE for size in (keys, values))
+    most = extension().lib.NP_ATTENTION_MAX_ROWS
+    block = max(_TILE, min(most, _BLOCK_FLOATS // wide_keys // _TILE * _TILE))
+    count = heads[0] * heads[1] * heads[2]
+    parts = 1 if threads == 1 else min(-(-2 * threads // count), -(-rows // block))
+    part_rows = -(-rows // parts // block) * block if parts > 1 else rows
+    parts = -(-rows // part_rows)
+    scratch = wide_keys * depth + keys * wide_values + block * (wide_keys + wide_values)
+    if count * parts >= 1 << 48 or scratch >= 1 << 48:
+        raise BackendError(f"attention over {rows} and {keys} rows cannot be computed with")
+    params = calls.parameters("NP_ATTENTION")
+    kernels.set_dims(params.heads, heads)
+    params.rows, params.keys, params.depth, params.values = rows, keys, depth, values
+    targets = params.q_strides, params.k_strides, params.v_strides
+    for target, given in zip(targets, strides, strict=False):
+        kernels.set_dims(target, given[:4])
+    kernels.set_dims(params.out_strides, out_strides[:4])
+    kernels.set_dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
+    params.mask, params.fill = calls.constant("NP_MASK", mask), fill
+    params.scale, params.safe = scale, safe
+    params.block, params.parts, params.part_rows = block, parts, part_rows
+    params.target = kernels.code()
+    params.thread_scratch = -(-scratch // _LINE) * _LINE
+    return params, threads * params.thread_scratch * 4
+
+
+def rotary(
+    *,
+    sizes: Sequence[int],
+    depth: int,
+    rotated: int,
+    strides: Sequence[Sequence[int]],
+    interleaved: bool,
+    halved: bool,
+) -> Any:
+    """Return the parameters of ``NP_ROTARY``.
+
+    Args:
+        sizes: three, of the axes before rows.
+        depth: of a row.
+        rotated: its first numbers, which are turned; the others stay.
+        strides: three of each of x, the cosines, the sines and the result; rows are dense.
+        interleaved: whether pairs lie side by side, and not a half apart.
+        halved: whether both of a pair share a cosine and a sine.
+    """
+    if rotated % 2 or not 0 <= rotated <= depth:
+        raise BackendError(f"{rotated} of {depth} numbers are no pairs that could be turned")
+    params = calls.parameters("NP_ROTARY")
+    kernels.set_dims(params.sizes, sizes)
+    params.depth, params.rotated = depth, rotated
+    targets = params.x_strides, params.cos_strides, params.sin_strides, params.out_strides
+    for target, given in zip(targets, strides, strict=True):
+        kernels.set_dims(target, given)
+    params.interleaved, params.halved = interleaved, halved
+    return params
+
+
+def cached_attention(
+    attention: Any,
+    first: int,
+    wholes: Sequence[Sequence[int]],
+    pieces: Sequence[Sequence[int] | None],
+) -> Any:
+    """Return the parameters of ``NP_CACHED_ATTENTION``.
+
+    Args:
+        attention: those of ``NP_ATTENTION`` over all keys and values; None where its result has no
+            elements.
+        first: which input the first cache is: those of attention come before.
+        wholes: the shapes of keys and of values, [.., rows, depth], float32 and dense.
+        pieces: of each the shape of the cache that it begins with, which differs in rows and has
+            fewer; None for one that is there already.
+    """
+    lib = extension().lib
+    params = calls.parameters("NP_CACHED_ATTENTION")
+    for index, (whole, piece) in enumerate(zip(wholes, pieces, strict=True)):
+        size = [0] if piece is None else piece
+        strides = [0] if piece is None else kernels.dense_strides(whole)
+        copied = kernels.copy(size, kernels.dense_strides(size), strides, _ELEMENT)
+        params.copies[index] = copied[0]
+    params.first_cache = first
+    if attention is None:
+        return params
+    params.attention = attention[0]
+    rows = {0 if piece is None else piece[-2] for piece in pieces}
+    (past, *others) = rows
+    if others or not _at_once(params.attention, lib.NP_ATTENTION_CACHE_ROWS):
+        return params
+    params.at_once, params.past = True, past
+    params.streamed = sum(map(math.prod, filter(None, pieces))) * _ELEMENT >= STREAMED_BYTES
+    keys = params.attention.keys
+    for axis in range(3):
+        params.k_strides[axis] = params.attention.k_strides[axis] // keys * past
+        params.v_strides[axis] = params.attention.v_strides[axis] // keys * past
+    return params
+
+
+def _at_once(attention: Any, most_rows: int) -> bool:
+    """Return whether each head is one part, and alone reads keys and values that are dense."""
+    if attention.rows > most_rows or attention.parts != 1:
+        return False
+    if attention.k_strides[3] != attention.depth or attention.v_strides[3] != attention.values:
+        return False
+    many = [axis for axis in range(3) if attention.heads[axis] > 1]
+    return all(attention.k_strides[axis] and attention.v_strides[axis] for axis in many)
