@@ -11,7 +11,7 @@
 #define NP_METER_COUNTS 2
 
 /* What is kept of a value. Extremes are compared as integers: the bits of a float, all but the
- * sign turned over where that is set. Bin i of `bins` is as narrowpass.meters.Counts has it. */
+ * sign turned over where that is set. Bin i of `bins` is as narrowpass.runtime.meters.Counts has it. */
 typedef struct {
   int32_t kind;
   int32_t folded; /* magnitudes are counted */

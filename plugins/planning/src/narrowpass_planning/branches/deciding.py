@@ -50,7 +50,7 @@ class WrongBranchError(Exception):
 
 
 def decides(model: ir.Model) -> bool:
-    """Tell whether there is an If in the main graph of a model."""
+    """Return whether there is an If in the main graph of a model."""
     return any(node.op_type == "If" and not node.domain for node in model.graph)
 
 
@@ -124,7 +124,7 @@ class _Deciding:
         return [*guards, *self._put(node, branches(node)[0 if taken else 1], label, guards)]
 
     def _is_fixed(self, value: ir.Value) -> bool:
-        """Tell whether a value follows from shapes and constants, as `assign` will find it."""
+        """Return whether a value follows from shapes and constants, as `assign` will find it."""
         waiting = [value]
         while waiting:
             at = waiting[-1]
@@ -148,7 +148,7 @@ class _Deciding:
         return self._fixed[value]
 
     def _evaluate(self, value: ir.Value) -> Array | None:
-        """Give a value that follows from dimensions that are known; None where it does not."""
+        """Return a value that follows from dimensions that are known; None where it does not."""
         if value not in self._known:
             self._known[value] = self._computed(value)
         return self._known[value]

@@ -26,13 +26,13 @@ class Branch:
 
 
 def branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph]:
-    """Give the branches of an If: where its condition holds, and where it does not."""
+    """Return the branches of an If: where its condition holds, and where it does not."""
     then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
     return then, other
 
 
 def take_out(branch: ir.Graph, label: str, names: set[str | None]) -> Branch:
-    """Give a copy of a branch, with names that are not taken, below `label`."""
+    """Return a copy of a branch, with names that are not taken, below `label`."""
     clone = branch.clone(allow_outer_scope_values=True)
     results, nodes = list(clone.outputs), list(clone)
     weights = list(clone.initializers.values())
@@ -46,12 +46,12 @@ def take_out(branch: ir.Graph, label: str, names: set[str | None]) -> Branch:
 
 
 def names_of(graph: ir.Graph) -> set[str | None]:
-    """Give the names of all values of a graph and of those in it."""
+    """Return the names of all values of a graph and of those in it."""
     return {value.name for inner in nested_graphs(graph) for value in _values(inner)}
 
 
 def unique(name: str, taken: set[str | None]) -> str:
-    """Give a name that is not taken, and take it."""
+    """Return a name that is not taken, and take it."""
     found, number = name, 1
     while found in taken:
         number += 1

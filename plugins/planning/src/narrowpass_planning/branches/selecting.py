@@ -91,7 +91,7 @@ def _is_small(node: ir.Node) -> bool:
 
 
 def _fits(where: ir.Node) -> bool:
-    """Tell whether both choices are small tensors of one type and shape."""
+    """Return whether both choices are small tensors of one type and shape."""
     one, other = where.inputs[1:]
     if one is None or other is None or one.shape is None or other.shape is None:
         return False

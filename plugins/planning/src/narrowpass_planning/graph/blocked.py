@@ -36,7 +36,7 @@ class _Chain:
 
 
 def derive_blocks(node: ir.Node, facts: Facts) -> bool:
-    """Tell `facts` of a matrix that is computed of constants so; give whether it is.
+    """Record in `facts` a matrix that is computed of constants so; give whether it is.
 
     Args:
         node: the Reshape that ends the computation.
@@ -94,7 +94,7 @@ def _derive(chain: _Chain, value: ir.Value, blocks: Blocks, facts: Facts) -> Non
 
 
 def _matched(node: ir.Node) -> _Chain | None:
-    """Give the values of the computation that ends with `node`, if it is one."""
+    """Return the values of the computation that ends with `node`, if it is one."""
     scaled = _input(node, "Reshape", 0)
     moved, scale = _operands(scaled, "Mul")
     wide, zero = _operands(moved, "Sub")
@@ -122,7 +122,7 @@ def _operands(value: ir.Value | None, kind: str) -> tuple[ir.Value | None, ir.Va
 
 
 def _given(value: ir.Value, facts: Facts) -> Weight | None:
-    """Give the constant [rows, blocks] of which `value` is [rows, blocks, 1]."""
+    """Return the constant [rows, blocks] of which `value` is [rows, blocks, 1]."""
     node = value.producer()
     given = _input(node, "Unsqueeze", 0)
     axes = None if node is None or len(node.inputs) != 2 else facts.constant(node.inputs[1])

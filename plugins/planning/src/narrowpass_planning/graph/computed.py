@@ -25,7 +25,7 @@ _LEFT = {"QuantizeLinear", "DequantizeLinear", "RNN", "GRU", "LSTM", "Constant",
 
 
 def derive_computed(node: ir.Node, version: int, facts: Facts) -> None:
-    """Tell `facts` of what a node makes, if all that it reads are constants."""
+    """Record in `facts` what a node makes, if all that it reads are constants."""
     given = [value for value in node.inputs if value is not None]
     if node.op_type in _LEFT or not given or not all(map(facts.is_constant, given)):
         return
@@ -73,7 +73,7 @@ def _pick(compute: Callable[[], list[Array]], index: int) -> Callable[[], Array]
 
 
 def _plain(op: Op) -> bool:
-    """Tell whether the attributes are numbers and texts, so that they can be a part of a name."""
+    """Return whether the attributes are numbers and texts, so that they can be a part of a name."""
     return all(
         isinstance(value, int | float | str | tuple | list) for value in op.attributes.values()
     )

@@ -30,7 +30,7 @@ _QUANTIZED = {
 
 
 def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> None:
-    """Tell `facts` of constants that a node makes of constants.
+    """Record in `facts` constants that a node makes of constants.
 
     `fold` leaves such nodes where a second form of a large weight would make the file grow;
     Constant nodes are there where it did not run. More than another view or another type of
@@ -43,7 +43,7 @@ def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node],
 
 
 def _derive_view(node: ir.Node, facts: Facts) -> None:
-    """Tell of the elements of a constant in another order, shape or type."""
+    """Record the elements of a constant in another order, shape or type."""
     if node.op_type == "Constant" and not node.domain:
         tensor = constant_tensor(node.outputs[0])
         if tensor is not None and tensor.dtype != ir.DataType.STRING:
@@ -86,7 +86,7 @@ def _derive_view(node: ir.Node, facts: Facts) -> None:
 
 
 def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
-    """Tell of weights that are stored as integers; scales and zero points are small."""
+    """Record weights that are stored as integers; scales and zero points are small."""
     parameters = [item for item in node.inputs[1:] if item is not None]
     block = node.attributes.get_int("block_size", 0)
     known = facts.dtype(node.inputs[0]) in _QUANTIZED and facts.is_float(parameters[0])
@@ -113,7 +113,7 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
 
 
 def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
-    """Tell of weights that are stored as float32 and quantized in the model, as by PyTorch."""
+    """Record weights that are stored as float32 and quantized in the model, as by PyTorch."""
     given, scale, zero = [*node.inputs, None][:3]
     if given is None or facts.dtype(given) != ir.DataType.FLOAT:
         return
@@ -141,7 +141,7 @@ def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
 
 
 def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
-    """Tell of the first columns of a matrix: rows in blocks may be longer than is computed with."""
+    """Record the first columns of a matrix: rows in blocks may be longer than is computed with."""
     given, bounds = node.inputs[0], [facts.constant(item) for item in node.inputs[1:]]
     if given is None or len(bounds) != 3 or facts.rank(given) != 2:
         return
@@ -162,7 +162,7 @@ def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
 def _blocks_of(
     x: Weight, scale: Weight, zero: Weight | None, axis: int, block: int
 ) -> Blocks | None:
-    """Give a matrix with blocks along its rows, if a kernel may take it so."""
+    """Return a matrix with blocks along its rows, if a kernel may take it so."""
     bits = BITS.get(x.dtype.name)
     if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 8:
         return None
@@ -172,7 +172,7 @@ def _blocks_of(
 
 
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
-    """Give integers and scales that a kernel may take as they are; None where none does."""
+    """Return integers and scales that a kernel may take as they are; None where none does."""
     rank = len(x.shape)
     if x.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or not rank:
         return None
@@ -184,12 +184,12 @@ def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quan
 
 
 def _signed(x: Weight) -> Weight:
-    """Give bytes from 0 to 255 less 128."""
+    """Return bytes from 0 to 255 less 128."""
     return x.then("less 128", lambda a: (a ^ np.uint8(128)).view(np.int8), dtype=np.dtype(np.int8))
 
 
 def _inline(tensor: ir.TensorProtocol) -> Weight:
-    """Give a tensor that stands in the model itself: small, so that it is named by its bytes."""
+    """Return a tensor that stands in the model itself: small, so that it is named by its bytes."""
     array = tensor.numpy()
     name = digest("inline", tensor.dtype, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
     return Weight.of(array, name)

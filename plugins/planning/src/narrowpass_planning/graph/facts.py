@@ -28,7 +28,7 @@ def _nothing() -> None:
 
 
 def _texts(tensor: ir.TensorProtocol) -> Array:
-    """Give strings as numpy's kernels take them: str in an array of objects."""
+    """Return strings as numpy's kernels take them: str in an array of objects."""
     listed = [x.decode() if isinstance(x, bytes) else x for x in tensor.numpy().ravel()]
     return np.array(listed, object).reshape(tuple(tensor.shape.numpy()))
 
@@ -84,15 +84,15 @@ class Facts:
         self._hashes: dict[int, str] = {}
 
     def derive(self, value: ir.Value, weight: Weight) -> None:
-        """Say that a value is a constant, made when somebody asks."""
+        """Record that a value is a constant, which is computed when its elements are read."""
         self._derived[value.name or ""] = weight
 
     def is_constant(self, value: ir.Value | None) -> bool:
-        """Tell whether `value` is an initializer that is not fed."""
+        """Return whether `value` is an initializer that is not fed."""
         return value is not None and (value.name in self._constants or value.name in self._derived)
 
     def constant(self, value: ir.Value | None) -> Array | None:
-        """Give the elements of a constant; None where `value` is none."""
+        """Return the elements of a constant; None where `value` is none."""
         if value is None or value.name is None or not self.is_constant(value):
             return None
         if value.name in self._derived:
@@ -105,19 +105,19 @@ class Facts:
         return array
 
     def array(self, value: ir.Value | None) -> Array:
-        """Give the elements of what is known to be a constant."""
+        """Return the elements of what is known to be a constant."""
         array = self.constant(value)
         if array is None:
             raise ValueError(f"{None if value is None else value.name!r} is not a constant")
         return array
 
     def wide(self, value: ir.Value | None) -> Array:
-        """Give the elements of what is known to be a constant; float32 for narrow floats."""
+        """Return the elements of what is known to be a constant; float32 for narrow floats."""
         array = self.array(value)
         return array.astype(np.float32) if self.dtype(value) in NARROW else array
 
     def stored(self, value: ir.Value) -> Weight:
-        """Give what is known to be a constant, of its own type."""
+        """Return what is known to be a constant, of its own type."""
         name = value.name or ""
         if name in self._derived:
             return self._derived[name]
@@ -152,18 +152,18 @@ class Facts:
         )
 
     def weight(self, value: ir.Value) -> Weight:
-        """Give what is known to be a constant, in float32."""
+        """Return what is known to be a constant, in float32."""
         return self.stored(value).cast(np.dtype(np.float32))
 
     def constants(self) -> dict[str, ir.Value]:
-        """Give all constants by name."""
+        """Return all constants by name."""
         found = {name: self.graph.initializers[name] for name in self._constants}
         for node in self.graph:
             found.update((v.name, v) for v in node.outputs if v.name and v.name in self._derived)
         return found
 
     def scalar(self, value: ir.Value | None) -> float | None:
-        """Give the element of a constant of shape [] or [1]; None where `value` is no such."""
+        """Return the element of a constant of shape [] or [1]; None where `value` is no such."""
         dims = self.dims(value) if self.is_constant(value) else None
         if dims not in ((), (1,)):
             return None
@@ -171,17 +171,17 @@ class Facts:
         return float(array.reshape(())[()]) if array.dtype.kind in "fiub" else None
 
     def is_fixed(self, value: ir.Value | None) -> bool:
-        """Tell whether the elements are known once shapes are: constant, or from shapes."""
+        """Return whether the elements are known once shapes are: constant, or from shapes."""
         return value is not None and (self.is_constant(value) or value.name in self.fixed)
 
     def is_float(self, value: ir.Value | None) -> bool:
-        """Tell whether a value is computed with in float32."""
+        """Return whether a value is computed with in float32."""
         dtype = self.dtype(value)
         return dtype == ir.DataType.FLOAT or dtype in NARROW
 
     @staticmethod
     def dtype(value: ir.Value | None) -> ir.DataType | None:
-        """Give the element type; None where it is not known or `value` is no tensor."""
+        """Return the element type; None where it is not known or `value` is no tensor."""
         if value is None:
             return None
         if value.dtype is None and value.const_value is not None:
@@ -189,12 +189,12 @@ class Facts:
         return value.dtype if isinstance(value.type, ir.TensorType) else None
 
     def rank(self, value: ir.Value | None) -> int | None:
-        """Give the number of dimensions; None where it is not known."""
+        """Return the number of dimensions; None where it is not known."""
         dims = self.dims(value)
         return None if dims is None else len(dims)
 
     def dims(self, value: ir.Value | None) -> Dims | None:
-        """Give the dimensions: numbers, names, or None for those of which nothing is known."""
+        """Return the dimensions: numbers, names, or None for those of which nothing is known."""
         if value is None:
             return None
         if value.const_value is not None and self.is_constant(value):
@@ -207,7 +207,7 @@ class Facts:
         return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
     def only_user(self, value: ir.Value) -> ir.Node | None:
-        """Give the node that alone reads `value`, once; None where others do too."""
+        """Return the node that alone reads `value`, once; None where others do too."""
         if value.name in self.needed:
             return None
         uses = value.uses()

@@ -45,5 +45,5 @@ def without_superseded(ops: Sequence[OpT], facts: Facts) -> list[OpT]:
 
 
 def _has_readers(value: ir.Value) -> bool:
-    """Tell whether somebody reads a value of the model; values of ours are made to be read."""
+    """Return whether somebody reads a value of the model; values of ours are made to be read."""
     return value.producer() is None or bool(value.uses())

@@ -86,7 +86,7 @@ class Op:
 
 
 def captured(graph: ir.Graph) -> list[ir.Value]:
-    """Give the values from outside that a subgraph, and those in it, read; each once."""
+    """Return the values from outside that a subgraph, and those in it, read; each once."""
     own: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
     found: list[ir.Value] = []
     for node in graph:

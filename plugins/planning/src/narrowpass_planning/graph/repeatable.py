@@ -20,7 +20,7 @@ _UNREPEATABLE = {
 
 
 def repeatable(op: Op, facts: Facts) -> bool:
-    """Tell whether an operation can be evaluated when shapes change.
+    """Return whether an operation can be evaluated when shapes change.
 
     What it reads must be known then; of the input of Shape and Size, the shape alone.
     """

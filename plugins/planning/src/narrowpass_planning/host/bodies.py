@@ -39,10 +39,10 @@ class Compiled(Protocol):
     def bind(
         self, feeds: Mapping[str, Any], pool: Pool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
-        """Give what runs for feeds, where that is one partition, and what it does not make."""
+        """Return what runs for feeds, where that is one partition, and what it does not make."""
 
     def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> Prepared | None:
-        """Give what runs for other feeds like these, which have just run."""
+        """Return what runs for other feeds like these, which have just run."""
 
 
 Array = np.ndarray[Any, Any]
@@ -53,7 +53,7 @@ Compile = Callable[[ir.Model, Mapping[int, Weight]], Compiled]
 
 @dataclass(frozen=True)
 class Formal:
-    """What is known of an input of a body by what it is given; its own declaration goes before.
+    """What is known of an input of a body by what it is passed; its own declaration goes before.
 
     Attributes:
         type: what it is; None where that is not known.
@@ -154,7 +154,7 @@ class Body:
         self._prepared = self._method.prepare(feeds, pool) if alike else None
 
     def repeated(self, feeds: Mapping[str, Any], roles: Roles, pool: Pool) -> Repeated | None:
-        """Give what runs many iterations in one call; None where they must be run one by one."""
+        """Return what runs many iterations in one call; None where they must be run one by one."""
         if self._repeat is None or not all(isinstance(v, np.ndarray) for v in feeds.values()):
             return None
         found = self._method.bind(feeds, pool)
@@ -167,7 +167,7 @@ class Body:
 
 
 def _declare(model: ir.Model, formals: Sequence[Formal]) -> None:
-    """Give inputs of a body the types that they have; they need not be declared.
+    """Return inputs of a body the types that they have; they need not be declared.
 
     A state has the rank of the first one, if an iteration that is given that gives it again.
     """
@@ -221,7 +221,7 @@ def _declared(value: ir.Value) -> tuple[np.dtype[Any] | None, list[int]]:
 
 
 def _unread(weight: Weight, value: ir.Value) -> ir.TensorProtocol:
-    """Give a constant from outside as a tensor, which is read where somebody asks."""
+    """Return a constant from outside as a tensor, which is read where somebody asks."""
     dtype = value.dtype or ir.DataType.from_numpy(weight.dtype)
     shape = ir.Shape(weight.shape)
 

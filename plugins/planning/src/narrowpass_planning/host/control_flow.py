@@ -141,7 +141,7 @@ class ControlFlow:
         return [*states, *outputs], [*fresh, *(True for _ in outputs)]
 
     def _ways(self, what: str, count: int) -> tuple[Sequence[int], Sequence[bool]]:
-        """Give the axes and the directions of scan inputs or outputs."""
+        """Return the axes and the directions of scan inputs or outputs."""
         axes = self._op.get(f"scan_{what}_axes", None) or [0] * count
         return axes, list(map(bool, self._op.get(f"scan_{what}_directions", None) or [0] * count))
 
@@ -190,7 +190,7 @@ class ControlFlow:
         return self._iterations.run(initial, scans, length, values, pool)
 
     def _nothing(self, index: int) -> Array:
-        """Give what a scan output is when no iteration ran: nothing, of the type of a slice."""
+        """Return what a scan output is when no iteration ran: nothing, of the type of a slice."""
         graph = self._bodies[0].declared[self._iterations.first + index]
         dtype, dims = graph
         dtype = dtype or self._empty[index] or np.dtype(np.float32)
@@ -198,7 +198,7 @@ class ControlFlow:
 
 
 def _formals(op: Op, facts: Facts) -> list[Formal]:
-    """Tell what is known of the inputs of a body."""
+    """Return what is known of the inputs of a body."""
     if op.kind == "If":
         return []
     if op.kind == "Loop":
@@ -232,12 +232,12 @@ def _type(value: ir.Value | None, facts: Facts) -> ir.TypeProtocol | None:
 
 
 def _first(array: Array, axis: int) -> Array:
-    """Give an array with an axis as its first one, dense."""
+    """Return an array with an axis as its first one, dense."""
     return np.ascontiguousarray(array if axis == 0 else np.moveaxis(array, axis, 0))
 
 
 def _last(stack: Array, axis: int, backwards: bool) -> Array:
-    """Give a stack of slices as the output that it is, dense."""
+    """Return a stack of slices as the output that it is, dense."""
     turned = stack[::-1] if backwards else stack
     return np.ascontiguousarray(turned if axis == 0 else np.moveaxis(turned, 0, axis))
 
@@ -251,7 +251,7 @@ def _dtype(value: ir.Value) -> np.dtype[Any] | None:
 
 
 def can_run(op: Op) -> bool:
-    """Tell whether `ControlFlow` runs an operation."""
+    """Return whether `ControlFlow` runs an operation."""
     if len(op.nodes) != 1 or op.nodes[0].domain or op.kind not in _BODIES:
         return False
     attributes = op.nodes[0].attributes

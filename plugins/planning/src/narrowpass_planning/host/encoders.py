@@ -32,7 +32,7 @@ class Places:
         self._sorted, self._first = np.unique(keys, return_index=True)
 
     def __call__(self, x: Array) -> Array:
-        """Give the place of each element of `x`, -1 where it is no key: [x.shape], int64."""
+        """Return the place of each element of `x`, -1 where it is no key: [x.shape], int64."""
         if self._known is not None:
             found = [self._known.get(item, -1) for item in x.reshape(-1).tolist()]
             return np.array(found, np.int64).reshape(x.shape)
@@ -56,7 +56,7 @@ _TYPES: tuple[tuple[str, Any, Any], ...] = (
 
 
 def label_encoder(op: Op) -> Kernel:
-    """Give the value of each key; a default for what is none. From version 4 on NaN may be a key.
+    """Return the value of each key; a default for what is none. From version 4 on NaN may be a key.
 
     Raises:
         KeyError: no keys or values, or not as many of one as of the other.
@@ -115,7 +115,7 @@ def _default(op: Op, dtype: np.dtype[Any]) -> Array:
 
 
 def one_hot_encoder(op: Op) -> Kernel:
-    """Give a row of zeros with a one at the place of each category: [*x.shape, categories].
+    """Return a row of zeros with a one at the place of each category: [*x.shape, categories].
 
     A category that is not known gives zeros, or is an error where the attribute ``zeros`` is 0.
     Numbers are cut to integers, as in onnxruntime.

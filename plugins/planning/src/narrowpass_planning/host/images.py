@@ -74,7 +74,7 @@ def grid_sample(op: Op) -> Kernel:
 
 
 def _place(grid: Array, size: int, padding: str, *, aligned: bool) -> Array:
-    """Give places in pixels for those from -1 to 1."""
+    """Return places in pixels for those from -1 to 1."""
     found: Array = (grid + 1) / 2 * (size - 1) if aligned else ((grid + 1) * size - 1) / 2
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if padding == "border":
@@ -87,7 +87,7 @@ def _place(grid: Array, size: int, padding: str, *, aligned: bool) -> Array:
 
 
 def _read(x: Array, down: Array, across: Array) -> Array:
-    """Give pixels of all channels, zero outside: [images, channels, rows, columns]."""
+    """Return pixels of all channels, zero outside: [images, channels, rows, columns]."""
     height, width = x.shape[2:]
     inside = (down >= 0) & (down < height) & (across >= 0) & (across < width)
     row = np.where(inside, down, 0).astype(np.int64)

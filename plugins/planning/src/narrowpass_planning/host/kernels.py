@@ -71,7 +71,7 @@ def _kernel(
 
 
 def make(op: Op, facts: Facts) -> Kernel | None:
-    """Give the kernel of an operation; None where there is none for it."""
+    """Return the kernel of an operation; None where there is none for it."""
     if len(op.nodes) != 1:
         return None
     if op.nodes[0].domain:
@@ -102,7 +102,7 @@ _ML: dict[str, _Make] = {
 
 
 def _of_features(op: Op) -> Kernel | None:
-    """Give the kernel of an operator of ai.onnx.ml; None where there is none for it."""
+    """Return the kernel of an operator of ai.onnx.ml; None where there is none for it."""
     build = _ML.get(op.kind) if op.nodes[0].domain == "ai.onnx.ml" else None
     try:
         return None if build is None else build(op)
@@ -444,7 +444,7 @@ def _reduce(op: Op) -> Kernel:
 
 
 def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
-    """Give what the greatest, or least, element of nothing is."""
+    """Return what the greatest, or least, element of nothing is."""
     if dtype.kind == "f":
         return -np.inf if least else np.inf
     if dtype.kind == "b":
@@ -494,7 +494,7 @@ for _names, _make_kernel, _since, _dtypes in (
 
 
 def as_results(made: Any) -> Sequence[Any]:
-    """Give what a kernel gave as a list of arrays; a tuple is of one sequence."""
+    """Return what a kernel gave as a list of arrays; a tuple is of one sequence."""
     if isinstance(made, tuple):
         return made
     return [np.asarray(item) for item in made] if isinstance(made, list) else [np.asarray(made)]

@@ -36,12 +36,12 @@ def _loss(op: Op, logs: Array, target: Array, weight: Array | None) -> Array:
 
 
 def negative_log_likelihood(op: Op) -> Kernel:
-    """Give NegativeLogLikelihoodLoss."""
+    """Return NegativeLogLikelihoodLoss."""
     return lambda logs, target, weight=None: _loss(op, logs, target, weight)
 
 
 def softmax_cross_entropy(op: Op) -> Kernel:
-    """Give SoftmaxCrossEntropyLoss, with the logarithms of probabilities where they are wanted."""
+    """Return SoftmaxCrossEntropyLoss, with the logarithms of probabilities where wanted."""
     count = len(op.outputs)
 
     def run(scores: Array, target: Array, weight: Array | None = None) -> list[Array]:

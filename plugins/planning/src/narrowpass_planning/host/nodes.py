@@ -98,7 +98,7 @@ class HostNode:
                     shapes.shapes[name] = array.shape
 
     def _computed(self, function: kernels.Kernel, given: Sequence[Any]) -> Sequence[Array]:
-        """Give what the kernel makes of its operands in order; None for those left out."""
+        """Return what the kernel makes of its operands in order; None for those left out."""
         try:
             made = function(*given)
             return (made,) if type(made) is np.ndarray else kernels.as_results(made)
@@ -120,7 +120,7 @@ class HostNode:
 
 
 def _own(value: Any) -> Any:
-    """Give a copy of what may be indices: numpy checks them before it uses them.
+    """Return a copy of what may be indices: numpy checks them before it uses them.
 
     They may be a feed, which others may write to in between.
     """
@@ -214,6 +214,6 @@ class HostUnit:
 
 
 def _read(items: Sequence[ShapeNode], own: Collection[str]) -> tuple[str, ...]:
-    """Give the names that items read of what they do not make themselves, each once."""
+    """Return the names that items read of what they do not make themselves, each once."""
     names = [name for item in items for name in item.inputs if name and name not in own]
     return tuple(dict.fromkeys(names))

@@ -29,7 +29,7 @@ FLOAT8 = frozenset(
 
 
 def widened(kernel: Kernel) -> Kernel:
-    """Give a kernel for narrow floats too: they are computed in float32, results are rounded."""
+    """Return a kernel for narrow floats too: they are computed in float32, results are rounded."""
 
     def run(*given: Array | None) -> Any:
         narrow = next((x.dtype for x in given if x is not None and _is_narrow(x)), None)
@@ -118,7 +118,7 @@ def _typed(function: Kernel, *parameters: float) -> Kernel:
 
 
 def unary(op: Op) -> Kernel:
-    """Give a function of one tensor."""
+    """Return a function of one tensor."""
     if op.kind in _SIMPLE:
         return _typed(_SIMPLE[op.kind])
     function, attributes = _PARAMETERS[op.kind]
@@ -129,7 +129,7 @@ UNARY = (*_SIMPLE, *_PARAMETERS)
 
 
 def softmax(op: Op) -> Kernel:
-    """Give Softmax, LogSoftmax or Hardmax."""
+    """Return Softmax, LogSoftmax or Hardmax."""
     whole = op.version < 13
     axis = op.get("axis", 1 if whole else -1)
 
@@ -173,7 +173,7 @@ REDUCTIONS = tuple(_REDUCTIONS)
 
 
 def reduction(op: Op) -> Kernel:
-    """Give a reduction along axes that may be computed."""
+    """Return a reduction along axes that may be computed."""
     function = _REDUCTIONS[op.kind]
     keep, nothing = bool(op.get("keepdims", 1)), bool(op.get("noop_with_empty_axes", 0))
 
@@ -186,7 +186,7 @@ def reduction(op: Op) -> Kernel:
 
 
 def layer_norm(op: Op) -> Kernel:
-    """Give LayerNormalization, with its mean and inverse deviation."""
+    """Return LayerNormalization, with its mean and inverse deviation."""
     axis, epsilon, count = op.get("axis", -1), op.get("epsilon", 1e-5), len(op.outputs)
 
     def run(x: Array, scale: Array, bias: Array | None = None) -> list[Array]:
@@ -202,7 +202,7 @@ def layer_norm(op: Op) -> Kernel:
 
 
 def batch_norm(op: Op) -> Kernel:
-    """Give BatchNormalization in training mode: by the batch's own mean and variance."""
+    """Return BatchNormalization in training mode: by the batch's own mean and variance."""
     if not op.get("training_mode", 0):
         raise KeyError("training_mode")
     epsilon, momentum = op.get("epsilon", 1e-5), op.get("momentum", 0.9)
@@ -224,7 +224,7 @@ def batch_norm(op: Op) -> Kernel:
 
 
 def dropout(op: Op) -> Kernel:
-    """Give Dropout with its mask, in training mode too."""
+    """Return Dropout with its mask, in training mode too."""
     seed, count = op.get("seed", None), len(op.outputs)
 
     def run(x: Array, ratio: Array | None = None, training: Array | None = None) -> list[Array]:
@@ -240,7 +240,7 @@ def dropout(op: Op) -> Kernel:
 
 
 def cast(op: Op) -> Kernel:
-    """Give a conversion to any type; floats of 8 bits saturate where the node says so."""
+    """Return a conversion to any type; floats of 8 bits saturate where the node says so."""
     target = ir.DataType(op.attributes["to"]) if op.kind == "Cast" else op.output.dtype
     if target is None or target == ir.DataType.STRING:
         raise KeyError("to")
@@ -254,18 +254,18 @@ def cast(op: Op) -> Kernel:
 
 
 def bit_cast(op: Op) -> Kernel:
-    """Give the same bytes as another type of that size."""
+    """Return the same bytes as another type of that size."""
     dtype = ir.DataType(op.attributes["to"]).numpy()
     return lambda x: np.ascontiguousarray(x).reshape(x.shape).view(dtype)
 
 
 def power(op: Op) -> Kernel:
-    """Give Pow of any types."""
+    """Return Pow of any types."""
     return lambda x, y: np.power(x, y).astype(x.dtype, copy=False)
 
 
 def norm(op: Op) -> Kernel:
-    """Give LpNormalization."""
+    """Return LpNormalization."""
     axis, order = op.get("axis", -1), op.get("p", 2)
 
     def run(x: Array) -> Array:
@@ -276,5 +276,5 @@ def norm(op: Op) -> Kernel:
 
 
 def mean_of_all(op: Op) -> Kernel:
-    """Give Mean, the mean of tensors."""
+    """Return Mean, the mean of tensors."""
     return widened(lambda *given: (sum(given[1:], given[0]) / len(given)).astype(given[0].dtype))

@@ -14,7 +14,7 @@ Kernel = Callable[..., Any]
 
 
 def einsum(op: Op) -> Kernel:
-    """Give sums of products by the names of axes."""
+    """Return sums of products by the names of axes."""
     equation = str(op.attributes["equation"]).replace(" ", "")
     return lambda *given: np.asarray(np.einsum(equation, *given, optimize=True), given[0].dtype)
 
@@ -25,7 +25,7 @@ def matmul(_: Op) -> Kernel:
 
 
 def gemm(op: Op) -> Kernel:
-    """Give alpha · A · B + beta · C."""
+    """Return alpha · A · B + beta · C."""
     alpha, beta = op.get("alpha", 1.0), op.get("beta", 1.0)
     turn_a, turn_b = bool(op.get("transA", 0)), bool(op.get("transB", 0))
 

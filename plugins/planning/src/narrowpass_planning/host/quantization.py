@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def make(op: Op) -> Callable[..., Array]:
-    """Give the kernel of an operation.
+    """Return the kernel of an operation.
 
     Raises:
         KeyError: quantizing by blocks, which is not covered.
@@ -45,7 +45,7 @@ def quantized(x: Array, scale: Array, zero: Array | None, axis: int, dtype: np.d
 
 
 def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: int = 0) -> Array:
-    """Give the numbers that integers stand for, of the type of `scale`.
+    """Return the numbers that integers stand for, of the type of `scale`.
 
     Args:
         x: integers.
@@ -76,7 +76,7 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
 def integer_matmul(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
-    """Give MatMulInteger, as int32; sums of products of bytes are exact in float64.
+    """Return MatMulInteger, as int32; sums of products of bytes are exact in float64.
 
     A zero point of several numbers has one for each row of `a`, or column of `b`.
     """
@@ -96,7 +96,7 @@ def integer_matmul(
 
 
 def _along(parameter: Array, x: Array, axis: int) -> Array:
-    """Give a parameter so that it broadcasts: one number, or one for each channel."""
+    """Return a parameter so that it broadcasts: one number, or one for each channel."""
     if parameter.size == 1:
         return parameter.reshape(())
     # Some tools write one for each channel with axes of size 1 behind.

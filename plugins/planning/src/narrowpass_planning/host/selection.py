@@ -92,7 +92,7 @@ def _scattered(data: Array, places: tuple[Any, ...], updates: Array, reduction: 
 
 
 def arg_extreme(op: Op) -> Kernel:
-    """Give the place of the greatest or least element; of equal ones the first, or the last."""
+    """Return the place of the greatest or least element; of equal ones the first, or the last."""
     function = np.argmax if op.kind == "ArgMax" else np.argmin
     axis, keep = op.get("axis", 0), bool(op.get("keepdims", 1))
     last = bool(op.get("select_last_index", 0))
@@ -107,7 +107,7 @@ def arg_extreme(op: Op) -> Kernel:
 
 
 def cumulative(op: Op) -> Kernel:
-    """Give running sums or products, of narrow floats in float32."""
+    """Return running sums or products, of narrow floats in float32."""
     function: Any = np.cumsum if op.kind == "CumSum" else np.cumprod
     exclusive, reverse = bool(op.get("exclusive", 0)), bool(op.get("reverse", 0))
     start = 0 if op.kind == "CumSum" else 1
@@ -127,7 +127,7 @@ def cumulative(op: Op) -> Kernel:
 
 
 def one_hot(op: Op) -> Kernel:
-    """Give the second value where an index is, the first one elsewhere and for other indices."""
+    """Return the second value where an index is, the first one elsewhere and for other indices."""
     axis = op.get("axis", -1)
 
     def run(indices: Array, depth: Array, values: Array) -> Array:
@@ -169,7 +169,7 @@ def reverse_sequence(op: Op) -> Kernel:
 
 
 def eye_like(op: Op) -> Kernel:
-    """Give a matrix with ones on a diagonal."""
+    """Return a matrix with ones on a diagonal."""
     kind, offset = op.get("dtype", None), op.get("k", 0)
 
     def run(x: Array) -> Array:
@@ -181,7 +181,7 @@ def eye_like(op: Op) -> Kernel:
 
 
 def unique(op: Op) -> Kernel:
-    """Give each element, or slice, once; with first places, places among these, and counts."""
+    """Return each element, or slice, once; with first places, places among these, and counts."""
     axis, ordered, outputs = op.get("axis", None), bool(op.get("sorted", 1)), len(op.outputs)
 
     def run(x: Array) -> list[Array]:
@@ -243,7 +243,7 @@ def suppress(op: Op) -> Kernel:
 
 
 def _corners(boxes: Array, *, centered: bool) -> Array:
-    """Give [least y, least x, greatest y, greatest x] of boxes in one of the two forms."""
+    """Return [least y, least x, greatest y, greatest x] of boxes in one of the two forms."""
     if centered:
         x, y, width, height = boxes.T
         return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], 1)

@@ -18,7 +18,7 @@ _KERNELS: dict[str, _Make] = {}
 
 
 def make(op: Op) -> Kernel | None:
-    """Give the kernel of an operator of sequences; None for any other."""
+    """Return the kernel of an operator of sequences; None for any other."""
     build = _KERNELS.get(op.kind)
     return None if build is None else build(op)
 
@@ -32,7 +32,7 @@ def _kernel(kind: str) -> Callable[[_Make], _Make]:
 
 
 def _at(position: Array | None, size: int, default: int) -> int:
-    """Give an index from 0 to `size` - 1; negative positions count from the end."""
+    """Return an index from 0 to `size` - 1; negative positions count from the end."""
     if position is None:
         return default
     index = int(position.item())

@@ -14,7 +14,7 @@ Kernel = Callable[..., Any]
 
 
 def _complex(x: Array) -> Array:
-    """Give the numbers whose parts are along the last axis, which may lack the imaginary one."""
+    """Return the numbers whose parts are along the last axis, which may lack the imaginary one."""
     if x.shape[-1] == 1:
         return x[..., 0]
     made: Array = x[..., 0] + 1j * x[..., 1]

@@ -23,7 +23,7 @@ _LEAST = np.float32(1e-7)
 
 
 def classifier(op: Op) -> Kernel:
-    """Give labels [rows], int64 or strings, and scores [rows, columns], float32.
+    """Return labels [rows], int64 or strings, and scores [rows, columns], float32.
 
     Raises:
         KeyError: a post_transform, kernel_type or number of scores without a kernel here.
@@ -72,7 +72,7 @@ class _Linear:
         self._positive = bool((weights >= 0).all())
 
     def decide(self, x: Array) -> tuple[Array, Array]:
-        """Give the number of each row's class, and the scores of all classes."""
+        """Return the number of each row's class, and the scores of all classes."""
         scores = x @ self._weights + self._rho
         chosen = scores.argmax(1)
         if self.classes == 2:
@@ -120,7 +120,7 @@ class _Pairs:
         return np.array(given[: len(self._pairs)], np.float64)
 
     def decide(self, x: Array) -> tuple[Array, Array]:
-        """Give the number of each row's class, and decisions or probabilities."""
+        """Return the number of each row's class, and decisions or probabilities."""
         decisions = self._kernel(x) @ self._weights + self._rho
         votes = np.zeros((len(x), self.classes), np.int64)
         for at, (one, other) in enumerate(self._pairs):
@@ -147,7 +147,7 @@ class _Pairs:
         return made
 
     def _probabilities(self, decisions: Array, slopes: Array, offsets: Array) -> Array:
-        """Give the probability of each class: [rows, classes], float32."""
+        """Return the probability of each class: [rows, classes], float32."""
         shape = len(decisions), self.classes, self.classes
         against = np.zeros(shape, np.float32)  # [row, one, other]: of the one, not the other
         for at, (one, other) in enumerate(self._pairs):
@@ -158,7 +158,7 @@ class _Pairs:
 
 
 def coupled(against: Array) -> Array:
-    """Give the probabilities of classes from those of each class against each other one.
+    """Return the probabilities of classes from those of each class against each other one.
 
     Args:
         against: float32 [rows, classes, classes]; 0 on the diagonal.

@@ -41,8 +41,8 @@ class Allocator(Protocol):
             alignment: the address of the first byte is a multiple of it; a power of 2, at most 128.
 
         Returns:
-            uint8[size], dense. Its memory is in use until the array and all views of it are gone:
-            what frees it belongs to the array's base, such as an `mmap.mmap`.
+            A dense array of so many uint8. Its memory is in use until the array and all views of it
+            are gone; what frees it belongs to the array's base, such as an ``mmap.mmap``.
 
         Raises:
             MemoryError: it has not as many.

@@ -50,7 +50,7 @@ class Recycled:
         self._run = 0
 
     def begin(self) -> None:
-        """Say that a run begins: what is free now can be taken by it."""
+        """Begin a run: what is free now can be taken by it."""
         self._run += 1
         if not self._blocks:
             return
@@ -66,7 +66,7 @@ class Recycled:
             self._free.setdefault(block.room, []).append(block)
 
     def take(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """Give an array, its elements undefined.
+        """Return an array, its elements undefined.
 
         Raises:
             BackendError: more bytes than the machine has.
@@ -74,7 +74,7 @@ class Recycled:
         return self.take_at(shape, dtype, math.prod(shape) * dtype.itemsize)[0]
 
     def take_at(self, shape: Sequence[int], dtype: np.dtype[Any], size: int) -> tuple[Array, Any]:
-        """Give an array of so many bytes, and its address; see `take`.
+        """Return an array of so many bytes, and its address; see `take`.
 
         The address is None where it is not known yet.
         """
@@ -92,7 +92,7 @@ class Recycled:
         return np.ndarray(shape, dtype, best.memory, best.start), best.address
 
     def _best(self, size: int) -> _Block | None:
-        """Give the smallest block that is free and has this room, if it has not twice as much."""
+        """Return the smallest block that is free and has this room, if it has not twice as much."""
         room = size
         if size not in self._free:
             room = min([room for room in self._free if size <= room <= 2 * size], default=0)

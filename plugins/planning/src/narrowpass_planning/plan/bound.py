@@ -135,7 +135,7 @@ class Bound:
         self._large = any(output.size >= SMALL for output in self._direct)
 
     def _binds(self, root: Slot) -> list[tuple[int, int]]:
-        """Give the buffers that lie in the memory of a slot, with their first bytes."""
+        """Return the buffers that lie in the memory of a slot, with their first bytes."""
         return [(number, offset) for number, slot, offset in self._views if slot is root]
 
     def _needed_memory(self) -> int:
@@ -143,7 +143,7 @@ class Bound:
         return self._scratch + scratch
 
     def grow(self, changed: Mapping[Slot, Shape], runs: Mapping[Step, Run]) -> bool:
-        """Take other sizes of what lies outside of the workspace; tell whether that is all.
+        """Take other sizes of what lies outside of the workspace; return whether that is all.
 
         Args:
             changed: the slots with another shape than before.
@@ -185,7 +185,7 @@ class Bound:
         return True
 
     def _stays(self, slot: Slot, shape: Shape) -> bool:
-        """Tell whether another shape of a slot leaves places in the workspace as they are."""
+        """Return whether another shape of a slot leaves places in the workspace as they are."""
         if self._storage[slot][0] in self._moving:
             return True
         return elements(shape) == elements(self.shapes[slot])
@@ -196,7 +196,7 @@ class Bound:
     def _direct_outputs(
         self, outputs: Mapping[str, Slot], active: Sequence[Step]
     ) -> dict[Slot, str]:
-        """Give the slots that are computed right in an output's array, with its name."""
+        """Return the slots that are computed right in an output's array, with its name."""
         written = {self._storage[step.output][0] for step in active}
         found: dict[Slot, str] = {}
         for name, slot in outputs.items():
@@ -266,7 +266,7 @@ class Bound:
         return results
 
     def copied(self) -> list[tuple[str, Array]] | None:
-        """Give the outputs that are copies, with what they are copies of, until `version` changes.
+        """Return the outputs that are copies, with their sources, until `version` changes.
 
         Returns:
             None where they are copies of feeds, or of each other.
@@ -314,7 +314,7 @@ class Bound:
         return results
 
     def outgoing(self) -> dict[str, Outgoing]:
-        """Tell where outputs come from, by name. It holds until the partition runs again."""
+        """Return where outputs come from, by name. It holds until the partition runs again."""
         if self._generation != self._workspace.generation:
             self._bind_inner()
         found: dict[str, Outgoing] = {}
@@ -350,7 +350,7 @@ class Bound:
         return self._tape
 
     def _read(self, slot: Slot, arrays: Mapping[str, Array], results: Mapping[str, Array]) -> Array:
-        """Give the elements of a slot that is not computed in an output's array."""
+        """Return the elements of a slot that is not computed in an output's array."""
         root, offset = self._storage[slot]
         shape = self.shapes[slot]
         size = elements(shape) * slot.dtype.itemsize

@@ -26,7 +26,7 @@ class Place:
     perm: tuple[int, ...]
 
     def logical(self, shape: Shape) -> Shape:
-        """Give the value's shape from the slot's.
+        """Return the value's shape from the slot's.
 
         Raises:
             BackendError: it has not the rank that was inferred, or declared.
@@ -98,7 +98,7 @@ class Partition:
         self._recycled = Recycled(executor.address_of)
 
     def _find_readers(self) -> dict[Slot | str | None, list[int]]:
-        """Give the places of the items that read a slot's shape, or a value by its name.
+        """Return the places of the items that read a slot's shape, or a value by its name.
 
         Those that read the shape of what is not here are under None.
         """
@@ -165,7 +165,7 @@ class Partition:
         arrays.update(bound.run(arrays, pool, out, times))
 
     def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: Pool) -> Bound:
-        """Give what runs for the shapes of these inputs; see `run`."""
+        """Return what runs for the shapes of these inputs; see `run`."""
         signature = pool.threads, tuple([arrays[name].shape for name in self.inputs])
         # What follows from shapes is another array where it has changed.
         values = [shapes.values.get(name) for name in self._needed]
@@ -191,7 +191,7 @@ class Partition:
         shapes: Shapes,
         pool: Pool,
     ) -> bool:
-        """Size only what follows from the inputs that changed; tell whether `bound` took that.
+        """Size only what follows from the inputs that changed; return whether `bound` took that.
 
         A token of a decoder makes its caches longer by one, and leaves most steps as they are.
         """
@@ -238,7 +238,7 @@ class Partition:
         return bound.grow(changed, runs)
 
     def _run_of(self, item: Step, given: tuple[Shape, ...], shapes: Shapes, sizing: Sizing) -> Run:
-        """Give how a step runs on inputs of these shapes."""
+        """Return how a step runs on inputs of these shapes."""
         asked = tuple([shapes.value(name).tobytes() for name in item.values])
         key = given, asked, sizing.pool.threads
         before = self._runs.get(item)

@@ -17,12 +17,12 @@ class Shapes:
         self._constants = constants
 
     def shape(self, name: str) -> Shape:
-        """Give the shape of a value that was computed, or of an initializer."""
+        """Return the shape of a value that was computed, or of an initializer."""
         found = self.shapes.get(name)
         return self._constants[name].shape if found is None else found
 
     def value(self, name: str) -> Array:
-        """Give a value that follows from shapes, or an initializer."""
+        """Return a value that follows from shapes, or an initializer."""
         found = self.values.get(name)
         return self._constants[name] if found is None else found
 

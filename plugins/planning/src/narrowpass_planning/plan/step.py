@@ -127,5 +127,5 @@ class Step(abc.ABC):
 
 
 def elements(shape: Sequence[int]) -> int:
-    """Give the number of elements of a shape."""
+    """Return the number of elements of a shape."""
     return math.prod(shape)

@@ -130,7 +130,7 @@ class Form:
         workspace: Workspace,
         pool: Pool,
     ) -> Prepared | None:
-        """Give what runs for other feeds of the types and shapes of these, which have just run.
+        """Return what runs for other feeds of the types and shapes of these, which have just run.
 
         Returns:
             None where more than one partition runs, or results are copies of other values.
@@ -149,7 +149,7 @@ class Form:
     def bind(
         self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: Pool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
-        """Give what runs for the shapes of feeds, where that is one partition and nothing else.
+        """Return what runs for the shapes of feeds, where that is one partition and nothing else.
 
         Returns:
             The partition, and of those values that it does not make what they are, or which input;

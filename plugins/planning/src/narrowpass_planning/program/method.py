@@ -184,13 +184,13 @@ class Method:
         return self._forms.last.alone
 
     def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> Prepared | None:
-        """Give what runs for other feeds of the types and shapes of these; see `Form.prepare`."""
+        """Return what runs for other feeds of the types and shapes of these; see `Form.prepare`."""
         return self._forms.last.prepare(feeds, self.outputs, self.workspace, pool)
 
     def bind(
         self, feeds: Mapping[str, Any], pool: Pool
     ) -> tuple[Bound, dict[str, Array | str]] | None:
-        """Give what runs for feeds, where that is one partition; see `Form.bind`."""
+        """Return what runs for feeds, where that is one partition; see `Form.bind`."""
         form = self._forms.choose(feeds)
         while True:
             try:
@@ -251,13 +251,13 @@ class _Forms:
             del self._model  # it is large
 
     def choose(self, feeds: Mapping[str, Any]) -> Form:
-        """Give the form that ran with feeds of these shapes, or the last one."""
+        """Return the form that ran with feeds of these shapes, or the last one."""
         if len(self._forms) > 1:
             self.last = self._chosen.get(_signature(feeds), self.last)
         return self.last
 
     def other(self, wrong: WrongBranchError, feeds: Mapping[str, Any]) -> Form:
-        """Give a form that takes another branch than the last one."""
+        """Return a form that takes another branch than the last one."""
         decisions = next(known for known, form in self._forms if form is self.last)
         until = {**decisions}
         for label in [*decisions][[*decisions].index(wrong.label) :]:

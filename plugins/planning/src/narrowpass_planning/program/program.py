@@ -131,7 +131,7 @@ class PlannedProgram(Program):
             raise BackendError(f"method {name!r}: {error}") from error
 
     def _for(self, method: Method, feeds: Feeds) -> Method:
-        """Give the method for these feeds: another one where defaults are overridden."""
+        """Return the method for these feeds: another one where defaults are overridden."""
         overridden = method.defaults.intersection(feeds) if method.defaults else frozenset()
         if not overridden:
             return method
@@ -399,13 +399,13 @@ def _forget_weights(model: ir.Model) -> None:
 
 
 def _arrays(value: Any) -> list[Any]:
-    """Give the arrays of a feed: itself, or the elements of a sequence."""
+    """Return the arrays of a feed: itself, or the elements of a sequence."""
     found = value if isinstance(value, list | tuple) else [value]
     return [array for array in found if isinstance(array, np.ndarray)]
 
 
 def _can_take(array: Any, feeds: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Tell whether results can be computed right in `array`."""
+    """Return whether results can be computed right in `array`."""
     return (
         isinstance(array, np.ndarray)
         and array.dtype == np.float32

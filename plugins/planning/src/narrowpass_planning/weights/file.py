@@ -131,7 +131,7 @@ class PackedFile:
         self._file.close()
 
     def addressed(self) -> Iterator[Entry]:
-        """Give the blocks with their addresses; each keeps this object, which has the mapping."""
+        """Return the blocks with their addresses; each keeps this object, which has the mapping."""
         start = self._bytes.ctypes.data
         for item in self.entries:
             key = item.key
@@ -162,7 +162,7 @@ class PackedFile:
         return [item for item, is_it in zip(self.entries, wrong, strict=True) if is_it]
 
     def block(self, item: Stored) -> np.ndarray[Any, Any]:
-        """Give the bytes of a block."""
+        """Return the bytes of a block."""
         return self._bytes[item.offset : item.offset + item.size]
 
 
@@ -172,7 +172,7 @@ def _status(status: os.stat_result) -> list[int]:
 
 
 def _read_index(file: MappedFile) -> tuple[dict[str, Any], int]:
-    """Give the index, and where it starts."""
+    """Return the index, and where it starts."""
     if file.size < HEADER:
         raise UnusableError("it is too short to be a file of packed weights")
     header = file.read(0, HEADER)
@@ -198,7 +198,7 @@ def _read_index(file: MappedFile) -> tuple[dict[str, Any], int]:
 
 
 def _entries(index: dict[str, Any], end: int) -> list[Stored]:
-    """Give the blocks, which lie before `end`, in their order in the file."""
+    """Return the blocks, which lie before `end`, in their order in the file."""
     found: list[Stored] = []
     rows = index.get("entries")
     if not isinstance(rows, list):

@@ -29,7 +29,7 @@ _log = logging.getLogger("narrowpass.planning")
 
 
 def chosen_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """Give the folder of files: `given`, or ``NARROWPASS_CACHE_DIR``, or the user's.
+    """Return the folder of files: `given`, or ``NARROWPASS_CACHE_DIR``, or the user's.
 
     Raises:
         UsageError: it cannot be the path of a folder.
@@ -50,7 +50,7 @@ def chosen_folder(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def default_folder() -> Path:
-    """Give ``NARROWPASS_CACHE_DIR``, or the user's cache directory as the system has it."""
+    """Return ``NARROWPASS_CACHE_DIR``, or the user's cache directory as the system has it."""
     given = os.environ.get("NARROWPASS_CACHE_DIR")
     if given:
         return Path(given)
@@ -74,7 +74,7 @@ class CacheFile:
         self._distrusted = False
 
     def open(self) -> PackedFile | None:
-        """Give the file, if it is there, whole, for this machine, and nobody else may write to it.
+        """Return the file, if it is whole, for this machine, and nobody else may write to it.
 
         What others may write to is left as it is, and a warning names it.
 
@@ -155,7 +155,7 @@ _warned: set[Path] = set()
 
 
 def _warn(path: Path, error: Exception | str) -> None:
-    """Say once for each path that weights stay in memory, and why."""
+    """Warn once for each path that weights stay in memory, and why."""
     if path not in _warned:
         _warned.add(path)
         _log.warning(
@@ -166,7 +166,7 @@ def _warn(path: Path, error: Exception | str) -> None:
 
 
 def _note(path: Path) -> Path:
-    """Give the file that says when `path` was found to be whole."""
+    """Return the file that says when `path` was found to be whole."""
     return path.with_name(f"{path.name}.checked")
 
 
@@ -221,7 +221,7 @@ class Listed:
 
 
 def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed]:
-    """Give the files of a folder, those used last first, and what killed writers left there.
+    """Return the files of a folder, those used last first, and what killed writers left there.
 
     Args:
         folder: where they are.
@@ -250,7 +250,7 @@ def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed
 
 
 def _leftovers(folder: Path) -> list[Listed]:
-    """Give the files that killed writers left, if they are large enough to matter."""
+    """Return the files that killed writers left, if they are large enough to matter."""
     found = []
     for path in leftovers(folder):
         with contextlib.suppress(OSError):

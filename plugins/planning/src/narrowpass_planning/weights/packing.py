@@ -80,11 +80,11 @@ def _offering(cache: WeightsCache[S], file: PackedFile | None) -> Iterator[S]:
 
 
 def _missing(session: Session, file: PackedFile | None) -> bool:
-    """Tell whether a file lacks blocks of a session, or has them in a size that nobody needs."""
+    """Return whether a file lacks blocks of a session, or has them in a size that nobody needs."""
     known = set() if file is None else {(*item.key, item.size) for item in file.entries}
     return any((e.name, e.seed, e.fingerprint, e.size) not in known for e in named(session))
 
 
 def named(session: Session) -> list[Entry]:
-    """Give the blocks of a session that others can find."""
+    """Return the blocks of a session that others can find."""
     return [entry for entry in session.entries() if entry.name]

@@ -250,7 +250,7 @@ class Session(Uncopied):
         self._turn.release()
 
     def release(self) -> None:
-        """Give up the session's blocks; those that nobody else holds are freed.
+        """Return up the session's blocks; those that nobody else holds are freed.
 
         No operator of it may be left. A program leaves this to the end of its last operator.
 

@@ -11,7 +11,7 @@ _ROOT = 0
 
 
 def distrust_file(path: Path, status: os.stat_result) -> str:
-    """Say why a file may hold what somebody else wrote; empty where nobody else can.
+    """Return why a file may hold what somebody else wrote; empty where nobody else can.
 
     The superuser counts as nobody else: who has that right needs no file.
     """
@@ -24,7 +24,7 @@ def distrust_file(path: Path, status: os.stat_result) -> str:
 
 
 def distrust_folder(path: Path) -> str:
-    """Say why others may have put files into a folder; empty where they cannot, or it is not there.
+    """Return why others may have put files into a folder; empty where they cannot, or it is absent.
 
     Files in a folder with the sticky bit, such as /tmp, are deleted and renamed by their owners
     only: there it is enough to look at the files.

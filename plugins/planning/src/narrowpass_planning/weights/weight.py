@@ -37,12 +37,12 @@ class Quantized:
     axis: int
 
     def transpose(self, axes: Sequence[int]) -> Quantized:
-        """Give what the transposed weight is stored as."""
+        """Return what the transposed weight is stored as."""
         integers = self.integers.transpose(*axes)
         return dataclasses.replace(self, integers=integers, axis=axes.index(self.axis))
 
     def reshape(self, shape: Sequence[int]) -> Quantized | None:
-        """Give what the weight is stored as in another shape; None where its axis is gone."""
+        """Return what the weight is stored as in another shape; None where its axis is gone."""
         integers = self.integers.reshape(*shape)
         if self.scale.size == 1:
             return dataclasses.replace(self, integers=integers, axis=0) if shape else None
@@ -57,7 +57,7 @@ class Quantized:
         return None
 
     def times(self, factor: np.float32) -> Quantized:
-        """Give what the weight times a number is stored as."""
+        """Return what the weight times a number is stored as."""
         return dataclasses.replace(self, scale=self.scale.times(factor))
 
 
@@ -99,7 +99,7 @@ class Weight:
         dtype: of the elements.
         identity: names the content: equal identities mean equal elements, shapes and types.
             Empty where nobody can tell without reading it.
-        make: gives the elements. Where they have a name, they are compared with it.
+        make: returns the elements. Where they have a name, they are compared with it.
         drop: takes what they were made from out of memory, as far as it can be read again.
         narrow: where this is another weight in a wider type: that weight.
         moved: where this is another weight with its axes in another order: that weight and the
@@ -123,11 +123,11 @@ class Weight:
 
     @classmethod
     def of(cls, array: Array, identity: str = "") -> Weight:
-        """Give a weight that is there already."""
+        """Return a weight that is there already."""
         return cls(array.shape, array.dtype, identity, lambda: array)
 
     def array(self) -> Array:
-        """Give the elements, dense.
+        """Return the elements, dense.
 
         Raises:
             BackendError: they are of another shape or type than was said.
@@ -135,7 +135,7 @@ class Weight:
         return self._dense(self.make())
 
     def view(self) -> Array:
-        """Give the elements where they lie, dense, for who computes with them as they are.
+        """Return the elements where they lie, dense, for who computes with them as they are.
 
         What is packed under a name takes `array` instead. Raises as that does.
         """
@@ -164,7 +164,7 @@ class Weight:
         shape: Sequence[int] | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> Weight:
-        """Give what `function` makes of the elements.
+        """Return what `function` makes of the elements.
 
         Args:
             recipe: names the function; with the identity, that of the result.
@@ -181,7 +181,7 @@ class Weight:
         )
 
     def cast(self, dtype: np.dtype[Any]) -> Weight:
-        """Give the elements as another type."""
+        """Return the elements as another type."""
         if dtype == self.dtype:
             return self
         made = self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
@@ -190,7 +190,7 @@ class Weight:
         return made
 
     def reshape(self, *shape: int) -> Weight:
-        """Give the elements in another shape of as many."""
+        """Return the elements in another shape of as many."""
         if shape == self.shape:
             return self
         made = self.then(f"reshape {shape}", lambda array: array.reshape(shape), shape)
@@ -198,7 +198,7 @@ class Weight:
         return dataclasses.replace(made, quantized=known, lying=self.lying)
 
     def transpose(self, *axes: int) -> Weight:
-        """Give the elements with axis ``axes[i]`` in place i."""
+        """Return the elements with axis ``axes[i]`` in place i."""
         if axes == tuple(range(len(self.shape))):
             return self
         if self.moved is not None:
@@ -210,7 +210,7 @@ class Weight:
         return dataclasses.replace(made, moved=(self, axes), quantized=known)
 
     def times(self, factor: np.float32) -> Weight:
-        """Give the elements times a number."""
+        """Return the elements times a number."""
         if factor == 1:
             return self
         made = self.then(f"times {float(factor).hex()}", lambda array: array * factor)
@@ -219,7 +219,7 @@ class Weight:
 
 
 def digest(*parts: object) -> str:
-    """Give a name for a list of parts, as hexadecimal digits; equal for equal texts only."""
+    """Return a name for a list of parts, as hexadecimal digits; equal for equal texts only."""
     texts = [str(part).encode() for part in parts]
     lengths = ",".join(str(len(text)) for text in texts).encode()
     return hashlib.sha256(lengths + b":" + b"".join(texts)).hexdigest()

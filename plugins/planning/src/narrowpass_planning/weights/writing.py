@@ -34,7 +34,7 @@ _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL}
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write; it takes the place of `path` where the block ends without an error.
+    """Return a file to write; it takes the place of `path` where the block ends without an error.
 
     Raises:
         OSError: the file system refuses.
@@ -101,7 +101,7 @@ def _is_at(descriptor: int, folder: int, name: str) -> bool:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Give the files that killed writers left in a folder."""
+    """Return the files that killed writers left in a folder."""
     old = [path for path in folder.glob(_OLD_PATTERN) if _is_old(path)]
     return sorted([path for path in folder.glob(_PATTERN) if _with_lock(path, _nothing)] + old)
 
