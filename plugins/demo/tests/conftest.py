@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from narrowpass import hookimpl
+from narrowpass.testing.fixtures import narrowpass_cli
 
-pytest_plugins = ["narrowpass.testing.fixtures"]
+__all__ = ["narrowpass_cli"]
 
 
 @dataclass(frozen=True)

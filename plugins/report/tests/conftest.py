@@ -16,10 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import hookimpl
 from narrowpass.bundle import Bundle, MethodReport, Report
+from narrowpass.testing.fixtures import narrowpass_cli
+
+__all__ = ["narrowpass_cli"]
 
 sys.path.insert(0, str(Path(__file__).parent))  # for page_kit
 
-pytest_plugins = ["narrowpass.testing.fixtures"]
 
 HOSTILE = '</script><img src="x" onerror="document.body.dataset.harm=1"><!--<script>'
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
