@@ -26,7 +26,7 @@ _SCRIPTS = (
     "colors.js",
     "paint.js",
     "details.js",
-    "hands.js",
+    "events.js",
     "viewer.js",
     "report.js",
 )
