@@ -1,7 +1,7 @@
 """Smoothing: channels of the operands of matmuls are scaled to similar magnitudes.
 
-After Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
-Models", ICML 2023; the factors of each region are searched by the noise of its results.
+After Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large
+Language Models", ICML 2023; the factors of each region are searched by the noise of its results.
 """
 
 from __future__ import annotations
