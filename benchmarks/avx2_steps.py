@@ -63,7 +63,7 @@ class Meter:
         self._peak = max(self._peak, 2.0 * TURNS * FMAS / _seconds(lambda: self._loop(TURNS), 1))
 
     def least(self, runs: dict[str, Callable[[], None]]) -> tuple[dict[str, float], float]:
-        """Give the least seconds of each, and the most operations a second of the loop so far."""
+        """Return the least seconds of each, and the most operations a second of the loop so far."""
         times = dict.fromkeys(runs, float("inf"))
         for _ in range(self._rounds):
             self._measure()

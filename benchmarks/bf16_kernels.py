@@ -41,7 +41,7 @@ CODES = {"avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
 def contenders(
     shape: Shape, kernel: Array, bias: Array, pool: ThreadPool
 ) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Give operators, told their sizes, with the shape of what comes out."""
+    """Return operators, told their sizes, with the shape of what comes out."""
     _, size, inputs, outputs, window, stride = shape
     found: dict[str, tuple[Any, tuple[int, ...]]] = {}
     narrow, added = Weight.of(kernel.astype(ml_dtypes.bfloat16)), Weight.of(bias)
@@ -75,7 +75,7 @@ def contenders(
 
 
 def openvino(shape: Shape, kernel: Array, bias: Array, x: Array, threads: int) -> Run:
-    """Give what runs the operator in OpenVINO."""
+    """Return what runs the operator in OpenVINO."""
     import openvino as ov
     from openvino import opset13 as ops
 
@@ -101,7 +101,7 @@ def openvino(shape: Shape, kernel: Array, bias: Array, x: Array, threads: int) -
 def measure(
     shape: Shape, pool: ThreadPool, rounds: int, peer: bool
 ) -> tuple[float, int, dict[str, list[float]]]:
-    """Give operations, bytes of the matrix, and the seconds of each round of each contender."""
+    """Return operations, bytes of the matrix, and the seconds of each round of each contender."""
     rng = np.random.default_rng(0)
     _, size, inputs, outputs, window, _ = shape
     image = (1, *size, inputs) if len(size) == 2 else (*size, inputs)

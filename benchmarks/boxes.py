@@ -27,7 +27,7 @@ _SAME_BOX = 0.9
 
 
 def photographs(folder: Path) -> Iterator[Array]:
-    """Give the images of a folder as the detector takes them."""
+    """Yield the images of a folder as the detector takes them."""
     from PIL import Image
 
     for path in sorted(folder.iterdir()):
@@ -37,7 +37,7 @@ def photographs(folder: Path) -> Iterator[Array]:
 
 
 def overlaps(box: Array, boxes: Array) -> Array:
-    """Give the intersection over the union of a box [4] with boxes [n, 4]."""
+    """Return the intersection over the union of a box [4] with boxes [n, 4]."""
     low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
     shared = np.prod(np.clip(high - low, 0, None), axis=1)
     areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
@@ -45,7 +45,7 @@ def overlaps(box: Array, boxes: Array) -> Array:
 
 
 def faces(scores: Array, boxes: Array) -> Array:
-    """Give the boxes that are left of all, the best first."""
+    """Return the boxes that are left of all, the best first."""
     order = np.argsort(-scores, kind="stable")
     left = boxes[order[scores[order] >= _LEAST_SCORE]]
     found = []

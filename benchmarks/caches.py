@@ -25,7 +25,7 @@ OTHERS = 64 << 20
 
 
 def text(layers: int, heads: int, depth: int) -> str:
-    """Give a model of these layers."""
+    """Return a model of these layers."""
     given, made, body = [], [], []
     for i in range(layers):
         given.append(f"float[1, {heads}, 1, {depth}] q{i}")

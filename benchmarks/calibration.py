@@ -85,7 +85,7 @@ def smooth(rng: np.random.Generator, shape: list[int]) -> np.ndarray[Any, Any]:
 
 
 def observed(model: ir.Model, *, fused: bool) -> list[str]:
-    """Give the names of the inputs and values that are quantized: floats."""
+    """Return the names of the inputs and values that are quantized: floats."""
     names = []
     for value in [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]:
         users = {use.node.op_type for use in value.uses()}

@@ -88,7 +88,7 @@ def _feed(value: onnx.ValueInfoProto) -> Array:
 
 
 def _fed_back(model: onnx.ModelProto) -> dict[str, str]:
-    """Give the outputs that are an input of the next frame: `stateN` is `state`, `hn` is `h`."""
+    """Return the outputs that are an input of the next frame: `stateN` is `state`, `hn` is `h`."""
     inputs = {value.name for value in model.graph.input}
     names = {value.name: value.name.rstrip("nN") for value in model.graph.output}
     return {output: name for output, name in names.items() if name in inputs and name != output}

@@ -166,7 +166,7 @@ class Decoder:
         return self._linear(self._op("Mul", silu, up), f"{layer}.down", shape.hidden, shape.width)
 
     def build(self) -> onnx.ModelProto:
-        """Give the model."""
+        """Return the model."""
         shape = self.shape
         table = self._weight("embedding", shape.vocabulary, shape.width, scale=0.05)
         x = self._op("Gather", table, "ids")
@@ -220,7 +220,7 @@ class Decoder:
 
 
 def make(folder: Path, size: str, *, tied: bool) -> tuple[Path, Path]:
-    """Write both phases, if they are not there; give their paths."""
+    """Write both phases, if they are not there; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "prefill.onnx", folder / "decode.onnx"
     if not all(path.exists() for path in paths):
@@ -235,7 +235,7 @@ def make(folder: Path, size: str, *, tied: bool) -> tuple[Path, Path]:
 def feeds(
     size: str, length: int, past: int | None = None, seed: int = 1
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Give feeds of a prefill of `length` tokens, or of a decode after `past` ones."""
+    """Return feeds of a prefill of `length` tokens, or of a decode after `past` ones."""
     shape, rng = SIZES[size], np.random.default_rng(seed)
     if past is None:
         mask = np.triu(np.full((length, length), -1e9, np.float32), 1)

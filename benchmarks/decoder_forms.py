@@ -117,7 +117,7 @@ class Form:
         return source.model.with_name(source.model.stem + ending)
 
     def stored(self, source: Source) -> int:
-        """Give the bytes of the file that its weights are in; 0 if there is none."""
+        """Return the bytes of the file that its weights are in; 0 if there is none."""
         path = self.path(source)
         beside = path.with_name(path.name + ".data")
         if path == source.model:
@@ -209,7 +209,7 @@ FORMS = (
 
 
 def prepared(form: Form, source: Source) -> str:
-    """Write a form in a process of its own, if it is not there; tell why there is none, if so."""
+    """Write a form in a process of its own, if it is not there; return why there is none, if so."""
     path = form.path(source)
     if form.make is None or path.exists():
         return ""

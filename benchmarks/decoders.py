@@ -46,7 +46,7 @@ REFERENCE = "onnxruntime fp32"
 
 
 def weights_of(size: str) -> int:
-    """Give how many weights one token is multiplied with: all matrices, the table once."""
+    """Return how many weights one token is multiplied with: all matrices, the table once."""
     shape = decoder.SIZES[size]
     inner = shape.groups * shape.head
     layer = shape.width * (2 * shape.width + 2 * inner + 3 * shape.hidden)
@@ -54,7 +54,7 @@ def weights_of(size: str) -> int:
 
 
 def bandwidth(threads: int, clock: str) -> float:
-    """Give the bytes of a large array that threads read in a second, at best.
+    """Return the bytes of a large array that threads read in a second, at best.
 
     Read by products with a vector that stays in cache, which take several rows at once: that is
     faster than one stream of memory. Each thread has a part of its own.
@@ -77,7 +77,7 @@ def bandwidth(threads: int, clock: str) -> float:
 def measure(
     size: str, phase: str, threads: int, arguments: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Time all forms of one phase, in turns; give a row for each."""
+    """Time all forms of one phase, in turns; return a row for each."""
     folder = arguments.folder / size
     prefill, decode = decoder.make(folder, size, tied=True)
     model = decode if phase == "decode" else prefill

@@ -31,12 +31,12 @@ Array = np.ndarray[Any, Any]
 
 
 def light_models() -> list[Path]:
-    """Give the models of ``onnx/backend/test/data/light``."""
+    """Return the models of ``onnx/backend/test/data/light``."""
     return sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
 
 
 def feeds_for(path: Path, seed: int) -> dict[str, Array]:
-    """Give random feeds; token ids, masks and segment ids get values that a tokenizer gives."""
+    """Return random feeds; token ids, masks and segment ids get values that a tokenizer gives."""
     model = narrowpass.load_model(path)
     feeds = dict(random_feeds(model, seed, sizes={"batch": 2, "sequence": 24}))
     for name, array in feeds.items():

@@ -57,7 +57,7 @@ Row = dict[str, Any]
 
 
 def measure_decoder(name: str, threads: int, arguments: argparse.Namespace) -> Row:
-    """Time all forms of a decoder, in turns; give a row for each."""
+    """Time all forms of a decoder, in turns; return a row for each."""
     forms = [
         form.name
         for form in FORMS
@@ -71,7 +71,7 @@ def measure_decoder(name: str, threads: int, arguments: argparse.Namespace) -> R
 
 
 def absent(variant: Variant, source: Source, runtimes: Sequence[str]) -> str:
-    """Make a form of a model if it is not there; tell why it cannot take part, if so."""
+    """Make a form of a model if it is not there; return why it cannot take part, if so."""
     if variant.runtime not in runtimes:
         return f"{variant.runtime} is not installed"
     if variant.path(source).exists():
@@ -81,7 +81,7 @@ def absent(variant: Variant, source: Source, runtimes: Sequence[str]) -> str:
 
 
 def measure(model: str, threads: int, arguments: argparse.Namespace) -> Row:
-    """Time all forms of one model, in turns; give a row for each."""
+    """Time all forms of one model, in turns; return a row for each."""
     source = prepare(model, arguments.folder, arguments.sequence, arguments.samples)
     variants = [
         variant
@@ -133,7 +133,7 @@ def _compute() -> None:
 
 
 def best(rows: Mapping[str, Row], precision: str, *, ours: bool) -> float | None:
-    """Give the least latency of our forms, or of those of all others; None without figures."""
+    """Return the least latency of our forms, or of those of all others; None without figures."""
     latencies = [
         row["latency"]
         for name, row in rows.items()

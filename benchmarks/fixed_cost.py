@@ -63,7 +63,7 @@ def lstm() -> onnx.ModelProto:
 
 
 def cases() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Array]]]:
-    """Give models with feeds, by what tables call them."""
+    """Yield models with feeds, by what tables call them."""
     four = np.float32([[-1, 0, 1, 2]])
     for inputs, outputs in ((1, 1), (3, 3), (1, 10)):
         feeds = {f"x{i}": four for i in range(inputs)}

@@ -91,7 +91,7 @@ def count(model: onnx.ModelProto) -> int:
 
 
 def signature(model: onnx.ModelProto) -> dict[str, list[bytes]]:
-    """Give what a caller relies on: inputs and outputs, without their comments."""
+    """Return what a caller relies on: inputs and outputs, without their comments."""
 
     def plain(values: Any) -> list[bytes]:
         return [
@@ -111,12 +111,12 @@ def signature(model: onnx.ModelProto) -> dict[str, list[bytes]]:
 
 
 def size_of(path: Path) -> int:
-    """Give the bytes of a model with all files beside it that have its name."""
+    """Return the bytes of a model with all files beside it that have its name."""
     return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
 
 def feeds_for(path: Path, seed: int, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """Give feeds: those of the zoo for its models, random ones for others."""
+    """Return feeds: those of the zoo for its models, random ones for others."""
     name = path.stem.rsplit("-", 1)[0]
     if name in zoo.MODELS:
         return zoo.feeds(name, seed, **sizes)
@@ -124,7 +124,7 @@ def feeds_for(path: Path, seed: int, sizes: Mapping[str, int]) -> dict[str, Arra
 
 
 def difference(expected: Mapping[str, Array], path: Path, feeds: Mapping[str, Array]) -> float:
-    """Give the largest difference of an output of the model at `path` from what is expected."""
+    """Return the largest difference of an output of the model at `path` from what is expected."""
     actual = run(path, feeds)
     worst = 0.0
     for name, value in expected.items():
@@ -145,7 +145,7 @@ def checked(path: Path) -> bool:
 
 
 def compare(path: Path, tools: list[str], timeout: float, scratch: Path) -> Iterator[Row]:
-    """Give a row for the model, and one for each tool."""
+    """Yield a row for the model, and one for each tool."""
     original = onnx.load(path, load_external_data=False)
     yield Row(path.stem, nodes=count(original))
     cases = [(feeds_for(path, seed, sizes), sizes) for seed, sizes in enumerate(SIZES)]

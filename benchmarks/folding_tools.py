@@ -87,7 +87,7 @@ TOOLS = (narrowpass, onnxsim, onnxslim, onnxoptimizer, onnxscript, onnxruntime)
 
 
 def megabytes(field: str) -> float:
-    """Give the resident memory of this process: ``VmRSS`` is that of now, ``VmHWM`` the peak."""
+    """Return the resident memory of this process: ``VmRSS`` is that of now, ``VmHWM`` the peak."""
     lines = Path("/proc/self/status").read_text("ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024 / 1e6
 

@@ -96,7 +96,7 @@ class Chain:
 
 
 def compare(chains: dict[str, Chain], rounds: int, threads: int) -> dict[str, list[float]]:
-    """Give the seconds of each round of each chain, which are run in turns."""
+    """Return the seconds of each round of each chain, which are run in turns."""
     first, *rest = chains.values()
     for other in rest:
         np.testing.assert_allclose(other.result, first.result, rtol=0, atol=2e-4)
@@ -116,12 +116,12 @@ def compare(chains: dict[str, Chain], rounds: int, threads: int) -> dict[str, li
 
 
 def shown(times: Sequence[float]) -> str:
-    """Give a median, and the best in brackets, in milliseconds."""
+    """Return a median, and the best in brackets, in milliseconds."""
     return f"{1e3 * statistics.median(times):9.3f} ({1e3 * min(times):6.3f})"
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
-    """Give random numbers."""
+    """Return random numbers."""
     return rng.standard_normal(shape, np.float32)
 
 

@@ -101,7 +101,7 @@ Array = np.ndarray[Any, Any]
 def operators(
     shape: Shape, rng: np.random.Generator
 ) -> tuple[dict[str, Any], tuple[Weight, Weight]]:
-    """Give the operators by name, and their kernel and bias."""
+    """Return the operators by name, and their kernel and bias."""
     _, size, inputs, outputs, window, stride = shape
     bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
     if len(size) == 1:
@@ -130,7 +130,7 @@ def operators(
 
 
 def convolved(x: Array, kernel: Array, bias: Array, stride: int) -> Array:
-    """Give a convolution of [1, H, W, C] with [O, K, K, C], in float64."""
+    """Return a convolution of [1, H, W, C] with [O, K, K, C], in float64."""
     outputs, window, _, _ = kernel.shape
     pad = window // 2
     wide = np.pad(x[0].astype(np.float64), ((pad, pad), (pad, pad), (0, 0)))
@@ -144,7 +144,7 @@ def convolved(x: Array, kernel: Array, bias: Array, stride: int) -> Array:
 def measure(
     shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int, cold: bool
 ) -> tuple[float, dict[str, list[float]], dict[str, float]]:
-    """Give the operations of a run, the seconds of each round of each operator, and their errors.
+    """Return the operations of a run, the seconds of each round of each operator, and their errors.
 
     There are errors of convolutions only.
     """

@@ -96,7 +96,7 @@ def _show(task: str, label: str, row: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _peak() -> float:
-    """Give the most memory that this process has had, in MB."""
+    """Return the most memory that this process has had, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

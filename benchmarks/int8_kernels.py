@@ -64,7 +64,7 @@ REQUANTIZED = Requantized(Quantization(0.5, -128), Quantization(0.25, -128))
 
 
 def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], np.ndarray]:
-    """Give three operators, and their input."""
+    """Return three operators, and their input."""
     _, size, inputs, outputs, window, stride, depthwise = shape
     pad = window // 2
     movement = Movement(
@@ -95,7 +95,7 @@ def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], n
 def measure(
     shape: Shape, rng: np.random.Generator, pool: ThreadPool, rounds: int
 ) -> tuple[int, dict[str, float]]:
-    """Give the operations of a run, and the least seconds of each operator."""
+    """Return the operations of a run, and the least seconds of each operator."""
     made, x = operators(shape, rng)
     runs, results, out = {}, {}, (1, 1)
     for name, operator in made.items():

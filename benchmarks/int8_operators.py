@@ -62,7 +62,7 @@ class Row:
 
     @property
     def steps(self) -> int | None:
-        """Give how far ours is from onnxruntime's at most, if both are there."""
+        """Return how far ours is from onnxruntime's at most, if both are there."""
         if OURS not in self.outputs or THEIRS not in self.outputs:
             return None
         pairs = zip(self.outputs[OURS], self.outputs[THEIRS], strict=True)

@@ -87,7 +87,7 @@ def external(name: str, shape: tuple[int, int], offset: int) -> TensorProto:
 
 
 def copy(model: Path, out: Path) -> float:
-    """Copy the model's files and sync them; give the seconds."""
+    """Copy the model's files and sync them; return the seconds."""
     os.sync()
     began = time.perf_counter()
     out.mkdir()
@@ -104,7 +104,7 @@ def copy(model: Path, out: Path) -> float:
 
 
 def private(pid: int) -> dict[str, float]:
-    """Give the private memory of a process in megabytes."""
+    """Return the private memory of a process in megabytes."""
     fields = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, size, *_ = line.split()
@@ -129,12 +129,12 @@ class Sampler(threading.Thread):
                 self.worst[name] = max(self.worst[name], size)
 
     def grown(self) -> dict[str, float]:
-        """Give the worst above the first sample."""
+        """Return the worst above the first sample."""
         return {name: size - self.start_values[name] for name, size in self.worst.items()}
 
 
 def build(model: Path, pipeline: str, out: Path) -> tuple[float, float, dict[str, float]]:
-    """Build in a process; give seconds of the call, of the process, and memory grown."""
+    """Build in a process; return seconds of the call, of the process, and memory grown."""
     os.sync()
     began = time.perf_counter()
     child = subprocess.Popen(

@@ -71,7 +71,7 @@ def multiplications(model: onnx.ModelProto) -> int:
 
 
 def loop_of(precision: str, folder: Path) -> tuple[Any, int]:
-    """Build the loop of this processor's instruction; give it, and what one turn of it does."""
+    """Build the loop of this processor's instruction; return it, and what one turn of it does."""
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("flags")[2].split("\n")[0]
     for name, lanes, needed in LOOPS[precision]:
         if needed in flags.split():
@@ -87,7 +87,7 @@ def loop_of(precision: str, folder: Path) -> tuple[Any, int]:
 
 
 def rate(loop: Callable[[int], None], operations: int, threads: int) -> float:
-    """Give what so many threads multiply and add in a second."""
+    """Return what so many threads multiply and add in a second."""
     workers = [threading.Thread(target=loop, args=(TURNS,)) for _ in range(threads)]
     start = time.perf_counter()
     for worker in workers:

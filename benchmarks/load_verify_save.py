@@ -74,7 +74,7 @@ def generate(count: int) -> ir.Model:
 
 
 def measure(count: int, runs: int, folder: Path) -> dict[str, float]:
-    """Give the best wall time in seconds of each step, and the best CPU time of all three."""
+    """Return the best wall time in seconds of each step, and the best CPU time of all three."""
     source = folder / "source.onnx"
     ir.save(generate(count), source)
     best: dict[str, float] = {}

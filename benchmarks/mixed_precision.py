@@ -35,7 +35,7 @@ TOOLS = {
 
 
 def rewrite(tool: str, source: str, target: str) -> float:
-    """Rewrite a model with one tool; give the seconds without reading and writing the file."""
+    """Rewrite a model with one tool; return the seconds without reading and writing the file."""
     if tool == "narrowpass":
         import narrowpass
 
@@ -86,7 +86,7 @@ def casts(path: str) -> int:
 
 
 def judge(path: str, right: list[np.ndarray[Any, Any]], feeds: dict[str, Any]) -> tuple[str, str]:
-    """Tell whether a model is valid, and how far its outputs are."""
+    """Return whether a model is valid, and how far its outputs are."""
     import onnxruntime
 
     try:

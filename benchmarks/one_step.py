@@ -21,7 +21,7 @@ _OTHERS = 64 << 20
 
 
 def parser(doc: str, rounds: int) -> argparse.ArgumentParser:
-    """Give the parser of a script with this docstring, and so many rounds unless told."""
+    """Return the parser of a script with this docstring, and so many rounds unless told."""
     made = argparse.ArgumentParser(description=doc.splitlines()[0])
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--rounds", type=int, default=rounds)
@@ -29,7 +29,7 @@ def parser(doc: str, rounds: int) -> argparse.ArgumentParser:
 
 
 def alone(operator: Any, params: Any, x: Array, result: Array, pool: ThreadPool) -> Run:
-    """Give what runs an operator that was told its sizes: on x, into `result`."""
+    """Return what runs an operator that was told its sizes: on x, into `result`."""
     tape = Tape([Entry(operator.call, (0,), 1, operator, params, True, "operator")], 2)
     given, scratch = aligned(x.nbytes), aligned(max(1, operator.workspace))
     given[: x.nbytes].view(x.dtype)[...] = x.reshape(-1)
@@ -47,7 +47,7 @@ def _run(tape: Tape, pool: ThreadPool, _kept: tuple[Array, ...]) -> None:
 def in_turns(
     runs: Mapping[str, Run], rounds: int, repeats: int, pool: ThreadPool, *, cold: bool = False
 ) -> dict[str, list[float]]:
-    """Give the seconds of each by name, one for each round: by processor time on one thread.
+    """Return the seconds of each by name, one for each round: by processor time on one thread.
 
     Args:
         runs: what is timed.

@@ -52,7 +52,7 @@ class Recurrent(nn.Module):
         self.last = nn.Linear(512 if both else 256, 128)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Give the product of all steps."""
+        """Return the product of all steps."""
         return self.last(self.net(x)[0])
 
 
@@ -76,7 +76,7 @@ class Residual(nn.Module):
 
 
 def cnn() -> nn.Module:
-    """Give a CNN of plain and depthwise convolutions."""
+    """Return a CNN of plain and depthwise convolutions."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, stride=2, padding=1),
         nn.ReLU(),
@@ -104,12 +104,12 @@ class Encoder(nn.Module):
         self.model = BertModel(config)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Give the states of all tokens."""
+        """Return the states of all tokens."""
         return self.model(input_ids, attention_mask=attention_mask).last_hidden_state
 
 
 def floats(folder: Path) -> Iterator[tuple[str, Path, Callable[[], Feeds]]]:
-    """Export the float models; give each with what makes an input."""
+    """Export the float models; return each with what makes an input."""
     random = np.random.default_rng(3)
 
     def steps() -> Feeds:
@@ -168,7 +168,7 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no
         self._left = [feeds() for _ in range(DATA)]
 
     def get_next(self) -> Feeds | None:
-        """Give the next one."""
+        """Return the next one."""
         return self._left.pop() if self._left else None
 
 
@@ -228,7 +228,7 @@ def session(path: Path, threads: int) -> onnxruntime.InferenceSession:
 
 
 def compared(path: Path, given: Feeds, right: np.ndarray, options: argparse.Namespace) -> str:
-    """Run both on one file, in turns; give the row of the table."""
+    """Run both on one file, in turns; return the row of the table."""
     theirs = session(path, options.threads)
     model = onnx.load(path)
     bundle = narrowpass.build({"main": model}, options.pipeline)

@@ -63,7 +63,7 @@ class Layer:
     reset_after: bool = False
 
     def weights(self) -> Iterator[tuple[int, int, int]]:
-        """Give the rows and columns of W, and the columns of R, of each direction and layer."""
+        """Yield the rows and columns of W, and the columns of R, of each direction and layer."""
         rows, size = GATES[self.op_type] * self.hidden, self.inputs
         for _ in range(self.layers):
             for _ in range(self.directions):
@@ -76,7 +76,7 @@ class Layer:
         return self.steps * self.batch * sum(rows * (a + b) for rows, a, b in self.weights())
 
     def least(self, flops: float, bandwidth: float) -> float:
-        """Give the seconds that a run takes at least on one thread."""
+        """Return the seconds that a run takes at least on one thread."""
         read = 4 * self.steps * sum(rows * b for rows, _, b in self.weights())
         return max(2 * self.multiplications / flops, read / bandwidth)
 
@@ -144,7 +144,7 @@ def peak() -> float:
 
 
 def bandwidth(size: int) -> float:
-    """Give the bytes in a second that products with a vector read of an array of `size` bytes."""
+    """Return the bytes in a second that products with a vector read of an array of `size` bytes."""
     matrix = np.ones((max(1, size // 1024), 256), np.float32)
     vector, taken = np.ones(256, np.float32), []
     for _ in range(60):
@@ -155,7 +155,7 @@ def bandwidth(size: int) -> float:
 
 
 def entrants(layer: Layer, folder: Path, forms: list[str]) -> list[Entrant]:
-    """Write the forms of a layer; give who runs which."""
+    """Write the forms of a layer; return who runs which."""
     import narrowpass
 
     plain = folder / "model.onnx"

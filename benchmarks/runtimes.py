@@ -28,7 +28,7 @@ SECONDS = 0.4
 
 
 def lowered(path: str) -> Path:
-    """Give the path of a model for ExecuTorch: NAME.pte for NAME-torchscript.onnx."""
+    """Return the path of a model for ExecuTorch: NAME.pte for NAME-torchscript.onnx."""
     return Path(path).with_name(Path(path).stem.rsplit("-", 1)[0] + ".pte")
 
 

@@ -139,7 +139,7 @@ def timed(kind: str, model: Path, data: Path, out: Path) -> tuple[float, float]:
 
 
 def quality(model: Path, out: Path, held: Path) -> tuple[float, float]:
-    """Give the SQNR over all outputs and samples, and the least cosine."""
+    """Return the SQNR over all outputs and samples, and the least cosine."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -26,7 +26,7 @@ FORMS = ("torchscript", "eager", "dynamo")
 
 
 def models(width: int, layers: int) -> dict[str, Callable[[], Any]]:
-    """Give what makes each model."""
+    """Return what makes each model."""
     import transformers as t
 
     heads = max(2, width // 32)

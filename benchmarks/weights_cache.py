@@ -43,13 +43,13 @@ Feeds = dict[str, np.ndarray[Any, Any]]
 
 
 def memory() -> dict[str, int]:
-    """Give the bytes of this process's memory, by kind."""
+    """Return the bytes of this process's memory, by kind."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}
 
 
 def above(before: dict[str, int]) -> dict[str, int]:
-    """Give by how much memory has grown."""
+    """Return by how much memory has grown."""
     return {key: value - before[key] for key, value in memory().items()}
 
 
@@ -303,7 +303,7 @@ def methods(folder: Path, runs: int) -> dict[str, Any]:
 
 
 def first_token(runtime: str, path: str, cache: str) -> dict[str, Any]:
-    """Open a model and make a token after four; give the times and the memory."""
+    """Open a model and make a token after four; return the times and the memory."""
     feeds = decoder.feeds("1b", 4)
     if runtime == "narrowpass":
         import narrowpass

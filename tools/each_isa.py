@@ -24,7 +24,7 @@ SELECTIONS = {"avx512vnni": "bf16 or bfloat16"}
 
 
 def run(level: str) -> int:
-    """Run the tests with a level; give pytest's exit code."""
+    """Run the tests with a level; return pytest's exit code."""
     sys.stdout.write(f"instruction sets: {isa.VARIABLE}={level}\n")
     sys.stdout.flush()
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto", "-q"]

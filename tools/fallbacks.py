@@ -39,7 +39,7 @@ NATIVE, NUMPY, EVALUATOR = "native", "numpy", "evaluator"
 
 
 def place(plan: NodePlan) -> str:
-    """Tell what runs a node: `NATIVE`, `NUMPY` or `EVALUATOR`."""
+    """Return what runs a node: `NATIVE`, `NUMPY` or `EVALUATOR`."""
     if plan.reason:
         return EVALUATOR
     return NUMPY if plan.kernel.startswith("numpy") else NATIVE
@@ -57,7 +57,7 @@ def _dtypes(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def rows(model: onnx.ModelProto, plans: Sequence[NodePlan]) -> Iterator[tuple[Row, NodePlan]]:
-    """Give each plan with its row."""
+    """Yield each plan with its row."""
     dtypes = _dtypes(model)
     nodes = {node.name or next(filter(None, node.output), ""): node for node in model.graph.node}
     versions = {entry.domain: entry.version for entry in model.opset_import}
@@ -72,7 +72,7 @@ def rows(model: onnx.ModelProto, plans: Sequence[NodePlan]) -> Iterator[tuple[Ro
 
 
 def suite(plugins: Any) -> Iterator[Planned]:
-    """Give each model of the node suite that compiles, with its name and plans."""
+    """Yield each model of the node suite that compiles, with its name and plans."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
@@ -91,7 +91,7 @@ def suite(plugins: Any) -> Iterator[Planned]:
 
 
 def files(names: list[str], plugins: Any) -> Iterator[Planned]:
-    """Give each model of these files, with its name and plans."""
+    """Yield each model of these files, with its name and plans."""
     import narrowpass
 
     for name in names:

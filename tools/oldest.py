@@ -17,12 +17,12 @@ REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?\s*>=\s*(?P<ver
 
 
 def normal(name: str) -> str:
-    """Give a distribution's name as indexes compare it."""
+    """Return a distribution's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Give a version as numbers, to compare."""
+    """Return a version as numbers, to compare."""
     return tuple(int(part) for part in version.split("."))
 
 

@@ -21,7 +21,7 @@ LEFT_OUT = "not library and not forked and not hostile"
 
 
 def library(name: str) -> str | None:
-    """Give the path of a library of the compiler; None where it has none of that name."""
+    """Return the path of a library of the compiler; None where it has none of that name."""
     compiler = os.environ.get("CC", "cc")
     try:
         done = subprocess.run(

@@ -25,7 +25,7 @@ CORE = "narrowpass"
 
 
 def projects() -> dict[str, Path]:
-    """Give the folder of each distribution of this repository by its name."""
+    """Return the folder of each distribution of this repository by its name."""
     found = {}
     for pattern in ("core", "plugins/*", "plugin_*"):
         for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
@@ -35,14 +35,14 @@ def projects() -> dict[str, Path]:
 
 
 def build_requirements() -> set[str]:
-    """Give what the distributions need to be built."""
+    """Return what the distributions need to be built."""
     files = [folder / "pyproject.toml" for folder in projects().values()]
     systems = [tomllib.loads(file.read_text(encoding="utf-8"))["build-system"] for file in files]
     return {requirement for system in systems for requirement in system["requires"]}
 
 
 def wheel_of(folder: Path, name: str) -> Path:
-    """Give the wheel of a distribution; exit where there is not exactly one."""
+    """Return the wheel of a distribution; exit where there is not exactly one."""
     stem = re.sub(r"[-_.]+", "_", name).lower()
     wheels = list(folder.glob(f"{stem}-*.whl"))
     if len(wheels) != 1:

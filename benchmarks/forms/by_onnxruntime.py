@@ -26,7 +26,7 @@ class _Samples(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has 
         self._samples: Iterator[Feeds] = source.samples()
 
     def get_next(self) -> Feeds | None:
-        """Give the next sample, or None after the last."""
+        """Return the next sample, or None after the last."""
         return next(self._samples, None)
 
 

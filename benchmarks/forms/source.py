@@ -32,7 +32,7 @@ class Source:
 
     @property
     def convolutional(self) -> bool:
-        """Tell whether it is a convolutional network, and not a transformer."""
+        """Return whether it is a convolutional network, and not a transformer."""
         return zoo.MODELS[self.name].module == "convolutional"
 
     def feeds(self, seed: int) -> Feeds:
@@ -40,7 +40,7 @@ class Source:
         return zoo.feeds(self.name, seed, 1, self.sequence)
 
     def samples(self) -> Iterator[Feeds]:
-        """Give the samples of the folder, one after the other."""
+        """Yield the samples of the folder, one after the other."""
         for path in sorted(self.calibration.iterdir()):
             with np.load(path) as arrays:
                 yield dict(arrays)

@@ -35,11 +35,11 @@ class Variant:
     models: Literal["convolutional", "transformers", "all"] = "all"
 
     def takes(self, source: Source) -> bool:
-        """Tell whether the form is one for such a model."""
+        """Return whether the form is one for such a model."""
         return self.models in ("all", "convolutional" if source.convolutional else "transformers")
 
     def path(self, source: Source) -> Path:
-        """Give the file that the runtime loads."""
+        """Return the file that the runtime loads."""
         return source.model.with_name(source.name + self.ending)
 
     def make(self, source: Source) -> None:
@@ -88,7 +88,7 @@ VARIANTS = (
 
 
 def bytes_of_weights(path: Path) -> int:
-    """Give the size of the file that holds the weights of a model, in bytes."""
+    """Return the size of the file that holds the weights of a model, in bytes."""
     if path.suffix == ".xml":
         return path.with_suffix(".bin").stat().st_size
     if path.is_dir():

@@ -208,7 +208,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def models() -> list[Model]:
-    """Give all architectures, where torch and transformers are installed."""
+    """Return all architectures, where torch and transformers are installed."""
     if (
         importlib.util.find_spec("transformers") is None
         or importlib.util.find_spec("torch") is None

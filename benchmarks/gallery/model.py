@@ -33,7 +33,7 @@ class Model:
 
 
 def collect() -> list[Model]:
-    """Give all models that can be made with what is installed."""
+    """Return all models that can be made with what is installed."""
     from gallery import architectures, nets, packages, quantized
 
     plain = [*packages.models(), *architectures.models(), *nets.models()]

@@ -23,7 +23,7 @@ def _recurrent(kind: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
             self.head = torch.nn.Linear(512 if options.get("bidirectional") else 256, 32)
 
         def forward(self, x: Any) -> Any:
-            """Give scores of each step."""
+            """Return scores of each step."""
             return self.head(self.cells(x)[0])
 
     return Net(), (torch.randn(64, 1, 128),)
@@ -68,7 +68,7 @@ def _detector() -> tuple[Any, tuple[Any, ...]]:
             self.head = nn.Conv2d(64, 64 + 8, 1)
 
         def forward(self, x: Any) -> Any:
-            """Give boxes as weighted means of 16 bins, and scores."""
+            """Return boxes as weighted means of 16 bins, and scores."""
             middle = self.down(self.stem(x))
             deep = self.deep(middle)
             pools = [deep]
@@ -110,7 +110,7 @@ def _image_to_image() -> tuple[Any, tuple[Any, ...]]:
             self.pool, self.last = nn.MaxPool2d(2), nn.Conv2d(32, 2, 1)
 
         def forward(self, x: Any) -> Any:
-            """Give two maps of the image's size."""
+            """Return two maps of the image's size."""
             a = self.a(x)
             b = self.b(self.pool(a))
             c = self.c(self.pool(b))
@@ -132,7 +132,7 @@ NETS: Mapping[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
 
 
 def models() -> list[Model]:
-    """Give all networks, where torch is installed."""
+    """Return all networks, where torch is installed."""
     if importlib.util.find_spec("torch") is None:
         return []
     return [Model(name, "torch", lambda folder, name=name: export(name, folder)) for name in NETS]

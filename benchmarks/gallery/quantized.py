@@ -14,7 +14,7 @@ FORMS = ("dynamic", "qdq", "qoperator")
 
 
 def models(plain: Sequence[Model]) -> list[Model]:
-    """Give each form of each model that is not of integers already."""
+    """Return each form of each model that is not of integers already."""
     if importlib.util.find_spec("onnxruntime") is None:
         return []
     return [
@@ -38,7 +38,7 @@ class _Reader:
         self._left: Iterator[Feeds] = iter(feeds)
 
     def get_next(self) -> Feeds | None:
-        """Give the next feeds; None after the last."""
+        """Return the next feeds; None after the last."""
         return next(self._left, None)
 
 

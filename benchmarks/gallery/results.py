@@ -14,7 +14,7 @@ _HEAD = (
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Give a Markdown table; ratios are a peer's time over ours."""
+    """Yield a Markdown table; ratios are a peer's time over ours."""
     yield from _HEAD
     for row in rows:
         yield f"| {row['model']} | " + " | ".join(_cells(row)) + " |"
@@ -45,7 +45,7 @@ def _two(number: float | None) -> str:
 
 
 def ratio(row: dict[str, Any], peer: str = "onnxruntime") -> float | None:
-    """Give the time of a peer over ours; None where one has none."""
+    """Return the time of a peer over ours; None where one has none."""
     ours, theirs = row.get("narrowpass", {}), row.get(peer, {})
     if "seconds" not in ours or "seconds" not in theirs:
         return None

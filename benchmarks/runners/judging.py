@@ -11,7 +11,7 @@ from runners.turns import Timing
 
 
 def judge(timing: Timing, right: Timing | None, outputs: int | None = None) -> dict[str, Any]:
-    """Give the figures of one form; of accuracy those of the worst output and feeds.
+    """Return the figures of one form; of accuracy those of the worst output and feeds.
 
     Args:
         timing: of the form.

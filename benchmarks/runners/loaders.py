@@ -91,7 +91,7 @@ RUNTIMES = tuple(_RUNTIMES)
 
 
 def load(runtime: str, path: str, threads: int) -> Run:
-    """Give what runs a model.
+    """Return what runs a model.
 
     Args:
         runtime: one of `RUNTIMES`. narrowpass runs on its native backend, onnxruntime with all its
@@ -104,10 +104,10 @@ def load(runtime: str, path: str, threads: int) -> Run:
 
 
 def installed() -> list[str]:
-    """Give the runtimes that can be imported."""
+    """Return the runtimes that can be imported."""
     return [name for name in RUNTIMES if importlib.util.find_spec(module(name)) is not None]
 
 
 def module(runtime: str) -> str:
-    """Give the name of the module that a runtime is in."""
+    """Return the name of the module that a runtime is in."""
     return _RUNTIMES[runtime].module

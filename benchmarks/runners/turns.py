@@ -64,7 +64,7 @@ class Timing:
 
     @property
     def latency(self) -> float:
-        """Give the median over rounds, in seconds."""
+        """Return the median over rounds, in seconds."""
         return statistics.median(self.rounds)
 
     @property
@@ -185,7 +185,7 @@ def in_turns(
 
 
 def cores(text: str) -> int:
-    """Give a number of threads for a text: a number, or ``all`` of this process's cores."""
+    """Return a number of threads for a text: a number, or ``all`` of this process's cores."""
     return len(os.sched_getaffinity(0)) if text == "all" else int(text)
 
 

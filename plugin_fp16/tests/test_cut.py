@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
+from narrowpass_fp16.min_cut import ENDLESS, SINK, SOURCE, Network
 
 
 def price(edges, side):

@@ -13,16 +13,18 @@ from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Samples
 from narrowpass_int8_sym.bias_correction import mean_shifts, own_bias, take_off
-from narrowpass_int8_sym.products import Product, product_of
+from narrowpass_int8_sym.weighted_nodes import WeightedNode, weighted_node_of
 from narrowpass_int8_sym.weights import quantized
 
 FEEDS_4D = [{"x": np.abs(numbers(1, 4, 7, 7, seed=n)) + 0.5} for n in range(3)]
 FEEDS_2D = [{"x": np.abs(numbers(5, 4, seed=n)) + 0.5} for n in range(3)]
 
 
-def products(made):
+def weighted_nodes(made):
     nodes = enumerate(made.graph.all_nodes())
-    return {n: found for n, each in nodes if isinstance(found := product_of(each), Product)}
+    return {
+        n: found for n, each in nodes if isinstance(found := weighted_node_of(each), WeightedNode)
+    }
 
 
 def with_rounded_weights(proto, per_channel):
@@ -30,14 +32,14 @@ def with_rounded_weights(proto, per_channel):
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     tensors = {tensor.name: tensor for tensor in made.graph.initializer}
-    for product in products(ir.from_proto(proto)).values():
-        weight = numpy_helper.to_array(tensors[product.weight.name])
-        axis = product.axis if per_channel else None
+    for weighted in weighted_nodes(ir.from_proto(proto)).values():
+        weight = numpy_helper.to_array(tensors[weighted.weight.name])
+        axis = weighted.axis if per_channel else None
         whole, scales = quantized(ir.Tensor(weight), axis, "w")
         shape = [-1 if number == axis else 1 for number in range(weight.ndim)]
         wide = whole.numpy() * (scales if axis is None else scales.reshape(shape))
-        tensors[product.weight.name].CopyFrom(
-            numpy_helper.from_array(wide.astype(np.float32), product.weight.name)
+        tensors[weighted.weight.name].CopyFrom(
+            numpy_helper.from_array(wide.astype(np.float32), weighted.weight.name)
         )
     return made
 
@@ -96,11 +98,11 @@ def test_means_are_right_again(case, per_channel):
     made = ir.from_proto(proto)
     text = ir.to_proto(made).SerializeToString()
     shifts = mean_shifts(
-        made, products(made), Samples("data", lambda: feeds), None, per_channel=per_channel
+        made, weighted_nodes(made), Samples("data", lambda: feeds), None, per_channel=per_channel
     )
     assert ir.to_proto(made).SerializeToString() == text
-    for number, product in products(made).items():
-        take_off(product, own_bias(made, product), shifts[number])
+    for number, weighted in weighted_nodes(made).items():
+        take_off(weighted, own_bias(made, weighted), shifts[number])
     corrected = ir.to_proto(made)
     onnx.checker.check_model(corrected, full_check=True)
     right = channel_means(proto, feeds, axis)
@@ -126,8 +128,8 @@ def test_products_without_a_bias_of_their_own_are_left(nodes):
     proto = model(nodes, inputs, {"y": None}, constants)
     made = ir.from_proto(proto)
     text = ir.to_proto(made).SerializeToString()
-    (product,) = products(made).values()
-    assert isinstance(own_bias(made, product), str)
+    (weighted,) = weighted_nodes(made).values()
+    assert isinstance(own_bias(made, weighted), str)
     assert ir.to_proto(made).SerializeToString() == text
 
 
@@ -135,7 +137,7 @@ def test_a_bias_of_two_products_is_copied():
     nodes = [node("Gemm", ["x", "w", "b"], "y"), node("Gemm", ["x", "v", "b"], "z")]
     constants = {"w": numbers(4, 6), "v": numbers(4, 6, seed=1), "b": numbers(6, seed=2)}
     made = ir.from_proto(model(nodes, {"x": [5, 4]}, {"y": None, "z": None}, constants))
-    first, second = products(made).values()
+    first, second = weighted_nodes(made).values()
     take_off(first, own_bias(made, first), np.ones(6))
     assert np.array_equal(second.node.inputs[2].const_value.numpy(), constants["b"])
     assert np.array_equal(first.node.inputs[2].const_value.numpy(), constants["b"] - 1)

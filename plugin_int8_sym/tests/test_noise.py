@@ -8,7 +8,7 @@ import pytest
 from equalize_kit import numbers
 
 from narrowpass_int8_sym.channels.noise import Reading, choose
-from narrowpass_int8_sym.channels.observe import Channels, Seen
+from narrowpass_int8_sym.channels.observe import Channels, ChannelStatistics
 from narrowpass_int8_sym.channels.operand import Operand
 
 CLOSE = 1.0
@@ -16,7 +16,7 @@ CLOSE = 1.0
 
 
 def seen(*halves):
-    return Seen(
+    return ChannelStatistics(
         tuple(
             Channels(
                 len(half),

@@ -258,7 +258,7 @@ def test_l2_finds_the_best_of_all_windows():
             if low + high
         ]
         best = min(slow_error(histogram, *each, 8, points=100) for each in windows)
-        chosen = slow_error(histogram, *l2.window(histogram, 8), 8, points=100)
+        chosen = slow_error(histogram, *l2.clipping_range(histogram, 8), 8, points=100)
         # It goes down from two places; 5 levels a bin leave shallow dips that it may stop in.
         assert chosen <= 1.03 * best
 
@@ -311,7 +311,7 @@ def test_entropy_finds_the_best_of_all_windows():
             if low + high >= 8
         ]
         best = min(slow_divergence(histogram, *each, 8) for each in windows)
-        chosen = entropy.window(histogram, 8)
+        chosen = entropy.clipping_range(histogram, 8)
         assert slow_divergence(histogram, *chosen, 8) == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
@@ -320,7 +320,7 @@ def test_a_large_histogram_is_searched_well():
     array = DATA["laplace"]
     histogram = Histogram(float(array.min()), float(array.max()), 512, folded=False)
     histogram.add(array, "v")
-    chosen = entropy.window(histogram, 64)
+    chosen = entropy.clipping_range(histogram, 64)
     (got,) = entropy.divergence(histogram, *np.array([chosen]).T, 64)
     ends = np.array(
         list(itertools.product(range(histogram.below + 1), range(0, histogram.above + 1, 2)))

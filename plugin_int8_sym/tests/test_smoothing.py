@@ -165,14 +165,14 @@ def test_a_row_changes_results_by_rounding_only_and_is_removed_without_a_trace()
     model = post_norm()
     right = outputs(model, rows())
     text = ir.to_proto(model).SerializeToString(deterministic=True)
-    products = [node for node in model.graph if node.op_type == "MatMul"]
-    value = products[0].inputs[0]
+    weighted_nodes = [node for node in model.graph if node.op_type == "MatMul"]
+    value = weighted_nodes[0].inputs[0]
     # The second one first: the row comes before both nevertheless.
-    region = insert_row(model, value, products[::-1])
+    region = insert_row(model, value, weighted_nodes[::-1])
     assert region is not None
     remove_row(model, region)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == text
-    region = insert_row(model, value, products[::-1])
+    region = insert_row(model, value, weighted_nodes[::-1])
     assert region is not None
     assert divide(model, region, SCALES.astype(np.float64))
     for one, other in zip(right, outputs(model, rows()), strict=True):

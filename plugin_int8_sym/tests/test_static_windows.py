@@ -10,9 +10,9 @@ from static_kit import graph, quantized
 from narrowpass import Context, Samples
 from narrowpass.errors import DataError
 from narrowpass_int8_sym.calibration import Calibrator, calibrate
-from narrowpass_int8_sym.products import product_of
 from narrowpass_int8_sym.static import Static
-from narrowpass_int8_sym.static.windows import SHARES, best_windows
+from narrowpass_int8_sym.static.clipping import SHARES, best_clipping_ranges
+from narrowpass_int8_sym.weighted_nodes import weighted_node_of
 
 pytestmark = pytest.mark.once
 
@@ -76,7 +76,7 @@ def test_the_window_is_the_one_of_the_least_exact_error(height, turned, symmetri
         text = text.replace("MatMul", "Gemm <transB = 1>")
     model = graph(text, {"w": w.T.copy() if turned else w})
     node = next(node for node in model.graph if node.op_type in ("MatMul", "Gemm"))
-    value, product = node.inputs[0], product_of(node)
+    value, weighted = node.inputs[0], weighted_node_of(node)
     x = np.concatenate([feeds["x"] for feeds in data]).astype(np.float64)
     highest = max(-x.min(), x.max())
     whole = (-highest, highest) if symmetric else (x.min(), x.max())
@@ -84,9 +84,9 @@ def test_the_window_is_the_one_of_the_least_exact_error(height, turned, symmetri
     narrow = tuple(end * 0.4 for end in whole)
     ends = {"narrow": narrow, "whole": whole}
     made = {name: type(ranges_of(model, data, "minmax"))(*each) for name, each in ends.items()}
-    found = best_windows(
+    found = best_clipping_ranges(
         model,
-        {value: [product]},
+        {value: [weighted]},
         {"x": made["narrow"]},
         {"x": made["whole"]},
         samples_of(data),

@@ -48,7 +48,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Give the fenced blocks of a page."""
+    """Yield the fenced blocks of a page."""
     lines = page.read_text("utf-8").splitlines()
     marks: dict[str, str] = {}
     index = 0
@@ -89,7 +89,7 @@ class Command:
 
 
 def commands(block: Block) -> list[Command]:
-    """Give the commands of a console block."""
+    """Return the commands of a console block."""
     found: list[tuple[str, list[str]]] = []
     for line in block.text.splitlines():
         if line.startswith("$ "):
@@ -102,7 +102,7 @@ def commands(block: Block) -> list[Command]:
 
 
 def same_output(expected: str, got: str) -> bool:
-    """Tell whether a command prints what the page shows.
+    """Return whether a command prints what the page shows.
 
     Runs of white space count as one space. ``...`` stands for anything within a line, and alone
     on a line for any lines. Whole numbers below 10000 are equal, larger ones within 2 %, and

@@ -17,7 +17,7 @@ import pytest
 
 
 def refresh(page: Path) -> int:
-    """Bring one page up to date; give the number of commands whose output was replaced."""
+    """Bring one page up to date; return the number of commands whose output was replaced."""
     text = page.read_text("utf-8")
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         session = docs_session.Session(Path(folder), patch)

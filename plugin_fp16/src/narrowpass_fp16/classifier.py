@@ -74,7 +74,7 @@ class DefaultClassifier(OpClassifier):
     name: ClassVar[str] = "default"
 
     def color(self, node: ir.Node) -> Color | None:
-        """Give the node's colour; see `reason` for why it is red."""
+        """Return the node's colour; see `reason` for why it is red."""
         if node.domain:
             return None
         if self.reason(node):
@@ -92,7 +92,7 @@ class DefaultClassifier(OpClassifier):
         return None
 
     def reason(self, node: ir.Node) -> str:
-        """Tell why a node is red; empty where it is not."""
+        """Return why a node is red; empty where it is not."""
         kind = node.op_type
         if kind in _RED:
             return _RED[kind]
@@ -138,7 +138,7 @@ _UNKNOWN = 1 << 40
 
 
 def _summed(node: ir.Node) -> int:
-    """Give how many elements a sum or softmax takes together."""
+    """Return how many elements a sum or softmax takes together."""
     dims = _dims(node.inputs[0])
     if not dims:
         return _UNKNOWN
@@ -156,7 +156,7 @@ def _summed(node: ir.Node) -> int:
 
 
 def _window(node: ir.Node) -> int:
-    """Give how many elements a pooling window takes together."""
+    """Return how many elements a pooling window takes together."""
     kernel = node.attributes.get_ints("kernel_shape", None)
     return _product(list(kernel)) if kernel else _product(_dims(node.inputs[0])[2:] or [None])
 

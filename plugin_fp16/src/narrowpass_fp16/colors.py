@@ -29,7 +29,7 @@ from narrowpass_fp16.quantized import quantized_nodes
 from narrowpass_fp16.ranges import Measured
 from narrowpass_fp16.schemas import FLOAT, Slot, first_version, is_float, slots
 from narrowpass_fp16.stored import stored_value
-from narrowpass_fp16.vanishing import vanishing
+from narrowpass_fp16.underflow import vanishing
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -123,11 +123,11 @@ class Coloring:
         return any(verdict.color is Color.GREEN for verdict in self._verdicts.values())
 
     def color(self, node: ir.Node) -> Color:
-        """Give the colour of a node."""
+        """Return the colour of a node."""
         return self._verdicts[node].color
 
     def too_large(self, value: ir.Value) -> bool:
-        """Tell whether a value is known not to fit into the narrow type."""
+        """Return whether a value is known not to fit into the narrow type."""
         tensor = constant_tensor(value)
         if tensor is not None and tensor.dtype == FLOAT and self._constants.against(tensor)[0]:
             return True
@@ -137,7 +137,7 @@ class Coloring:
         return max(seen, self._magnitudes.get(value, 0.0)) > self._largest
 
     def accumulate(self, node: ir.Node) -> str:
-        """Give what the sums of a node are to be kept in; empty where nobody says."""
+        """Return what the sums of a node are to be kept in; empty where nobody says."""
         answer = self._chain.dtypes(node)
         return "" if answer is None else answer[0].accumulate
 
@@ -159,13 +159,13 @@ class Coloring:
             )
 
     def _range(self, node: ir.Node) -> tuple[float | None, float | None]:
-        """Give the largest element of a node's results on the data, and the limit of the type."""
+        """Return the largest element of a node's results on the data, and the limit of the type."""
         seen = self._ranges.largest
         found = [seen[value] for value in node.outputs if value in seen]
         return (max(found), self._largest) if found else (None, None)
 
     def _excuse(self, node: ir.Node) -> str:
-        """Tell why a node's results were not measured, though there is data."""
+        """Return why a node's results were not measured, though there is data."""
         found = (self._ranges.excused.get(value, "") for value in node.outputs)
         text = next((reason for reason in found if reason), "")
         return text and f"not measured on the data: {text}"
@@ -287,7 +287,7 @@ class Coloring:
         return Verdict(Color.RED, "range", f"integers above {most} are not exact in {name}")
 
     def _cuts_narrow(self, cast: ir.Node) -> bool:
-        """Tell whether a Cast reads what a green node gives, only moved or cut off since."""
+        """Return whether a Cast reads what a green node gives, only moved or cut off since."""
         nodes = rounded_by(cast.inputs[0])
         colors = [self._verdicts[n].color for n in (cast, *nodes) if n in self._verdicts]
         if len(colors) != 1 + len(nodes) or Color.RED in colors or not nodes:
@@ -297,7 +297,7 @@ class Coloring:
         return colors[-1] is Color.GREEN or nodes[-1] in self.follows
 
     def _counts(self, value: ir.Value) -> bool:
-        """Tell whether a value comes of integers that the narrow type need not hold."""
+        """Return whether a value comes of integers that the narrow type need not hold."""
         node = value.producer()
         if node is None or node.op_type != "Cast" or node.domain or node not in self._verdicts:
             return False
@@ -327,7 +327,7 @@ class Coloring:
 
 
 def _stored(nodes: Sequence[ir.Node], constants: Constants) -> dict[ir.Value, ir.TensorProtocol]:
-    """Give values that are constants of 16 bits behind a Cast, with their elements in float32."""
+    """Return values that are constants of 16 bits behind a Cast, with their elements in float32."""
     found: dict[ir.Value, ir.TensorProtocol] = {}
     for node in nodes:
         for value in node.outputs:

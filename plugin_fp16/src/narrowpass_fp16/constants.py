@@ -20,7 +20,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 
 def constant_of(value: ir.Value) -> ir.TensorProtocol | None:
-    """Give the tensor of a constant, or the element that a ConstantOfShape repeats."""
+    """Return the tensor of a constant, or the element that a ConstantOfShape repeats."""
     node = value.producer()
     if node is None or node.domain or node.op_type != "ConstantOfShape":
         return constant_tensor(value)
@@ -58,14 +58,14 @@ class Constants:
             self._known.update(zip(unknown, found, strict=True))
 
     def against(self, tensor: ir.TensorProtocol) -> tuple[str, float | None, float | None]:
-        """Give why a constant must stay wide (empty if it need not), a value and its limit."""
+        """Return why a constant must stay wide (empty if it need not), a value and its limit."""
         key = id(tensor)
         if key not in self._known:
             self._known[key] = self._judge(tensor)
         return self._known[key]
 
     def largest(self, tensor: ir.TensorProtocol) -> float:
-        """Give the largest finite magnitude in a constant."""
+        """Return the largest finite magnitude in a constant."""
         key = id(tensor)
         if key not in self._magnitudes:
             self._tensors[key] = tensor

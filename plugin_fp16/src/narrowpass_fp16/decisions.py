@@ -35,7 +35,7 @@ _DECIDES = {
 def deciding(
     model: ir.Model, nodes: Sequence[ir.Node], color: Callable[[ir.Node], Color]
 ) -> set[ir.Node]:
-    """Give gray nodes that decide on values no green node is behind, and what leads to them.
+    """Return gray nodes that decide on values no green node is behind, and what leads to them.
 
     Args:
         model: gives the inputs.

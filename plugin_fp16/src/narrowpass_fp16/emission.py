@@ -12,7 +12,7 @@ from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.io import ConvertedTensor
 from narrowpass.ir.subgraphs import Opsets, model_graphs
 from narrowpass_fp16.placement import Placement, Uses
-from narrowpass_fp16.schemas import FLOAT, sums_attribute
+from narrowpass_fp16.schemas import FLOAT, accumulator_attribute
 
 _FLOATS = {
     "float64": ir.DataType.DOUBLE,
@@ -130,7 +130,7 @@ class Emission:
         return made
 
     def _narrow_stored(self, cast: ir.Node, *, alone: bool) -> ir.Value:
-        """Give a constant of 16 bits that a Cast makes float32 as it is, or in the other type."""
+        """Return a constant of 16 bits that a Cast makes float32 as it is, or in the other type."""
         source = cast.inputs[0]
         if source is None or source.const_value is None:
             raise ValueError(f"{cast.name!r} reads no constant")
@@ -171,7 +171,7 @@ class Emission:
     def _split(
         self, uses: Uses, *, narrow: bool
     ) -> tuple[list[tuple[ir.Node | ir.Graph, int]], list[tuple[ir.Node | ir.Graph, int]]]:
-        """Give who reads a value as narrow (or wide), and who does not."""
+        """Return who reads a value as narrow (or wide), and who does not."""
         same: list[tuple[ir.Node | ir.Graph, int]] = []
         others: list[tuple[ir.Node | ir.Graph, int]] = []
         for variable, readers in uses.readers.items():
@@ -209,7 +209,7 @@ class Emission:
         name = self._accumulate(node)
         if not name:
             return
-        attribute = sums_attribute(node, self._opsets.version(node))
+        attribute = accumulator_attribute(node, self._opsets.version(node))
         if not attribute:
             node.metadata_props[ACCUMULATE] = name
             return

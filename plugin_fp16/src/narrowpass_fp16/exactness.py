@@ -10,7 +10,7 @@ import onnx_ir as ir
 from narrowpass import Color
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.movement import SELECTION
-from narrowpass_fp16.borders import borders
+from narrowpass_fp16.boundaries import borders
 from narrowpass_fp16.schemas import is_float
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
@@ -24,7 +24,7 @@ def exact_nodes(
     color: Callable[[ir.Node], Color],
     dtype: ir.DataType,
 ) -> tuple[list[ir.Node], set[ir.Value]]:
-    """Give gray nodes that an index or a size follows from, and such values at borders.
+    """Return gray nodes that an index or a size follows from, and such values at borders.
 
     They lie between a Cast to integers, the sizes of a Resize and the like, and the green nodes
     before them, whose results are inexact anyway.
@@ -69,7 +69,7 @@ def exact_nodes(
 
 
 def _fits(value: ir.Value, dtype: ir.DataType) -> bool:
-    """Tell whether a value is a small constant that the narrow type holds exactly."""
+    """Return whether a value is a small constant that the narrow type holds exactly."""
     tensor = constant_tensor(value)
     if tensor is None or tensor.size > _SMALL:
         return False
@@ -83,7 +83,7 @@ _SMALL = 1024
 
 
 def _counted(node: ir.Node) -> list[ir.Value]:
-    """Give the inputs of a node that are taken as indices or sizes."""
+    """Return the inputs of a node that are taken as indices or sizes."""
     first = node.inputs[0] if node.inputs else None
     if node.domain or first is None:
         return []
@@ -111,7 +111,7 @@ _KEEPS = (SELECTION - {"Pad"}) | {
 
 
 def truncated(node: ir.Node) -> ir.Node | None:
-    """Give the Cast to integers that a Cast to floats takes back; None where it does not.
+    """Return the Cast to integers that a Cast to floats takes back; None where it does not.
 
     What a narrow number becomes without its fraction is a narrow number, however large it is.
     """
@@ -124,7 +124,7 @@ def truncated(node: ir.Node) -> ir.Node | None:
 
 
 def rounded_by(value: ir.Value | None) -> list[ir.Node]:
-    """Give the nodes that a value comes of unchanged, up to one that computes."""
+    """Return the nodes that a value comes of unchanged, up to one that computes."""
     found: list[ir.Node] = []
     while value is not None:
         node = value.producer()
@@ -138,7 +138,7 @@ def rounded_by(value: ir.Value | None) -> list[ir.Node]:
 
 
 def becomes_float_again(node: ir.Node) -> bool:
-    """Tell whether integers that a Cast gives become floats again, and nothing else."""
+    """Return whether integers that a Cast gives become floats again, and nothing else."""
     value = node.outputs[0]
     readers = [user for user, _ in value.uses()]
     return (
@@ -166,7 +166,7 @@ _FEW = {
 
 
 def is_whole(value: ir.Value, most: int) -> bool:
-    """Tell whether a value has integers up to `most` only: by its type, or as a constant."""
+    """Return whether a value has integers up to `most` only: by its type, or as a constant."""
     if value.dtype in _FEW:
         return True
     node = value.producer()

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_fp16.borders import borders
-from narrowpass_fp16.schemas import is_float, sums_attribute
+from narrowpass_fp16.boundaries import borders
+from narrowpass_fp16.schemas import accumulator_attribute, is_float
 
 _FORGET = {
     "Atan",
@@ -63,7 +63,7 @@ def magnitudes(
     nodes: Sequence[ir.Node],
     largest_in: Callable[[ir.TensorProtocol], float],
 ) -> dict[ir.Value, float]:
-    """Give the largest magnitude that constants bring into computed values.
+    """Return the largest magnitude that constants bring into computed values.
 
     Args:
         model: gives the functions.
@@ -102,7 +102,7 @@ def magnitudes(
 
 
 def _result(node: ir.Node, of: Callable[[ir.Value | None], float]) -> float:
-    """Give the largest magnitude in the results of an operator."""
+    """Return the largest magnitude in the results of an operator."""
     kind = node.op_type
     if kind in _FORGET:
         return 0.0
@@ -131,11 +131,11 @@ def _largest_of_double(tensor: ir.TensorProtocol) -> float:
 def number_beyond(
     node: ir.Node, version: int, smallest: float, largest: float
 ) -> tuple[str, float, float] | None:
-    """Give an attribute whose number a narrow type cannot hold, the number, and the limit.
+    """Return an attribute whose number a narrow type cannot hold, the number, and the limit.
 
     Normalizations that say what they compute in take their numbers so.
     """
-    if sums_attribute(node, version):
+    if accumulator_attribute(node, version):
         return None
     for name, attribute in node.attributes.items():
         if attribute.is_ref() or attribute.type != ir.AttributeType.FLOAT:

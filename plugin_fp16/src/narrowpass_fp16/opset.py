@@ -25,7 +25,7 @@ _NEWEST = 23
 
 
 def with_cast(model: ir.Model, dtype: ir.DataType, ctx: Context) -> ir.Model:
-    """Give a model of an operator set that has Cast to a type: the same one where it has.
+    """Return a model of an operator set that has Cast to a type: the same one where it has.
 
     Args:
         model: not changed.
@@ -56,7 +56,7 @@ def with_more(
     ctx: Context,
     gains: Callable[[ir.Model, ir.Model], bool],
 ) -> ir.Model:
-    """Give a model of an operator set in which more operators have bfloat16.
+    """Return a model of an operator set in which more operators have bfloat16.
 
     Args:
         model: not changed.
@@ -91,7 +91,7 @@ def with_more(
 def _wanted(
     model: ir.Model, dtype: ir.DataType, color: Callable[[ir.Node], Color | None]
 ) -> list[int]:
-    """Give the operator sets from which nodes have a type that they lack now."""
+    """Return the operator sets from which nodes have a type that they lack now."""
     opsets, found = Opsets(model), []
     for node in model_nodes(model):
         version = opsets.version(node)

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from narrowpass import Color
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.subgraphs import Opsets, subgraphs
-from narrowpass_fp16.cut import ENDLESS, SINK, SOURCE, Network
+from narrowpass_fp16.min_cut import ENDLESS, SINK, SOURCE, Network
 from narrowpass_fp16.schemas import can_hold, is_float, slots
 from narrowpass_fp16.stored import stored_value
 
@@ -179,11 +179,11 @@ class Placement:
                     self._network.add_edge(reader, result, _ROUNDED)
 
     def narrow(self, variable: int | None) -> bool:
-        """Tell whether a variable is narrow."""
+        """Return whether a variable is narrow."""
         return variable is not None and self._narrow[variable]
 
     def is_narrow(self, node: ir.Node) -> bool:
-        """Tell whether any type of a node is narrow."""
+        """Return whether any type of a node is narrow."""
         return node in self._nodes
 
     def _keeps_type(self, value: ir.Value) -> bool:
@@ -393,7 +393,7 @@ class Placement:
 
 
 def _is_constant(node: ir.Node) -> bool:
-    """Tell whether a node gives a constant of float32, which each reader may have in its type."""
+    """Return whether a node gives a constant of float32, which each reader may have in its type."""
     if node.domain or len(node.outputs) != 1 or not is_float(node.outputs[0]):
         return False
     if node.op_type == "Constant":

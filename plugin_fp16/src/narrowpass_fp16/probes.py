@@ -55,7 +55,7 @@ class Probes:
             self.scalars.update((value.name or "", number) for number, value in self._through(node))
 
     def _within(self, graph: ir.Graph) -> Found:
-        """Give the values of a subgraph, and of all within it, as scalars in it."""
+        """Return the values of a subgraph, and of all within it, as scalars in it."""
         found: Found = []
         for value in graph.inputs:
             if is_float(value) and value in self._numbers:
@@ -68,7 +68,7 @@ class Probes:
         return found
 
     def _through(self, node: ir.Node) -> Found:
-        """Give the values within a node's subgraphs, or function, as scalars behind the node."""
+        """Return the values within a node's subgraphs, or function, as scalars behind the node."""
         function = self._model.functions.get(node.op_identifier())
         if function is not None:
             return self._through_call(node, function)
@@ -123,7 +123,7 @@ class Probes:
         ]
 
     def _grow(self, node: ir.Node, numbers: Sequence[int]) -> list[ir.Value]:
-        """Give a node so many more outputs."""
+        """Return a node so many more outputs."""
         before = len(node.outputs)
         node.resize_outputs(before + len(numbers))
         made = list(node.outputs[before:])

@@ -48,7 +48,7 @@ _INT8 = "it is an int8 operator: it stands between DequantizeLinear and Quantize
 
 
 def quantized_nodes(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
-    """Give the nodes that must keep float32 for int8 to stay int8, and why.
+    """Return the nodes that must keep float32 for int8 to stay int8, and why.
 
     Args:
         nodes: all nodes of a model, with types as far as they are known.
@@ -66,7 +66,7 @@ def quantized_nodes(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
 
 
 def _reads_integers(node: ir.Node) -> bool:
-    """Tell whether all that a node computes with are integers behind DequantizeLinear."""
+    """Return whether all that a node computes with are integers behind DequantizeLinear."""
     computed = _computed(node)
     if node.op_type in _OPERANDS and len(_computed(node, 2)) < min(2, len(node.inputs)):
         return False
@@ -76,7 +76,7 @@ def _reads_integers(node: ir.Node) -> bool:
 
 
 def _up_to_quantize(node: ir.Node) -> list[ir.Node]:
-    """Give a node and what is fused with it, up to QuantizeLinear; nothing where none follows."""
+    """Return a node and what is fused with it, up to QuantizeLinear; nothing where none follows."""
     chain = [node]
     while True:
         readers = [user for value in chain[-1].outputs for user, _ in value.uses()]
@@ -91,7 +91,7 @@ def _up_to_quantize(node: ir.Node) -> list[ir.Node]:
 
 
 def _computed(node: ir.Node, most: int | None = None) -> list[ir.Value]:
-    """Give the operands of a node that are no constants, of the first ones or of all."""
+    """Return the operands of a node that are no constants, of the first ones or of all."""
     operands = node.inputs[:most]
     return [value for value in operands if value is not None and constant_tensor(value) is None]
 
@@ -102,5 +102,5 @@ def _is_made_by(value: ir.Value, op_type: str) -> bool:
 
 
 def _is_integer(value: ir.Value) -> bool:
-    """Tell whether a computed operand is a shape, an index, or the like."""
+    """Return whether a computed operand is a shape, an index, or the like."""
     return value.dtype is not None and not value.dtype.is_floating_point()

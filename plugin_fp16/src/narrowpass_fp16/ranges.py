@@ -37,7 +37,7 @@ class Ranges:
     excused: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, model: ir.Model) -> Measured:
-        """Give them by value: of the model that was observed, or of a clone."""
+        """Return them by value: of the model that was observed, or of a clone."""
         numbers = numbered(model)
         known = self.largest.keys() | self.excused.keys()
         return Measured(
@@ -130,7 +130,7 @@ def _is_wide(array: object) -> bool:
 
 
 def _checked(samples: Samples) -> Samples:
-    """Give samples that are refused, before anything runs on them, where an input is NaN."""
+    """Return samples that are refused, before anything runs on them, where an input is NaN."""
 
     def opened() -> Iterator[Feeds]:
         for number, feeds in enumerate(samples, start=1):
@@ -141,7 +141,7 @@ def _checked(samples: Samples) -> Samples:
 
 
 def _largest(array: object) -> float:
-    """Give the largest finite magnitude, or what a probe says.
+    """Return the largest finite magnitude, or what a probe says.
 
     Infinity is what a mask adds, and NaN what some models put where nothing is known; both stay
     what they are in the narrow type.

@@ -46,7 +46,7 @@ def cut_off(model: ir.Model, ctx: Context) -> dict[ir.Value, str]:
         reason = reason or next((lost[value] for value in _read(node) if value in lost), "")
         if reason:
             removed.append(node)
-            lost.update((value, reason) for value in _made(node))
+            lost.update((value, reason) for value in _produced(node))
     for key, reason in calls.items():
         function = model.functions.pop(key)
         made = [value for node in function.all_nodes() for value in node.outputs]
@@ -84,7 +84,7 @@ def _first_unknown(
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:
-    """Give what a node reads, and what its subgraphs do of values around them."""
+    """Yield what a node reads, and what its subgraphs do of values around them."""
     yield from (value for value in node.inputs if value is not None)
     for body in subgraphs(node):
         for graph in nested_graphs(body):
@@ -93,8 +93,8 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
                 yield from (value for value in inner.inputs if value is not None)
 
 
-def _made(node: ir.Node) -> Iterator[ir.Value]:
-    """Give what a node gives, and all within its subgraphs."""
+def _produced(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield what a node gives, and all within its subgraphs."""
     yield from node.outputs
     for body in subgraphs(node):
         for graph in nested_graphs(body):

@@ -32,7 +32,7 @@ class Slot:
 
 
 def slots(node: ir.Node, version: int, dtype: ir.DataType) -> Iterator[Slot] | None:
-    """Give the inputs and outputs of a node; None where nothing is known of its operator.
+    """Yield the inputs and outputs of a node; None where nothing is known of its operator.
 
     Args:
         node: of any operator.
@@ -122,18 +122,18 @@ def _first_version(op_type: str, domain: str, narrow: str) -> int:
 
 
 def first_version(node: ir.Node, dtype: ir.DataType) -> int:
-    """Give the first operator set in which an operator has the narrow type; 0 where none has."""
+    """Return the first operator set in which an operator has the narrow type; 0 where none has."""
     return _first_version(node.op_type, node.domain, f"tensor({dtype.name.lower()})")
 
 
 def can_hold(node: ir.Node, version: int, dtype: ir.DataType) -> bool:
-    """Tell whether the results of a node of control flow may be of a type."""
+    """Return whether the results of a node of control flow may be of a type."""
     schema = _schema(node.op_type, version, node.domain)
     narrow = f"tensor({dtype.name.lower()})"
     return schema is not None and any(narrow in formal.types for formal in schema.outputs)
 
 
-def sums_attribute(node: ir.Node, version: int) -> str:
+def accumulator_attribute(node: ir.Node, version: int) -> str:
     """Name the attribute that says what a node's sums are kept in; empty where it has none."""
     schema = _schema(node.op_type, version, node.domain)
     names = () if schema is None else ("stash_type", "softmax_precision")
@@ -141,7 +141,7 @@ def sums_attribute(node: ir.Node, version: int) -> str:
 
 
 def is_float(value: ir.Value) -> bool:
-    """Tell whether a value is known to be a tensor of float32."""
+    """Return whether a value is known to be a tensor of float32."""
     if value.dtype is None and value.const_value is not None:
         return bool(value.const_value.dtype == FLOAT)
     return value.dtype == FLOAT and isinstance(value.type, ir.TensorType)

@@ -33,22 +33,22 @@ class SizedClassifier(OpClassifier):
         self._default = DefaultClassifier()
 
     def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
-        """Give a classifier that asks `target`."""
+        """Return a classifier that asks `target`."""
         return SizedClassifier(target, dtype)
 
     def color(self, node: ir.Node) -> Color | None:
-        """Give the colour of ``default``, gray instead of green where it does not pay."""
+        """Return the colour of ``default``, gray instead of green where it does not pay."""
         color = self._default.color(node)
         if color is not Color.GREEN or self._pays(node):
             return color
         return Color.GRAY
 
     def dtypes(self, node: ir.Node) -> OpDtypes | None:
-        """Give the types of ``default``."""
+        """Return the types of ``default``."""
         return self._default.dtypes(node)
 
     def reason(self, node: ir.Node) -> str:
-        """Tell why a node is red or gray."""
+        """Return why a node is red or gray."""
         reason = self._default.reason(node)
         if not reason and self._default.color(node) is Color.GREEN and not self._pays(node):
             return "lowering it saves less than its casts may cost"
@@ -70,7 +70,7 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 
 def _elements(value: ir.Value | None) -> int:
-    """Give how many elements a value has; dimensions that are not known count as 1."""
+    """Return how many elements a value has; dimensions that are not known count as 1."""
     if value is None or value.shape is None:
         return 0
     return math.prod(dim for dim in value.shape if isinstance(dim, int))

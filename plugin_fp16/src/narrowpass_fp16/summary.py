@@ -17,7 +17,7 @@ _QUIET = {"types", "subgraphs", "functions"}
 
 
 def summary(ctx: Context, name: str) -> str:
-    """Give a line on the decisions of a run, with counts of the nodes that stay wide by reason.
+    """Return a line on the decisions of a run, with counts of the nodes that stay wide by reason.
 
     Args:
         ctx: has the decisions and counters of the run.
@@ -48,7 +48,7 @@ def summary(ctx: Context, name: str) -> str:
 
 
 def _general(reason: str) -> str:
-    """Give a reason without the names of values, so that equal ones are counted together."""
+    """Return a reason without the names of values, so that equal ones are counted together."""
     return re.sub(r"'[^']*'", "a value", re.sub(r" in '[^']*'$", " in a constant", reason))
 
 

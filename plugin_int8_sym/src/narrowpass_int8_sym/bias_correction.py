@@ -14,11 +14,11 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
+from narrowpass_int8_sym.channels.axes import Place
 from narrowpass_int8_sym.channels.observe import observe_channels
 from narrowpass_int8_sym.channels.operand import Operand, known
-from narrowpass_int8_sym.channels.places import Place
 from narrowpass_int8_sym.channels.rewrite import put, unique_name
-from narrowpass_int8_sym.products import Product
+from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import quantized
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ thousands of elements in each sample, which know even a small mean.
 
 def bias_shifts(
     model: ir.Model,
-    products: Mapping[int, Product],
+    weighted_nodes: Mapping[int, WeightedNode],
     samples: Samples,
     target: Backend | None,
     *,
@@ -48,11 +48,11 @@ def bias_shifts(
     least: float = 0.0,
     limit: int = SAMPLES,
 ) -> dict[str, Array]:
-    """Give each product a bias of its own, where it can have one, and tell what to take off it.
+    """Return each product a bias of its own, where it can have one, and tell what to take off it.
 
     Args:
         model: changed by `own_bias`.
-        products: by the number of the node among all of the model.
+        weighted_nodes: by the number of the node among all of the model.
         samples: feeds for the model.
         target: what runs it; see `mean_shifts`.
         per_channel: whether weights have a scale for each channel of the result.
@@ -62,12 +62,12 @@ def bias_shifts(
     Returns:
         What `take_off` subtracts, by the name of the bias.
     """
-    found = {number: own_bias(model, product) for number, product in products.items()}
+    found = {number: own_bias(model, weighted) for number, weighted in weighted_nodes.items()}
     biases = {number: bias for number, bias in found.items() if isinstance(bias, ir.Value)}
     # Nodes that made constants may be gone, and numbers be others.
     places = {node: number for number, node in enumerate(model.graph.all_nodes())}
-    numbers = {number: places[products[number].node] for number in biases}
-    chosen = {numbers[number]: products[number] for number in biases}
+    numbers = {number: places[weighted_nodes[number].node] for number in biases}
+    chosen = {numbers[number]: weighted_nodes[number] for number in biases}
     shifts = mean_shifts(
         model,
         chosen,
@@ -87,7 +87,7 @@ def bias_shifts(
 
 def mean_shifts(
     model: ir.Model,
-    products: Mapping[int, Product],
+    weighted_nodes: Mapping[int, WeightedNode],
     samples: Samples,
     target: Backend | None,
     *,
@@ -96,15 +96,15 @@ def mean_shifts(
     limit: int = SAMPLES,
     least_share: float = 0.0,
 ) -> dict[int, Array]:
-    """Give how far rounded weights move the mean of each channel of products.
+    """Return how far rounded weights move the mean of each channel of products.
 
     The model runs with a twin of each product, which has the rounding errors of the weights for
     weights and reads the same; so the borders of convolutions and strides are counted as they are.
 
     Args:
         model: in float32; not changed.
-        products: by the number of the node among all of the model; those within other nodes are
-            left out.
+        weighted_nodes: by the number of the node among all of the model; those within other nodes
+            are left out.
         samples: feeds for the model.
         target: what runs the model; the reference evaluator where it is None or not available.
         per_channel: whether weights have a scale for each channel of the result.
@@ -122,39 +122,39 @@ def mean_shifts(
     clone = model.clone()
     nodes = list(clone.graph.all_nodes())
     places: dict[int, Place] = {}
-    for number, product in products.items():
+    for number, weighted in weighted_nodes.items():
         node = nodes[number]
         if node.graph is not clone.graph:
             continue
-        error = _rounding_error(product, product.axis if per_channel else None, least)
-        twin = _twin(clone, node, product.index, error)
-        rank = len(known(product.weight) or ())
+        error = _rounding_error(weighted, weighted.axis if per_channel else None, least)
+        twin = _twin(clone, node, weighted.index, error)
+        rank = len(known(weighted.weight) or ())
         convolution = node.op_type in ("Conv", "ConvTranspose")
         places[number] = Place(twin.outputs[0], 1 - rank if convolution else -1)
     found = observe_channels(clone, list(places.values()), samples, target, limit)
     shifts: dict[int, Array] = {}
     for number, place in places.items():
         seen = found[place.value.name or ""].all
-        share = least_share if products[number].is_matrix else 0.0
+        share = least_share if weighted_nodes[number].is_matrix else 0.0
         shifts[number] = np.where(seen.mean**2 >= share * seen.square, seen.mean, 0.0)
     return shifts
 
 
-def own_bias(model: ir.Model, product: Product) -> ir.Value | str:
+def own_bias(model: ir.Model, weighted: WeightedNode) -> ir.Value | str:
     """Give the bias of a product, as a constant with a number for each channel that it alone reads.
 
     Args:
         model: changed, but for its tensors: a Conv, ConvTranspose or Gemm without bias gets zeros,
             and one that others read, too, is copied.
-        product: of the model. A MatMul has a bias where nothing but an addition of a constant for
+        weighted: of the model. A MatMul has a bias where nothing but an addition of a constant for
             each channel reads it.
 
     Returns:
         The constant, or why there is none.
     """
-    node = product.node
+    node = weighted.node
     if node.op_type == "MatMul":
-        operand = _addend(product)
+        operand = _addend(weighted)
         if isinstance(operand, str):
             return operand
     elif node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) == 0:
@@ -162,25 +162,25 @@ def own_bias(model: ir.Model, product: Product) -> ir.Value | str:
     else:
         operand = Operand(node, 2)
         if len(node.inputs) < 3 or node.inputs[2] is None:
-            _add_bias(model, node, np.zeros(_results(product), np.float32))
+            _add_bias(model, node, np.zeros(_results(weighted), np.float32))
     bias = constant_tensor(operand.value)
     if bias is None or operand.value.is_graph_input() or bias.dtype != ir.DataType.FLOAT:
         return "its bias is no float32 constant"
     if any(size != 1 for size in bias.shape.numpy()[:-1]):
         return "its bias is no number for each channel"
-    count, row = _results(product), np.asarray(bias.numpy())
+    count, row = _results(weighted), np.asarray(bias.numpy())
     shared = len(operand.value.uses()) > 1 or operand.value.is_graph_output()
     if bias.size != count or shared or operand.value.producer() is not None:
         put(model, operand, row if row.size == count else np.repeat(row.reshape(-1), count))
     return operand.value
 
 
-def take_off(product: Product, bias: ir.Value, shift: Array) -> None:
+def take_off(weighted: WeightedNode, bias: ir.Value, shift: Array) -> None:
     """Subtract a shift, [channels of the result], from what `own_bias` gave."""
     tensor = constant_tensor(bias)
     if tensor is None:
         raise ValueError(f"{bias.name!r} is no constant")
-    node = product.node
+    node = weighted.node
     beta = node.attributes.get_float("beta", 1.0) if node.op_type == "Gemm" else 1.0
     row = tensor.numpy()
     bias.const_value = ir.Tensor(
@@ -188,17 +188,17 @@ def take_off(product: Product, bias: ir.Value, shift: Array) -> None:
     )
 
 
-def _rounding_error(product: Product, axis: int | None, least: float) -> Array:
-    """Give what rounding adds to the weight as a product reads it, float32."""
-    weight = constant_tensor(product.weight)
+def _rounding_error(weighted: WeightedNode, axis: int | None, least: float) -> Array:
+    """Return what rounding adds to the weight as a product reads it, float32."""
+    weight = constant_tensor(weighted.weight)
     if weight is None:
-        raise ValueError(f"{product.weight.name!r} is no constant")
+        raise ValueError(f"{weighted.weight.name!r} is no constant")
     rounded, scales = quantized(weight, axis, "", least)
     wide = np.asarray(weight.numpy(), np.float32)
     if axis is not None:
         scales = scales.reshape([-1 if each == axis else 1 for each in range(wide.ndim)])
     error: Array = rounded.numpy().astype(np.float32) * scales - wide
-    return error if product.transpose is None else np.ascontiguousarray(error.T)
+    return error if weighted.transpose is None else np.ascontiguousarray(error.T)
 
 
 def _twin(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
@@ -218,26 +218,26 @@ def _twin(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
     return twin
 
 
-def _addend(product: Product) -> Operand | str:
-    """Give the constant that is added to the result of a MatMul, and to nothing else."""
-    result = product.node.outputs[0]
+def _addend(weighted: WeightedNode) -> Operand | str:
+    """Return the constant that is added to the result of a MatMul, and to nothing else."""
+    result = weighted.node.outputs[0]
     uses = result.uses()
     add = next(iter(uses)).node if len(uses) == 1 else None
     if add is None or add.op_type != "Add" or add.domain or result.is_graph_output():
         return "no addition of a bias alone reads it"
     operand = Operand(add, 1 if add.inputs[0] is result else 0)
     bias = constant_tensor(add.inputs[operand.index])
-    if bias is None or bias.size != _results(product):
+    if bias is None or bias.size != _results(weighted):
         return "what is added to it is no number for each channel"
     return operand
 
 
-def _results(product: Product) -> int:
-    """Give how many channels the result of a product has."""
-    dims = known(product.weight) or ()
-    if product.node.op_type == "ConvTranspose":
-        return int(dims[1] * product.node.attributes.get_int("group", 1))
-    return int(dims[0 if product.axis is None else product.axis])
+def _results(weighted: WeightedNode) -> int:
+    """Return how many channels the result of a product has."""
+    dims = known(weighted.weight) or ()
+    if weighted.node.op_type == "ConvTranspose":
+        return int(dims[1] * weighted.node.attributes.get_int("group", 1))
+    return int(dims[0 if weighted.axis is None else weighted.axis])
 
 
 def _add_bias(model: ir.Model, node: ir.Node, bias: Array) -> None:

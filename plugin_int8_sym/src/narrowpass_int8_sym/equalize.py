@@ -105,12 +105,12 @@ def decision(outcome: Outcome, by: str) -> Decision:
 
 def _list(outcome: Outcome) -> str:
     """Name the nodes whose constants took the factors."""
-    made = dict.fromkeys(_told(operand.node) for operand in outcome.region.sources)
-    read = dict.fromkeys(_told(operand.node) for operand, _ in outcome.region.sinks)
+    made = dict.fromkeys(_label(operand.node) for operand in outcome.region.sources)
+    read = dict.fromkeys(_label(operand.node) for operand, _ in outcome.region.sinks)
     return f"{', '.join(made)} to {', '.join(read)}"
 
 
-def _told(node: ir.Node) -> str:
+def _label(node: ir.Node) -> str:
     return node.name or _name(node.outputs[0])
 
 
@@ -119,5 +119,5 @@ def _name(value: ir.Value | None) -> str:
 
 
 def decibels(noise: float) -> float:
-    """Give the signal-to-noise ratio of a noise that is a share of the signal."""
+    """Return the signal-to-noise ratio of a noise that is a share of the signal."""
     return -10 * math.log10(noise) if noise > 0 else math.inf

@@ -17,14 +17,14 @@ from narrowpass.ir.upgrading import upgrade
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
+from narrowpass_int8_sym.float_fallback import nodes_to_hold
 from narrowpass_int8_sym.halves import has_halves, narrow, widen
-from narrowpass_int8_sym.holding import nodes_to_hold
-from narrowpass_int8_sym.products import PRODUCTS
 from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.smoothing import smooth
 from narrowpass_int8_sym.static import Scheme, Static
-from narrowpass_int8_sym.static.measuring import tell_noise
-from narrowpass_int8_sym.stored import ROWS_STAY, Stored
+from narrowpass_int8_sym.static.noise import report_noise
+from narrowpass_int8_sym.weight_only import ROWS_STAY, Stored
+from narrowpass_int8_sym.weighted_nodes import WEIGHTED_OPERATORS
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -114,20 +114,20 @@ class Int8Sym(Pass):
         model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
         # What is not quantized must be as it was, so that only a clone is widened.
         wide = model.clone() if has_halves(model) else model
-        widened = wide is not model and widen(wide)
+        upcast_model = wide is not model and widen(wide)
         if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
             quantized = self._static(wide, ctx)
         else:
             quantized = wide if self._stored(wide, ctx) else None
-        told = self._tell_convolutions(wide, ctx)
+        told = self._report_convolutions(wide, ctx)
         if quantized is None and not told:
-            _tell_nothing(ctx)
-        elif quantized is not None and widened:
+            _report_nothing(ctx)
+        elif quantized is not None and upcast_model:
             narrow(quantized)
         return PassResult(quantized or model, quantized is not None or upgraded)
 
-    def _tell_convolutions(self, model: ir.Model, ctx: Context) -> bool:
-        """Warn of convolutions that stay float because there is no data; tell whether some do."""
+    def _report_convolutions(self, model: ir.Model, ctx: Context) -> bool:
+        """Warn of convolutions that stay float because there is no data; return whether some do."""
         if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
             return False
         kinds = ("Conv", "ConvTranspose")
@@ -146,7 +146,7 @@ class Int8Sym(Pass):
         return True
 
     def _static(self, given: ir.Model, ctx: Context) -> ir.Model | None:
-        """Give a quantized clone; None where nothing can be quantized."""
+        """Return a quantized clone; None where nothing can be quantized."""
         model = given.clone()
         samples = _given(ctx)
         if self.mode == "auto":
@@ -188,16 +188,16 @@ class Int8Sym(Pass):
         ctx.counters["biases"] += len(shifts)
         ctx.decisions.extend(told)
         ctx.observer.progress("measuring the noise of values", 0, 0)
-        tell_noise(before, model, samples, ctx)
+        report_noise(before, model, samples, ctx)
         return model
 
     def _shifts(
         self, model: ir.Model, static: Static, samples: Samples, ctx: Context
     ) -> dict[str, Array]:
-        """Tell what is to be taken off the biases of products, which get one where they can."""
+        """Return what is to be taken off the biases of products, which get one where they can."""
         return bias_shifts(
             model,
-            static.products(model, ctx),
+            static.weighted_nodes(model, ctx),
             samples,
             ctx.target,
             per_channel=self.weights == "per-channel",
@@ -231,7 +231,7 @@ def _given(ctx: Context) -> Samples:
     return ctx.samples
 
 
-def _tell_nothing(ctx: Context) -> None:
+def _report_nothing(ctx: Context) -> None:
     """Warn that nothing has become int8, with why the first product has not.
 
     Where all that could be int8 is so already, that is as it should be.
@@ -240,14 +240,14 @@ def _tell_nothing(ctx: Context) -> None:
         ctx.observer.log.info("int8-sym: nothing is quantized that was not so before")
         return
     left = [item for item in ctx.decisions if item.decision == "float"]
-    products = [item for item in left if item.op_type in PRODUCTS] or left
-    first = next((item for item in products if item.reason), None)
+    weighted_nodes = [item for item in left if item.op_type in WEIGHTED_OPERATORS] or left
+    first = next((item for item in weighted_nodes if item.reason), None)
     why = "no node has a constant weight" if first is None else f"{first.node!r}: {first.reason}"
     ctx.observer.log.warning("int8-sym: nothing is quantized; %s", why)
 
 
 def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool]:
-    """Give a model of an operator set that has what is needed, and whether it is another."""
+    """Return a model of an operator set that has what is needed, and whether it is another."""
     before = model.opset_imports.get("", 1)
     if before >= least:
         return model, False

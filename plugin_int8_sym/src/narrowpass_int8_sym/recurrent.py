@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.products import FLOAT, Product
+from narrowpass_int8_sym.weighted_nodes import FLOAT, WeightedNode
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 """The operators that multiply inputs with W and states with R, of [directions, gates, K] each."""
@@ -13,8 +13,8 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 _WEIGHTS = ((1, "W"), (2, "R"))
 
 
-def weights_of(node: ir.Node) -> list[Product] | str | None:
-    """Tell how the weights of a recurrent layer can be stored in bytes.
+def weights_of(node: ir.Node) -> list[WeightedNode] | str | None:
+    """Return how the weights of a recurrent layer can be stored in bytes.
 
     Scales differ along the rows of gates. Those of two directions are the same: DequantizeLinear
     has scales along one axis.
@@ -37,5 +37,5 @@ def weights_of(node: ir.Node) -> list[Product] | str | None:
         dims = tuple(tensor.shape.numpy())
         if len(dims) != 3 or 0 in dims:
             return f"its weight {value.name!r} is {list(dims)}, and not [directions, gates, K]"
-        found.append(Product(node, value, index, 1))
+        found.append(WeightedNode(node, value, index, 1))
     return found

@@ -18,10 +18,10 @@ from narrowpass_int8_sym.repair import (
     activations,
     biases,
     checks,
+    data_movement,
     dynamic,
     forms,
     integers,
-    moves,
     operators,
     rewriting,
     weights,
@@ -85,13 +85,13 @@ class RepairQuantized(Pass):
 
 
 def _feeds_integers(node: ir.Node) -> bool:
-    """Tell whether a weight is multiplied with activations that are quantized."""
+    """Return whether a weight is multiplied with activations that are quantized."""
     readers = [user for value in node.outputs for user, _ in value.uses()]
     return any(operators.operator_of(user) is not None for user in readers)
 
 
 def _is_quantized(node: ir.Node) -> bool:
-    """Tell whether a node makes or reads integers that stand for numbers."""
+    """Return whether a node makes or reads integers that stand for numbers."""
     name = node.op_type
     return name.startswith(("QLinear", "QGemm", "DynamicQuantize")) or name.endswith(
         ("QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger")
@@ -115,15 +115,15 @@ class _Run:
         rows = self.spec.per_token.operators
         for node in self._nodes():
             if rewriting.is_microsoft_conversion(node):
-                self._tell(node, rewriting.rewrite_conversion(self.editor, node, version), "")
+                self._report(node, rewriting.rewrite_conversion(self.editor, node, version), "")
                 continue
-            product = dynamic.product_of(node, version) if self.dynamic else None
-            if isinstance(product, dynamic.Product):
-                made = dynamic.rewrite(self.editor, product, rows)
+            weighted = dynamic.weighted_node_of(node, version) if self.dynamic else None
+            if isinstance(weighted, dynamic.WeightedNode):
+                made = dynamic.rewrite(self.editor, weighted, rows)
                 self.report.repaired(made, f"{node.op_type} with Q/DQ")
                 continue
             form = forms.form_of(node, version)
-            problem = product if isinstance(product, str) else form
+            problem = weighted if isinstance(weighted, str) else form
             if isinstance(form, forms.Form):
                 problem = rewriting.obstacle(form, version)
                 if problem:
@@ -138,7 +138,7 @@ class _Run:
         """Keep the integers of constants that the model quantizes."""
         for node in self._nodes("QuantizeLinear"):
             if constant_tensor(node.inputs[0]) is not None:
-                self._tell(node, weights.store(self.editor, node), "its integers are kept")
+                self._report(node, weights.store(self.editor, node), "its integers are kept")
 
         for node in self._nodes("Transpose"):
             if weights.transpose(self.editor, node):
@@ -154,7 +154,7 @@ class _Run:
                 continue
             change: Callable[[Editor, ir.Node, Quantization], str]
             change = integers.rewrite_clip if node.op_type == "Clip" else integers.rewrite_moving
-            self._tell(node, change(self.editor, node, how), "it works on numbers")
+            self._report(node, change(self.editor, node, how), "it works on numbers")
 
     def sign(self) -> None:
         """Let bytes be signed: weights with the zero point 0, activations with any."""
@@ -195,9 +195,9 @@ class _Run:
                 continue
             for done in (
                 biases.repair(self.editor, operator),
-                moves.repair(self.editor, operator, self.spec),
-                moves.fix(self.editor, operator, self.spec),
-                moves.follow(self.editor, operator, self.spec),
+                data_movement.repair(self.editor, operator, self.spec),
+                data_movement.fix(self.editor, operator, self.spec),
+                data_movement.follow(self.editor, operator, self.spec),
             ):
                 if isinstance(done, Violation):
                     self.report.broken(node, done)
@@ -212,7 +212,7 @@ class _Run:
                 self.report.floating(node, operator)
             elif operator is not None:
                 self._judge(operator)
-            elif is_node(node, "QuantizeLinear") and moves.is_conversion(node):
+            elif is_node(node, "QuantizeLinear") and data_movement.is_conversion(node):
                 self._judge_conversion(node)
 
         for function in self.model.functions.values():
@@ -222,7 +222,7 @@ class _Run:
 
     def _judge(self, operator: operators.Operator) -> None:
         found = checks.problems(operator, self.spec)
-        if not operator.results and not operator.is_product and not found:
+        if not operator.results and not operator.is_weighted and not found:
             self.report.floating(operator.node, operators.NOT_QUANTIZED)
             return
         # The sums of a product of integers may be scaled to floats.
@@ -269,7 +269,7 @@ class _Run:
             self._count(node, changed=True)
 
     def _is_fixed(self, node: ir.Node | None) -> bool:
-        """Tell whether a QuantizeLinear makes what its operator must make, as it is."""
+        """Return whether a QuantizeLinear makes what its operator must make, as it is."""
         source = None if node is None else node.inputs[0]
         producer = None if source is None else source.producer()
         if node is None or producer is None or producer.domain:
@@ -284,14 +284,14 @@ class _Run:
         if changed:
             self.report.repaired(node, "its integers are signed")
 
-    def _tell(self, node: ir.Node, problem: str, done: str) -> None:
+    def _report(self, node: ir.Node, problem: str, done: str) -> None:
         if problem:
             self.report.left(node, problem)
         else:
             self.report.repaired(node, done or f"{node.op_type} of ONNX's own operators")
 
     def _nodes(self, *kinds: str) -> list[ir.Node]:
-        """Give the nodes of all graphs, but those of functions, in order."""
+        """Return the nodes of all graphs, but those of functions, in order."""
         return [
             node
             for graph in nested_graphs(self.model.graph)

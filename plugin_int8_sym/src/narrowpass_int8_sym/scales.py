@@ -18,7 +18,7 @@ LARGEST_WEIGHT = 127
 
 
 def of_range(low: float, high: float, *, symmetric: bool, least: float = 0.0) -> Parameters:
-    """Give the parameters for values from `low` to `high`; 0 is exact.
+    """Return the parameters for values from `low` to `high`; 0 is exact.
 
     Args:
         low: the least value; taken as 0 where it is above that.
@@ -36,7 +36,7 @@ def of_range(low: float, high: float, *, symmetric: bool, least: float = 0.0) ->
 
 
 def of_magnitudes(largest: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """Give the scales of weights from their largest magnitudes, one or one a channel.
+    """Return the scales of weights from their largest magnitudes, one or one a channel.
 
     A channel of zeros gets the scale 1: it stays zeros with any.
 

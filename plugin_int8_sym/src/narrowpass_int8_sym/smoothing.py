@@ -1,4 +1,8 @@
-"""Smoothing: channels of what matrices multiply are brought to like magnitudes."""
+"""Smoothing: channels of the operands of matmuls are scaled to similar magnitudes.
+
+After Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large
+Language Models", ICML 2023; the factors of each region are searched by the noise of its results.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from narrowpass_int8_sym.equalize import GAIN_BY_DATA, decibels, decision
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples
-    from narrowpass_int8_sym.products import Product
+    from narrowpass_int8_sym.weighted_nodes import WeightedNode
 
 GAIN_BY_ROW = 0.2
 """The share of the noise that a multiplication of its own must gain: about 1 dB. Less would not
@@ -46,8 +50,8 @@ class Smoothed:
 
 def smooth(
     model: ir.Model,
-    floats: Mapping[ir.Value, Sequence[Product]],
-    narrow: Mapping[ir.Value, Sequence[Product]],
+    floats: Mapping[ir.Value, Sequence[WeightedNode]],
+    narrow: Mapping[ir.Value, Sequence[WeightedNode]],
     samples: Samples,
     target: Backend | None,
     limit: int,
@@ -115,14 +119,14 @@ def _has_halves(look: Look, region: Region) -> bool:
 
 
 def _inserted(
-    model: ir.Model, floats: Mapping[ir.Value, Sequence[Product]], taken: Collection[ir.Value]
+    model: ir.Model, floats: Mapping[ir.Value, Sequence[WeightedNode]], taken: Collection[ir.Value]
 ) -> list[Region]:
     """Put a row of ones before the products of each value that has no region."""
     regions = []
-    for value, products in floats.items():
-        if value in taken or not all(product.is_matrix for product in products):
+    for value, weighted_nodes in floats.items():
+        if value in taken or not all(weighted.is_matrix for weighted in weighted_nodes):
             continue
-        region = insert_row(model, value, [product.node for product in products])
+        region = insert_row(model, value, [weighted.node for weighted in weighted_nodes])
         if region is not None:
             regions.append(region)
     return regions

@@ -13,7 +13,7 @@ from narrowpass_int8_sym.weights import Array, QuantizedTensor
 
 
 def taken_names(model: ir.Model) -> set[str | None]:
-    """Give the names of all nodes and values of a model's graphs."""
+    """Return the names of all nodes and values of a model's graphs."""
     found: set[str | None] = set()
     for graph in nested_graphs(model.graph):
         found |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
@@ -113,7 +113,7 @@ def initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def unique(name: str, taken: set[str | None]) -> str:
-    """Give a name that nobody has yet, like the one that is given."""
+    """Return a name that nobody has yet, like the one that is given."""
     chosen, number = name, 1
     while chosen in taken:
         chosen, number = f"{name}.{number}", number + 1

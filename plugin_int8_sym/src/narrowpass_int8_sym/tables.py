@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from narrowpass import Decision
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.scales import of_magnitudes
 from narrowpass_int8_sym.storage import drop_unread, initializer, unique
+from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import Array, QuantizedTensor, magnitudes
 
 FLOAT = ir.DataType.FLOAT
@@ -21,7 +21,7 @@ LEAST_ELEMENTS = 1 << 14
 
 
 def find_tables(
-    graph: ir.Graph, barred: Collection[ir.Node], products: Iterable[Product]
+    graph: ir.Graph, barred: Collection[ir.Node], weighted_nodes: Iterable[WeightedNode]
 ) -> list[ir.Node]:
     """Give the nodes that gather rows of tables which can be in bytes, in order.
 
@@ -31,17 +31,16 @@ def find_tables(
     Args:
         graph: to look in; graphs within it are left alone.
         barred: nodes that are to gather floats.
-        products: those whose weights get bytes, such as the last layer of a model that has the
-            weights of its embeddings.
+        weighted_nodes: those whose weights become int8, such as an LM head with a tied embedding.
     """
     found = {node for node in graph if node not in barred and _table(node) is not None}
     # A factor of the product is in its scales.
     read = {
-        (product.node, product.index): product
-        for product in products
-        if product.node.attributes.get_float("alpha", 1.0) == 1.0
+        (weighted.node, weighted.index): weighted
+        for weighted in weighted_nodes
+        if weighted.node.attributes.get_float("alpha", 1.0) == 1.0
     }
-    turned = {product.transpose for product in read.values()}
+    turned = {weighted.transpose for weighted in read.values()}
 
     def in_bytes(node: ir.Node, index: int) -> bool:
         if node in turned:
@@ -57,7 +56,7 @@ def find_tables(
     ]
 
 
-def tell_tables(nodes: Sequence[ir.Node]) -> dict[ir.Node, Decision]:
+def report_tables(nodes: Sequence[ir.Node]) -> dict[ir.Node, Decision]:
     """Give what is reported of the nodes that `find_tables` gave."""
     reason = "its table is stored in bytes; its result is float"
     return {

@@ -17,7 +17,7 @@ _PIECE = 1 << 19
 
 
 def magnitudes(tensor: ir.TensorProtocol, axis: int | None) -> Array:
-    """Give the largest magnitude of a float tensor, of all of it or of each index along `axis`.
+    """Return the largest magnitude of a float tensor, of all of it or of each index along `axis`.
 
     The tensor is read once, in pieces.
 
@@ -95,7 +95,7 @@ class QuantizedTensor(ir.TensorProtocol):
         return self.size
 
     def numpy(self) -> Array:
-        """Give the elements, as a fresh array."""
+        """Return the elements, as a fresh array."""
         shape = self._source.shape.numpy()
         return np.frombuffer(self.read(0, self.nbytes), np.int8).reshape(shape)
 
@@ -125,7 +125,7 @@ class QuantizedTensor(ir.TensorProtocol):
         return wide.astype(np.int8).tobytes()
 
     def _scales_of(self, offset: int, size: int) -> Array:
-        """Give the scale of each of some elements, which go along the axis again and again."""
+        """Return the scale of each of some elements, which go along the axis again and again."""
         dims = self._source.shape.numpy()
         axis = 0 if self._axis is None else self._axis
         inner = math.prod(dims[axis + 1 :])
@@ -134,7 +134,7 @@ class QuantizedTensor(ir.TensorProtocol):
         return np.repeat(found, inner)[offset - first * inner :][:size] if inner > 1 else found
 
     def tobytes(self) -> bytes:
-        """Give the bytes as ONNX serializes them."""
+        """Return the bytes as ONNX serializes them."""
         return self.read(0, self.nbytes)
 
     def tofile(self, file: Any) -> None:
@@ -149,7 +149,7 @@ class QuantizedTensor(ir.TensorProtocol):
 def quantized(
     tensor: ir.TensorProtocol, axis: int | None, name: str, least: float = 0.0
 ) -> tuple[QuantizedTensor, Array]:
-    """Give a tensor as signed bytes, and its scales: float32 [] or, along `axis`, [C].
+    """Return a tensor as signed bytes, and its scales: float32 [] or, along `axis`, [C].
 
     Raises:
         DataError: an element is infinite or NaN.

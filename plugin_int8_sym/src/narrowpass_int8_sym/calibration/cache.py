@@ -52,7 +52,7 @@ _BROKEN = (
 
 
 def default_folder() -> Path:
-    """Give the folder of calibrations.
+    """Return the folder of calibrations.
 
     It is in ``NARROWPASS_CACHE_DIR``, or in the user's cache directory as the system has it.
     """

@@ -38,7 +38,7 @@ class _Hash:
 
 
 def model_digest(model: ir.Model) -> str:
-    """Give the SHA-256 of a model: what it computes, with the contents of its weights.
+    """Return the SHA-256 of a model: what it computes, with the contents of its weights.
 
     Equal in all processes, wherever the weights are kept. Initializers are read one after the
     other. Names count, documentation and metadata of the model and its graph do not.
@@ -108,12 +108,12 @@ class DataDigest:
                 self._sha.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
     def hexdigest(self) -> str:
-        """Give the hash of the samples so far: 64 hexadecimal digits."""
+        """Return the hash of the samples so far: 64 hexadecimal digits."""
         return self._sha.hexdigest()
 
 
 def combined(parts: Iterable[str]) -> str:
-    """Give the SHA-256 of some texts, as 64 hexadecimal digits."""
+    """Return the SHA-256 of some texts, as 64 hexadecimal digits."""
     sha = _Hash()
     for part in parts:
         sha.part(part)

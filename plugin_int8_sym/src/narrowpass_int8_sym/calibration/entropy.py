@@ -31,7 +31,7 @@ _AT_ONCE = 256
 """Windows that are compared at once; it bounds the memory."""
 
 
-def window(histogram: Histogram, levels: int) -> tuple[int, int]:
+def clipping_range(histogram: Histogram, levels: int) -> tuple[int, int]:
     """Choose a window.
 
     Where one end is fixed, or there are up to 48 bins on each side, all windows are compared.
@@ -62,20 +62,20 @@ def window(histogram: Histogram, levels: int) -> tuple[int, int]:
 
 
 def _positions(first: int, last: int, count: int) -> Array:
-    """Give some integers of an interval, with its ends, the largest first."""
+    """Return some integers of an interval, with its ends, the largest first."""
     if last - first < count:
         return np.arange(last, first - 1, -1)
     return np.unique(np.rint(np.linspace(first, last, count)).astype(np.int64))[::-1]
 
 
 def _around(place: int, interval: tuple[int, int], side: int) -> tuple[int, int]:
-    """Give the part of an interval between the positions on both sides of one."""
+    """Return the part of an interval between the positions on both sides of one."""
     reach = -(-(interval[1] - interval[0]) // (side - 1))
     return max(place - reach, interval[0]), min(place + reach, interval[1])
 
 
 def divergence(histogram: Histogram, below: Array, above: Array, levels: int) -> Array:
-    """Give KL(P || Q) of windows, in nats.
+    """Return KL(P || Q) of windows, in nats.
 
     It is taken level by level from sums over the bins, not bin by bin.
 
@@ -123,5 +123,5 @@ def _xlogx(x: Array) -> Array:
 
 
 def _sums(values: Array) -> Array:
-    """Give the sums of the first 0, 1, 2, … values."""
+    """Return the sums of the first 0, 1, 2, … values."""
     return np.concatenate([np.zeros(1, values.dtype), np.cumsum(values)])

@@ -109,7 +109,7 @@ class Histogram:
         )
 
     def compact(self, low: float, high: float) -> Compact:
-        """Give the histogram for people, with neighbouring bins as one.
+        """Return the histogram for people, with neighbouring bins as one.
 
         Args:
             low: the least number of the chosen window; 0 where magnitudes were counted.

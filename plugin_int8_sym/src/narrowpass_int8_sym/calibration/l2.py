@@ -33,7 +33,7 @@ _ENERGY = 0.5
 """The share of the sum of squares that outliers have at most: else they are the signal."""
 
 
-def window(histogram: Histogram, levels: int, outliers: float = 0.0) -> tuple[int, int]:
+def clipping_range(histogram: Histogram, levels: int, outliers: float = 0.0) -> tuple[int, int]:
     """Choose a window.
 
     Args:
@@ -52,7 +52,7 @@ def window(histogram: Histogram, levels: int, outliers: float = 0.0) -> tuple[in
 
 
 def _kept(histogram: Histogram, share: float) -> Array:
-    """Give the counts without outliers.
+    """Return the counts without outliers.
 
     They are what lies beyond a gap of half the range, seen from zero: at most `share` of all
     elements, zeros included, with at most half of the sum of squares. Activations that are few
@@ -74,7 +74,7 @@ def _kept(histogram: Histogram, share: float) -> Array:
 
 
 def error(histogram: Histogram, counts: Array, below: int, above: int, levels: int) -> float:
-    """Give the sum of squared errors of a window, in squared bin widths.
+    """Return the sum of squared errors of a window, in squared bin widths.
 
     Args:
         histogram: says where bins are.
@@ -100,7 +100,7 @@ def error(histogram: Histogram, counts: Array, below: int, above: int, levels: i
 
 
 def _smooth(histogram: Histogram, counts: Array, levels: int) -> tuple[int, int]:
-    """Give the best window where rounding costs the same everywhere."""
+    """Return the best window where rounding costs the same everywhere."""
     below = histogram.below
     left, right = _clipping(counts[:below][::-1]), _clipping(counts[below:])
     rounding = float(counts.sum()) / (12 * (levels - 1) ** 2)
@@ -116,7 +116,7 @@ def _smooth(histogram: Histogram, counts: Array, levels: int) -> tuple[int, int]
 
 
 def _clipping(counts: Array) -> Array:
-    """Give the squared error of what is clipped, for each number of bins that are not.
+    """Return the squared error of what is clipped, for each number of bins that are not.
 
     Args:
         counts: of bins from zero outwards; shape [n].
@@ -139,7 +139,7 @@ def _clipping(counts: Array) -> Array:
 def _descend(
     histogram: Histogram, counts: Array, start: tuple[int, int], levels: int
 ) -> tuple[float, tuple[int, int]]:
-    """Move the ends while the error falls; give it and the window."""
+    """Move the ends while the error falls; return it and the window."""
     known: dict[tuple[int, int], float] = {}
 
     def cost(place: tuple[int, int]) -> float:

@@ -60,7 +60,7 @@ class Range:
 
     @classmethod
     def of(cls, low: float, high: float, *, symmetric: bool) -> Range:
-        """Give the range that holds two numbers and zero, and has a usable width.
+        """Return the range that holds two numbers and zero, and has a usable width.
 
         Where both are zero, or so small that no float32 scale can tell them from zero, or low
         is above high, because there are no elements: 0 to 1, or -1 to 1.
@@ -110,7 +110,7 @@ class Calibrator:
 
     @classmethod
     def of(cls, given: Calibrator | str) -> Calibrator:
-        """Give the calibrator of a name, with its default options.
+        """Return the calibrator of a name, with its default options.
 
         Raises:
             UsageError: there is none of that name.
@@ -211,11 +211,11 @@ class Observer(abc.ABC):
         raise AssertionError(f"{type(self).__name__} has one round")
 
     def result(self) -> Range:
-        """Give the range that was found."""
+        """Return the range that was found."""
         return Range.of(self._low, self._high, symmetric=self._symmetric)
 
     def state(self) -> tuple[Array, Array]:
-        """Give all that it remembers.
+        """Return all that it remembers.
 
         Returns:
             The extremes, float64 of shape [2], and counts, int64 of shape [0] or, with a
@@ -296,7 +296,7 @@ class Binned(MinMax):
             )
 
     def state(self) -> tuple[Array, Array]:
-        """Give all that it remembers; see `Observer.state`."""
+        """Return all that it remembers; see `Observer.state`."""
         extremes, _ = super().state()
         counts = np.zeros(self._calibrator.bins + 1, np.int64)
         if self._histogram is not None:
@@ -318,7 +318,7 @@ class Binned(MinMax):
             self._histogram.meter.zeros = int(counts[-1])
 
     def result(self) -> Range:
-        """Give the window that the calibrator chooses, within the extremes."""
+        """Return the window that the calibrator chooses, within the extremes."""
         histogram = self._histogram
         if histogram is None or not histogram.counts.any():
             return super().result()
@@ -334,7 +334,7 @@ class Binned(MinMax):
 
     @abc.abstractmethod
     def _window(self, histogram: Histogram) -> tuple[int, int]:
-        """Give the bins below and above zero that are in the window."""
+        """Return the bins below and above zero that are in the window."""
 
     @property
     def _levels(self) -> int:
@@ -369,19 +369,19 @@ class Percentile(Binned):
 
 
 class L2(Binned):
-    """The window with the least squared error; see `l2.window`."""
+    """The window with the least squared error; see `l2.clipping_range`."""
 
     options: ClassVar[tuple[str, ...]] = ("bins", "outliers")
 
     def _window(self, histogram: Histogram) -> tuple[int, int]:
-        return l2.window(histogram, self._levels, self._calibrator.outliers)
+        return l2.clipping_range(histogram, self._levels, self._calibrator.outliers)
 
 
 class Entropy(Binned):
-    """The window with the least divergence; see `entropy.window`."""
+    """The window with the least divergence; see `entropy.clipping_range`."""
 
     def _window(self, histogram: Histogram) -> tuple[int, int]:
-        return entropy.window(histogram, self._levels)
+        return entropy.clipping_range(histogram, self._levels)
 
 
 _OBSERVERS: dict[str, type[Observer]] = {

@@ -53,7 +53,7 @@ def calibrate(
     limit: int | None = None,
     cache: CalibrationCache | None = None,
 ) -> dict[str, Range]:
-    """Give the range of each value on samples.
+    """Return the range of each value on samples.
 
     Samples are gone through once beforehand, for their number and their hash, and then once or
     twice, as the calibrator needs, for each group of values that are kept at once.
@@ -142,7 +142,7 @@ def _key(
 def _fitting(
     entry: Entry | None, missing: Sequence[str], calibrator: Calibrator, count: int
 ) -> Partial | None:
-    """Give the state that an earlier run left, if it is of use now."""
+    """Return the state that an earlier run left, if it is of use now."""
     partial = entry.partial if entry else None
     if partial is None or not set(partial.names) <= set(missing):
         return None
@@ -233,7 +233,7 @@ class _Run:
     def observe(
         self, names: tuple[str, ...], partial: Partial | None, report: _Report
     ) -> dict[str, Range]:
-        """Give the ranges of a group; go on where `partial` is, if there is one."""
+        """Return the ranges of a group; go on where `partial` is, if there is one."""
         observers, first, done = self._begin(names, partial)
         outputs = {value.name for value in self.model.graph.outputs}
         keep = tuple(name for name in names if name not in outputs)
@@ -259,7 +259,7 @@ class _Run:
     def _begin(
         self, names: tuple[str, ...], partial: Partial | None
     ) -> tuple[dict[str, Observer], int, int]:
-        """Give observers, the round and the number of samples that they have seen in it."""
+        """Return observers, the round and the number of samples that they have seen in it."""
         if partial is not None:
             observers = self._observers(names)
             try:
@@ -277,7 +277,7 @@ class _Run:
         return {name: self.calibrator.observer(name, symmetric=self.symmetric) for name in names}
 
     def _after(self, done: int) -> Iterator[tuple[int, Feeds]]:
-        """Give the samples after the first `done`, numbered from 1."""
+        """Yield the samples after the first `done`, numbered from 1."""
         seen = 0
         for seen, feeds in enumerate(islice(self.samples, self.count), start=1):
             if seen > done:

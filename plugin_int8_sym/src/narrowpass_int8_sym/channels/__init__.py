@@ -6,8 +6,8 @@ model computes, where all that makes the value and all that reads it can be scal
 
 from __future__ import annotations
 
-from narrowpass_int8_sym.channels.observe import Channels, Seen, observe_channels
-from narrowpass_int8_sym.channels.places import Place
+from narrowpass_int8_sym.channels.axes import Place
+from narrowpass_int8_sym.channels.observe import Channels, ChannelStatistics, observe_channels
 from narrowpass_int8_sym.channels.regions import Region, find_regions
 
-__all__ = ["Channels", "Place", "Region", "Seen", "find_regions", "observe_channels"]
+__all__ = ["ChannelStatistics", "Channels", "Place", "Region", "find_regions", "observe_channels"]

@@ -7,29 +7,31 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_int8_sym.channels.axes import Place
 from narrowpass_int8_sym.channels.operand import Operand
 from narrowpass_int8_sym.channels.operators import sink
-from narrowpass_int8_sym.channels.places import Place
 from narrowpass_int8_sym.channels.regions import Region
 from narrowpass_int8_sym.channels.rewrite import unique_name
 
 
-def insert_row(model: ir.Model, value: ir.Value, products: Sequence[ir.Node]) -> Region | None:
+def insert_row(
+    model: ir.Model, value: ir.Value, weighted_nodes: Sequence[ir.Node]
+) -> Region | None:
     """Multiply what products read by a row of ones, which can take the factors of a region.
 
     Args:
         model: changed.
         value: what is multiplied; others may read it, too, and read it as it was.
-        products: MatMul or Gemm with constants for weights that read the value as their first
+        weighted_nodes: MatMul or Gemm with constants for weights that read the value as their first
             input; all in the model's graph.
 
     Returns:
         The region from the multiplication to the products; None where a weight cannot be changed,
         or the value has but one channel.
     """
-    found = [operand for node in products if (operand := sink(node, 0, -1)) is not None]
+    found = [operand for node in weighted_nodes if (operand := sink(node, 0, -1)) is not None]
     counts = {operand.channels for operand in found}
-    if len(found) < len(products) or len(counts) != 1 or counts == {1}:
+    if len(found) < len(weighted_nodes) or len(counts) != 1 or counts == {1}:
         return None
     if any(operand.obstacle() for operand in found):
         return None
@@ -43,8 +45,8 @@ def insert_row(model: ir.Model, value: ir.Value, products: Sequence[ir.Node]) ->
         model.graph.insert_before(model.graph[0], node)
     else:
         model.graph.insert_after(producer, node)
-    for product in products:
-        product.replace_input_with(0, output)
+    for weighted in weighted_nodes:
+        weighted.replace_input_with(0, output)
     place = Place(output, -1)
     sinks = tuple((operand, place) for operand in found)
     return Region((place,), (Operand(node, 1),), sinks, channels)

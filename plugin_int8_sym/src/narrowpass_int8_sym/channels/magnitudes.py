@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_int8_sym.channels.observe import Channels, Seen, observe_channels
+from narrowpass_int8_sym.channels.observe import Channels, ChannelStatistics, observe_channels
 from narrowpass_int8_sym.channels.operand import Operand
 from narrowpass_int8_sym.channels.regions import Region
 from narrowpass_int8_sym.channels.search import Look
@@ -29,11 +29,11 @@ def from_data(
     target: Backend | None,
     limit: int | None = None,
 ) -> Look:
-    """Give what channels are on samples; see `observe_channels`."""
+    """Return what channels are on samples; see `observe_channels`."""
     places = [place for region in regions for _, place in region.sinks]
     found = observe_channels(model, places, samples, target, limit)
 
-    def look(region: Region, factors: Array) -> Mapping[ir.Value, Seen]:
+    def look(region: Region, factors: Array) -> Mapping[ir.Value, ChannelStatistics]:
         return {
             place.value: found[place.value.name or ""].divided(factors) for _, place in region.sinks
         }
@@ -41,7 +41,7 @@ def from_data(
     return look
 
 
-def from_weights(region: Region, factors: Array) -> Mapping[ir.Value, Seen]:
+def from_weights(region: Region, factors: Array) -> Mapping[ir.Value, ChannelStatistics]:
     """Take the largest weight that a channel is made with for its largest magnitude.
 
     Where only normalizations make the value, the sum of factor and addend is taken.
@@ -53,13 +53,13 @@ def from_weights(region: Region, factors: Array) -> Mapping[ir.Value, Seen]:
     both = Channels(1, -largest, largest, 0 * largest, square)
     positive = Channels(1, 0 * largest, largest, largest / _DEVIATIONS, square)
     return {
-        place.value: Seen((positive if _is_positive(place.value) else both,))
+        place.value: ChannelStatistics((positive if _is_positive(place.value) else both,))
         for _, place in region.sinks
     }
 
 
 def _largest(operand: Operand) -> Array:
-    """Give the largest magnitude in each channel of a constant."""
+    """Return the largest magnitude in each channel of a constant."""
     array = np.abs(operand.read().astype(np.float64))
     if operand.groups > 1:
         grouped = array.reshape(operand.groups, -1, array.shape[1], array[0, 0].size)

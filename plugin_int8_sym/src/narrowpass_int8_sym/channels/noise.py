@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_int8_sym.channels.observe import Channels, Seen
+from narrowpass_int8_sym.channels.observe import Channels, ChannelStatistics
 from narrowpass_int8_sym.channels.operand import Operand
 
 Array = np.ndarray[Any, Any]
@@ -67,7 +67,7 @@ class Reading:
             fresh one for each takes longer than what is computed.
     """
 
-    seen: Seen
+    seen: ChannelStatistics
     peaks: Array
     energy: Array
     taps: int
@@ -75,7 +75,7 @@ class Reading:
     scratch: Array
 
     @classmethod
-    def of(cls, sink: Operand, seen: Seen) -> Reading:
+    def of(cls, sink: Operand, seen: ChannelStatistics) -> Reading:
         """Read a constant that multiplies channels."""
         weight = np.abs(sink.read().astype(np.float64))
         kind = sink.node.op_type
@@ -106,7 +106,7 @@ class Reading:
         return cls(seen, peaks, relative, taps, magnitudes, np.empty_like(relative))
 
     def noise(self, given: Channels, factors: Array) -> float:
-        """Give the noise, as a share of the signal, where channels are divided by factors."""
+        """Return the noise, as a share of the signal, where channels are divided by factors."""
         groups, _, channels = self.energy.shape
         largest = given.square.max(initial=0)
         if largest == 0:
@@ -191,7 +191,7 @@ def choose(readings: Sequence[Reading], least_gain: float) -> Choice:
 
 
 def _factors(given: Sequence[Channels], weights: Array, exponent: float, strength: float) -> Array:
-    """Give factors whose geometric mean is 1, as float32 has them."""
+    """Return factors whose geometric mean is 1, as float32 has them."""
     values = np.max([np.maximum(-each.low, each.high) for each in given], axis=0)
     alive = (values > 0) & (weights > 0)
     logs = np.zeros(len(weights))

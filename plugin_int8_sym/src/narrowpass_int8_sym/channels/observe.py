@@ -12,7 +12,7 @@ import onnx_ir as ir
 from narrowpass.errors import DataError
 from narrowpass_analysis.values import check_elements, in_groups, on_samples
 from narrowpass_analysis.verification import judges
-from narrowpass_int8_sym.channels.places import Place
+from narrowpass_int8_sym.channels.axes import Place
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples
@@ -39,7 +39,7 @@ class Channels:
     square: Array
 
     def divided(self, factors: Array) -> Channels:
-        """Give what they are when each channel is divided by its factor."""
+        """Return what they are when each channel is divided by its factor."""
         return Channels(
             self.count,
             self.low / factors,
@@ -49,7 +49,7 @@ class Channels:
         )
 
     def merged(self, other: Channels) -> Channels:
-        """Give what they are on the data of both."""
+        """Return what they are on the data of both."""
         total = max(self.count + other.count, 1)
         share = other.count / total
         return Channels(
@@ -62,7 +62,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ChannelStatistics:
     """What the channels of a value are on every other sample, and on those between.
 
     Attributes:
@@ -77,9 +77,9 @@ class Seen:
         first, *rest = self.halves
         return first.merged(rest[0]) if rest else first
 
-    def divided(self, factors: Array) -> Seen:
-        """Give what they are when each channel is divided by its factor."""
-        return Seen(tuple(half.divided(factors) for half in self.halves))
+    def divided(self, factors: Array) -> ChannelStatistics:
+        """Return what they are when each channel is divided by its factor."""
+        return ChannelStatistics(tuple(half.divided(factors) for half in self.halves))
 
 
 def observe_channels(
@@ -88,7 +88,7 @@ def observe_channels(
     samples: Samples,
     target: Backend | None,
     limit: int | None = None,
-) -> dict[str, Seen]:
+) -> dict[str, ChannelStatistics]:
     """Look at the channels of values while a model runs.
 
     Memory is that of the values of a sample, `narrowpass_analysis.values.AT_ONCE` values at a
@@ -111,9 +111,9 @@ def observe_channels(
     """
     backend = judges(target)[-1]
     named = {place.value.name or "": place for place in places}
-    found: dict[str, Seen] = {}
+    found: dict[str, ChannelStatistics] = {}
     for group in in_groups(list(named)):
-        sums = {name: _Sums(name, named[name]) for name in group}
+        sums = {name: _Accumulators(name, named[name]) for name in group}
         runs = on_samples(model, group, samples, backend, limit)
         for number, feeds, values in runs:
             where = f"sample {number} of {samples.source}"
@@ -125,7 +125,7 @@ def observe_channels(
 
 
 def _see(
-    feeds: Mapping[str, Any], values: Mapping[str, Any], sums: dict[str, _Sums], where: str
+    feeds: Mapping[str, Any], values: Mapping[str, Any], sums: dict[str, _Accumulators], where: str
 ) -> None:
     for name, each in sums.items():
         try:
@@ -145,7 +145,7 @@ def _given_so(feeds: Mapping[str, Any]) -> str:
     return f"; so is input {', '.join(bad)}" if bad else ""
 
 
-class _Sums:
+class _Accumulators:
     """Sums over the samples that went by, in turn for each half."""
 
     def __init__(self, name: str, place: Place) -> None:
@@ -172,9 +172,9 @@ class _Sums:
             self._halves.append(seen)
         self._turn = 1 - self._turn
 
-    def result(self) -> Seen:
-        """Give what was seen."""
-        return Seen(tuple(self._halves))
+    def result(self) -> ChannelStatistics:
+        """Return what was seen."""
+        return ChannelStatistics(tuple(self._halves))
 
 
 def _channels(rows: Array) -> Channels:

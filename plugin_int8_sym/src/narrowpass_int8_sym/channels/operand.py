@@ -52,11 +52,11 @@ class Operand:
         return self.dims[self.axis] * self.groups // self.repeats
 
     def read(self) -> Array:
-        """Give the elements, float32."""
+        """Return the elements, float32."""
         return np.asarray(self._tensor().numpy())
 
     def spread(self, factors: Array) -> Array:
-        """Give factors for channels, [C], in a shape that the constant can be multiplied with."""
+        """Return factors for channels, [C], in a shape that the constant can be multiplied with."""
         dims = self.dims
         if self.groups > 1:
             rows = np.repeat(factors.reshape(self.groups, -1), dims[0] // self.groups, axis=0)
@@ -66,7 +66,7 @@ class Operand:
         return np.repeat(factors, self.repeats).reshape(shape)
 
     def obstacle(self) -> str:
-        """Tell why the constant cannot be changed; empty where it can.
+        """Return why the constant cannot be changed; empty where it can.
 
         One with a number for each channel may have other readers: it is copied. A weight may not.
         """
@@ -93,6 +93,6 @@ class Operand:
 
 
 def known(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Give the shape of a constant; None for what is none."""
+    """Return the shape of a constant; None for what is none."""
     tensor = constant_tensor(value)
     return None if tensor is None else tuple(tensor.shape.numpy())

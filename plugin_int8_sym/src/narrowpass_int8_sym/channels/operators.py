@@ -38,7 +38,7 @@ _FLATTENING = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
 def source(node: ir.Node, axis: int) -> list[Operand] | None:
-    """Give the constants that divide what a node makes.
+    """Return the constants that divide what a node makes.
 
     Args:
         node: the producer of the value, as its first output.
@@ -54,7 +54,7 @@ def source(node: ir.Node, axis: int) -> list[Operand] | None:
 
 
 def sink(node: ir.Node, index: int, axis: int) -> Operand | None:
-    """Give the constant that multiplies what a node reads as input `index`; None for no sink."""
+    """Return the constant that multiplies what a node reads as input `index`; None for no sink."""
     if node.domain:
         return None
     if node.op_type == "Mul":
@@ -76,7 +76,7 @@ def sink(node: ir.Node, index: int, axis: int) -> Operand | None:
 
 
 def backward(node: ir.Node, axis: int) -> tuple[Mapping[int, int], list[Operand]] | None:
-    """Tell what must be divided for the first output of a node to be.
+    """Return what must be divided for the first output of a node to be.
 
     Args:
         node: one that passes factors on.
@@ -111,7 +111,7 @@ def backward(node: ir.Node, axis: int) -> tuple[Mapping[int, int], list[Operand]
 
 
 def forward(node: ir.Node, index: int, axis: int) -> int | None:
-    """Give the axis of the channels in a node's output from that in its input `index`.
+    """Return the axis of the channels in a node's output from that in its input `index`.
 
     None where the node passes no factors on.
     """
@@ -199,7 +199,7 @@ def _bias(node: ir.Node) -> list[Operand]:
 
 
 def _vector(node: ir.Node, index: int, axis: int) -> Operand | None:
-    """Give an operand that is a constant with a number for each channel, and nothing else."""
+    """Return an operand that is a constant with a number for each channel, and nothing else."""
     dims = known(node.inputs[index])
     if dims is None or len(dims) < -axis:
         return None

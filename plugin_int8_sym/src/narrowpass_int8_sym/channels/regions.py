@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from narrowpass_int8_sym.channels.axes import Place
 from narrowpass_int8_sym.channels.operand import Operand, known
 from narrowpass_int8_sym.channels.operators import backward, forward, sink, source
-from narrowpass_int8_sym.channels.places import Place
-from narrowpass_int8_sym.products import Product, product_of
+from narrowpass_int8_sym.weighted_nodes import WeightedNode, weighted_node_of
 
 _OF_SHAPES = ("Shape", "Size")
 
@@ -32,7 +32,7 @@ class Region:
     channels: int
 
     def feeds(self, kinds: Collection[str]) -> bool:
-        """Tell whether nodes of these operators alone have the constants that are multiplied."""
+        """Return whether nodes of these operators alone have the constants that are multiplied."""
         return all(sink.node.op_type in kinds for sink, _ in self.sinks)
 
 
@@ -47,7 +47,7 @@ def find_regions(model: ir.Model) -> tuple[list[Region], dict[ir.Node, str]]:
     refused: dict[ir.Node, str] = {}
     of_value: dict[ir.Value, Region | str] = {}
     for node in model.graph:
-        if not isinstance(product_of(node), Product):
+        if not isinstance(weighted_node_of(node), WeightedNode):
             continue
         value = node.inputs[0]
         axis = None if value is None else _read_along(node)
@@ -67,13 +67,13 @@ def find_regions(model: ir.Model) -> tuple[list[Region], dict[ir.Node, str]]:
 
 
 def _read_along(node: ir.Node) -> int | None:
-    """Give the axis of the channels in the first input of a product."""
+    """Return the axis of the channels in the first input of a product."""
     rank = len(known(node.inputs[1]) or ())
     return next((axis for axis in (-1, 1 - rank) if axis < 0 and sink(node, 0, axis)), None)
 
 
 def _grow(graph: ir.Graph, start: Place) -> Region | str:
-    """Give the region that a value belongs to, or why it cannot be divided."""
+    """Return the region that a value belongs to, or why it cannot be divided."""
     places: dict[ir.Value, Place] = {}
     sources: dict[tuple[ir.Node, int], Operand] = {}
     sinks: dict[tuple[ir.Node, int], tuple[Operand, Place]] = {}
@@ -103,7 +103,7 @@ def _grow(graph: ir.Graph, start: Place) -> Region | str:
 
 
 def _makers(graph: ir.Graph, place: Place) -> tuple[list[Place], list[Operand]] | str:
-    """Give what must be divided for a value to be, or why it cannot."""
+    """Return what must be divided for a value to be, or why it cannot."""
     value = place.value
     node = value.producer()
     if node is None or node.graph is not graph:
@@ -111,19 +111,19 @@ def _makers(graph: ir.Graph, place: Place) -> tuple[list[Place], list[Operand]] 
     if value.is_graph_output():
         return f"{value.name!r} is an output"
     if value is not node.outputs[0]:
-        return f"{value.name!r} is made by {_told(node)}"
+        return f"{value.name!r} is made by {_label(node)}"
     own = source(node, place.axis)
     if own is not None:
         return [], own
     passed = backward(node, place.axis)
     if passed is None:
-        return f"{value.name!r} is made by {_told(node)}"
+        return f"{value.name!r} is made by {_label(node)}"
     found = [Place(each, axis) for index, axis in passed[0].items() if (each := node.inputs[index])]
     return found, passed[1]
 
 
 def _readers(graph: ir.Graph, place: Place) -> tuple[list[Place], list[Operand]] | str:
-    """Give what is divided along with a value, and what is multiplied, or why it cannot be."""
+    """Return what is divided along with a value, and what is multiplied, or why it cannot be."""
     on: list[Place] = []
     sinks: list[Operand] = []
     for use in place.value.uses():
@@ -136,10 +136,10 @@ def _readers(graph: ir.Graph, place: Place) -> tuple[list[Place], list[Operand]]
             continue
         axis = forward(node, index, place.axis) if node.graph is graph else None
         if axis is None:
-            return f"{place.value.name!r} is read by {_told(node)}"
+            return f"{place.value.name!r} is read by {_label(node)}"
         on.append(Place(node.outputs[0], axis))
     return on, sinks
 
 
-def _told(node: ir.Node) -> str:
+def _label(node: ir.Node) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else node.op_type

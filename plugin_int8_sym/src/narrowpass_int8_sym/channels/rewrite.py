@@ -66,7 +66,7 @@ def put(model: ir.Model, operand: Operand, array: Array) -> None:
 
 
 def unique_name(model: ir.Model, wanted: str) -> str:
-    """Give a name that no value or node of a model has: `wanted`, or with a number."""
+    """Return a name that no value or node of a model has: `wanted`, or with a number."""
     taken: set[str | None] = set()
     for graph in nested_graphs(model.graph):
         taken |= {value.name for value in (*graph.inputs, *graph.initializers.values())}

@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_int8_sym.channels.noise import Choice, Reading, choose
-from narrowpass_int8_sym.channels.observe import Seen
+from narrowpass_int8_sym.channels.observe import ChannelStatistics
 from narrowpass_int8_sym.channels.operand import Operand
 from narrowpass_int8_sym.channels.regions import Region
 from narrowpass_int8_sym.channels.rewrite import divide
 
 Array = np.ndarray[Any, Any]
-Look = Callable[[Region, Array], Mapping[ir.Value, Seen]]
+Look = Callable[[Region, Array], Mapping[ir.Value, ChannelStatistics]]
 """Tells what the channels of the values are that the sinks of a region read, which were divided by
 these factors in all since the beginning."""
 
@@ -89,7 +89,7 @@ def divide_best(
 
 
 def _touched(regions: Sequence[Region], changed: Region) -> set[int]:
-    """Give the regions that have a node in common with one that was changed."""
+    """Return the regions that have a node in common with one that was changed."""
     nodes = {operand.node for operand in _operands(changed)}
     return {
         number

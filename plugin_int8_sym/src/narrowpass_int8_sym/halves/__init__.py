@@ -8,7 +8,7 @@ Everything else has the type again that it had.
 
 from __future__ import annotations
 
-from narrowpass_int8_sym.halves.narrowing import narrow, stay_wide, stay_wide_after
-from narrowpass_int8_sym.halves.widening import has_halves, widen
+from narrowpass_int8_sym.halves.downcast import narrow, stay_wide, stay_wide_after
+from narrowpass_int8_sym.halves.upcast import has_halves, widen
 
 __all__ = ["has_halves", "narrow", "stay_wide", "stay_wide_after", "widen"]

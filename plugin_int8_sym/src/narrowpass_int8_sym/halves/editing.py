@@ -25,7 +25,7 @@ BORDER = "narrowpass.int8-sym.border"
 """Metadata of Casts that `widen` has added."""
 
 
-class Widened(ConvertedTensor):
+class UpcastTensor(ConvertedTensor):
     """A constant of 16 bits, as float32.
 
     Attributes:
@@ -38,7 +38,7 @@ class Widened(ConvertedTensor):
 
 
 def graph_of(value: ir.Value) -> ir.Graph:
-    """Give the graph that a value is of."""
+    """Return the graph that a value is of."""
     producer = value.producer()
     graph = value.graph if producer is None else producer.graph
     if not isinstance(graph, ir.Graph):
@@ -53,7 +53,7 @@ def remove(node: ir.Node) -> None:
 
 
 def is_cast(node: ir.Node | None, dtype: ir.DataType) -> bool:
-    """Tell whether a node is a Cast to a type."""
+    """Return whether a node is a Cast to a type."""
     if node is None or node.op_type != "Cast" or node.domain:
         return False
     return node.attributes.get_int("to", 0) == int(dtype)
@@ -77,7 +77,7 @@ def cast_behind(
     taken: set[str | None],
     metadata: Mapping[str, str] | None = None,
 ) -> ir.Value:
-    """Put a Cast behind a value; give its result, which has that name."""
+    """Put a Cast behind a value; return its result, which has that name."""
     result = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
     node = ir.node("Cast", [value], {"to": int(dtype)}, outputs=[result])
     node.name = unique(f"{name}/Cast", taken)

@@ -14,7 +14,7 @@ from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node
 
 
 def known(node: ir.Node | None, kind: str) -> Quantization | None:
-    """Give the quantization of a Q/DQ; None for another node, and where it cannot be used."""
+    """Return the quantization of a Q/DQ; None for another node, and where it cannot be used."""
     if node is None or not is_node(node, kind):
         return None
     found = of_conversion(node)
@@ -78,7 +78,7 @@ def sign_operand(editor: Editor, node: ir.Node, how: Quantization) -> bool:
 
 
 def converts(node: ir.Node) -> bool:
-    """Tell whether a QuantizeLinear reads what has the same numbers in bytes already."""
+    """Return whether a QuantizeLinear reads what has the same numbers in bytes already."""
     source = node.inputs[0]
     before = None if source is None else known(source.producer(), "DequantizeLinear")
     own = known(node, "QuantizeLinear")

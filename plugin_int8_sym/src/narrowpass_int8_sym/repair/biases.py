@@ -90,7 +90,7 @@ def _wanted(operator: Operator, integers: Array) -> Quantization | None:
 def _differing(
     how: Quantization, wanted: Quantization, integers: Array
 ) -> tuple[float, float] | None:
-    """Give the scales that differ most, own and wanted; None where they are the same."""
+    """Return the scales that differ most, own and wanted; None where they are the same."""
     mine, _ = replace(how).along(integers)
     right, _ = wanted.along(integers)
     ratios = np.abs(mine.astype(np.float64) / right - 1)

@@ -14,7 +14,7 @@ _SUM = 2.0**31
 
 
 def problems(operator: Operator, spec: QuantizationSpec) -> list[Violation | str]:
-    """Tell which limits an operator does not keep; a text where no number says it."""
+    """Return which limits an operator does not keep; a text where no number says it."""
     found: list[Violation | str] = []
     fixed = spec.output(operator.op_type)
     for how in operator.operands:
@@ -44,7 +44,7 @@ def problems(operator: Operator, spec: QuantizationSpec) -> list[Violation | str
 def conversion_problems(
     before: Quantization, after: Quantization, spec: QuantizationSpec
 ) -> list[Violation | str]:
-    """Tell which limits a conversion of integers to others does not keep."""
+    """Return which limits a conversion of integers to others does not keep."""
     found = [
         *_activation("operand", before, spec.activations),
         *_activation("result", after, spec.activations),
@@ -96,7 +96,7 @@ def _weight(operator: Operator, spec: QuantizationSpec) -> list[Violation | str]
 
 
 def _headroom(operator: Operator, dims: tuple[int, ...], largest: int) -> list[Violation | str]:
-    """Tell whether sums could leave 32 bits: what they have at most, and the largest bias.
+    """Return whether sums could leave 32 bits: what they have at most, and the largest bias.
 
     Args:
         operator: what sums.

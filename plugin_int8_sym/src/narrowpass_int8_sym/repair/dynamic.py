@@ -34,7 +34,7 @@ _SEPARATE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 
 @dataclass(frozen=True)
-class Product:
+class WeightedNode:
     """A product of dynamically quantized activations and a constant.
 
     Attributes:
@@ -61,7 +61,7 @@ class Product:
     attributes: tuple[ir.Attr, ...] = ()
 
 
-def product_of(node: ir.Node, version: int) -> Product | str | None:
+def weighted_node_of(node: ir.Node, version: int) -> WeightedNode | str | None:
     """Read a dynamically quantized product.
 
     Returns:
@@ -76,46 +76,46 @@ def product_of(node: ir.Node, version: int) -> Product | str | None:
         found = _separate(node)
     else:
         return None
-    per_channel = isinstance(found, Product) and found.quantization.axis is not None
+    per_channel = isinstance(found, WeightedNode) and found.quantization.axis is not None
     if per_channel and version < FIRST_PER_CHANNEL:
         return no_channels(version)
     return found
 
 
-def rewrite(editor: Editor, product: Product, dynamic: Collection[str]) -> ir.Node:
-    """Replace a product; give the float operator.
+def rewrite(editor: Editor, weighted: WeightedNode, dynamic: Collection[str]) -> ir.Node:
+    """Replace a product; return the float operator.
 
     Args:
         editor: of the model.
-        product: what is replaced.
+        weighted: what is replaced.
         dynamic: operators whose rows the backend quantizes at run time.
     """
-    last = product.last
-    asked = product.op_type in dynamic
-    activations = product.numbers
+    last = weighted.last
+    asked = weighted.op_type in dynamic
+    activations = weighted.numbers
     if not asked:
-        integers = product.integers or _quantized(editor, last, product.numbers)
+        integers = weighted.integers or _quantized(editor, last, weighted.numbers)
         activations = _dequantized(editor, last, *integers)
-    weight = editor.dequantize(last, product.weight, product.quantization)
-    name = product.between[0].name if product.between else last.name
+    weight = editor.dequantize(last, weighted.weight, weighted.quantization)
+    name = weighted.between[0].name if weighted.between else last.name
     made = _result(editor, last)
     operator = ir.node(
-        product.op_type,
+        weighted.op_type,
         [activations, weight],
-        attributes={item.name: item for item in product.attributes},
+        attributes={item.name: item for item in weighted.attributes},
         outputs=[made],
         name=name,
         metadata_props={ACTIVATIONS: "dynamic"} if asked else None,
     )
     editor.insert_before(last, operator)
-    if product.bias is not None:
+    if weighted.bias is not None:
         total = _result(editor, last)
-        adding = ir.node("Add", [made, product.bias], outputs=[total])
+        adding = ir.node("Add", [made, weighted.bias], outputs=[total])
         adding.name = editor.unique(f"{name or made.name}/bias")
         editor.insert_before(last, adding)
         made = total
     take_place(editor, last, made)
-    waiting = [*reversed(product.between)]
+    waiting = [*reversed(weighted.between)]
     while waiting:
         node = waiting.pop(0)
         if node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
@@ -152,7 +152,7 @@ def _quantized(
 def _dequantized(
     editor: Editor, near: ir.Node, integers: ir.Value, scale: ir.Value, zero: ir.Value | None
 ) -> ir.Value:
-    """Give the numbers of integers whose scale is computed."""
+    """Return the numbers of integers whose scale is computed."""
     result = ir.Value(
         name=editor.unique(f"{integers.name}.float"),
         shape=integers.shape,
@@ -189,20 +189,20 @@ def _weight(
     return misfit(found, dims) or found
 
 
-def _whole(node: ir.Node) -> Product | str:
+def _whole(node: ir.Node) -> WeightedNode | str:
     numbers, weight = _input(node, 0), _input(node, 1)
     how = _weight(weight, _input(node, 2), _input(node, 3), -1)
     if isinstance(how, str):
         return how
     if numbers is None or weight is None:
         return "an operand is missing"
-    return Product("MatMul", node, (), None, numbers, weight, how, _input(node, 4))
+    return WeightedNode("MatMul", node, (), None, numbers, weight, how, _input(node, 4))
 
 
 def _source(
     integers: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None
 ) -> ir.Value | None:
-    """Give what a DynamicQuantizeLinear reads, if one makes all three of these."""
+    """Return what a DynamicQuantizeLinear reads, if one makes all three of these."""
     producer = None if integers is None else integers.producer()
     if producer is None or not is_node(producer, "DynamicQuantizeLinear"):
         return None
@@ -214,7 +214,7 @@ def _source(
 _NOT_DYNAMIC = "its operand is not what a DynamicQuantizeLinear makes"
 
 
-def _scaled(node: ir.Node) -> Product | str:
+def _scaled(node: ir.Node) -> WeightedNode | str:
     integers, weight, scale = _input(node, 0), _input(node, 1), _input(node, 2)
     how = _weight(weight, _input(node, 3), _input(node, 5), -1)
     if isinstance(how, str):
@@ -223,10 +223,10 @@ def _scaled(node: ir.Node) -> Product | str:
     if numbers is None or integers is None or scale is None or weight is None:
         return _NOT_DYNAMIC
     given = integers, scale, _input(node, 4)
-    return Product("MatMul", node, (), given, numbers, weight, how, _input(node, 6))
+    return WeightedNode("MatMul", node, (), given, numbers, weight, how, _input(node, 6))
 
 
-def _separate(node: ir.Node) -> Product | str:
+def _separate(node: ir.Node) -> WeightedNode | str:
     """Read an integer product, the Cast of its sums and the Mul with both scales."""
     integers, weight = _input(node, 0), _input(node, 1)
     casting = _only_reader(node)
@@ -257,7 +257,7 @@ def _separate(node: ir.Node) -> Product | str:
     if numbers is None or integers is None or weight is None:
         return _NOT_DYNAMIC
     given = integers, scale, _input(node, 2)
-    return Product(
+    return WeightedNode(
         _SEPARATE[node.op_type],
         scaling,
         (node, casting, pair),
@@ -270,7 +270,7 @@ def _separate(node: ir.Node) -> Product | str:
 
 
 def _scales(value: ir.Value | None, axis: int) -> ir.Value | str:
-    """Give the scales of a weight from what its sums are multiplied with."""
+    """Return the scales of a weight from what its sums are multiplied with."""
     tensor = constant_tensor(value)
     if value is None or tensor is None:
         return "the scale of its weight is computed"

@@ -26,11 +26,11 @@ class Editor:
         self._made: dict[tuple[ir.Graph, str, str, tuple[int, ...], bytes], ir.Value] = {}
 
     def unique(self, name: str) -> str:
-        """Give a name that nobody has, and keep it."""
+        """Return a name that nobody has, and keep it."""
         return unique(name, self._taken)
 
     def constant(self, near: ir.Node, name: str, array: Array) -> ir.Value:
-        """Give an initializer of the graph of a node; small equal ones of one name are one."""
+        """Return an initializer of the graph of a node; small equal ones of one name are one."""
         graph = near.graph
         if not isinstance(graph, ir.Graph):
             raise TypeError(f"node {near.name!r} stands in no graph")
@@ -43,7 +43,7 @@ class Editor:
         return self._made[key]
 
     def parameters(self, near: ir.Node, name: str, how: Quantization) -> list[ir.Value]:
-        """Give the scale and the zero point as constants."""
+        """Return the scale and the zero point as constants."""
         zeros = how.zero_point.astype(how.dtype.numpy())
         return [
             self.constant(near, f"{name}.scale", how.scale),
@@ -51,11 +51,11 @@ class Editor:
         ]
 
     def dequantize(self, near: ir.Node, value: ir.Value, how: Quantization) -> ir.Value:
-        """Put a DequantizeLinear before a node; give the numbers."""
+        """Put a DequantizeLinear before a node; return the numbers."""
         return self._convert("DequantizeLinear", near, value, how, "float", FLOAT)
 
     def quantize(self, near: ir.Node, value: ir.Value, how: Quantization) -> ir.Value:
-        """Put a QuantizeLinear before a node; give the integers."""
+        """Put a QuantizeLinear before a node; return the integers."""
         return self._convert("QuantizeLinear", near, value, how, how.dtype.name.lower(), how.dtype)
 
     def _convert(
@@ -124,5 +124,5 @@ class Editor:
 
 
 def is_constant(node: ir.Node) -> bool:
-    """Tell whether a node is a Constant of ONNX."""
+    """Return whether a node is a Constant of ONNX."""
     return node.op_type == "Constant" and not node.domain

@@ -161,7 +161,7 @@ def _gemm(node: ir.Node, version: int) -> Form:
 
 
 def _elementwise(op_type: str, count: int) -> Reader:
-    """Give the reader of an operator whose operands are quantized like its result, in order."""
+    """Return the reader of an operator whose operands are quantized like its result, in order."""
 
     def reader(node: ir.Node, version: int) -> Form:
         operands = tuple(_operand(node, range(3 * i, 3 * i + 3)) for i in range(count))

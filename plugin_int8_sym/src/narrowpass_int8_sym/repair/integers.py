@@ -113,7 +113,7 @@ def _replace(
 
 
 def _padding(editor: Editor, node: ir.Node, how: Quantization) -> ir.Value | str | None:
-    """Give the number that Pad adds; that of the integer 0 where it does not say."""
+    """Return the number that Pad adds; that of the integer 0 where it does not say."""
     if node.attributes.get_string("mode", "constant") != "constant":
         return None
     given = node.inputs[_PADDING] if len(node.inputs) > _PADDING else None

@@ -55,17 +55,17 @@ class Operator:
     direct: bool
 
     @property
-    def is_product(self) -> bool:
+    def is_weighted(self) -> bool:
         """Whether it sums products."""
         return self.op_type in WEIGHTED
 
     @property
     def computes_both(self) -> bool:
         """Whether both operands of a product are activations."""
-        return self.is_product and self.weight is None
+        return self.is_weighted and self.weight is None
 
     def channel_axis(self, rank: int) -> int:
-        """Give the axis of a weight along which the channels of the result lie."""
+        """Return the axis of a weight along which the channels of the result lie."""
         if self.op_type == "Conv":
             return 0
         if self.op_type == "ConvTranspose":
@@ -75,7 +75,7 @@ class Operator:
         return rank - 1
 
     def terms(self, dims: tuple[int, ...]) -> int:
-        """Give how many products the sums have that a weight of some shape is in."""
+        """Return how many products the sums have that a weight of some shape is in."""
         if self.op_type == "Conv":
             return math.prod(dims[1:])
         if self.op_type == "ConvTranspose":
@@ -127,7 +127,7 @@ def operator_of(node: ir.Node) -> Operator | str | None:
 
 
 def of_form(node: ir.Node, form: Form) -> Operator:
-    """Give the operator that a node is which is quantized by itself."""
+    """Return the operator that a node is which is quantized by itself."""
     given = [each for each in form.operands if isinstance(each, Operand)]
     weight: Operand | None = None
     if form.op_type in WEIGHTED:
@@ -149,7 +149,7 @@ def of_form(node: ir.Node, form: Form) -> Operator:
 
 
 def _computes(node: ir.Node, index: int, value: ir.Value) -> bool:
-    """Tell whether an operand that is not quantized has numbers, and is no limit or shape."""
+    """Return whether an operand that is not quantized has numbers, and is no limit or shape."""
     if constant_tensor(value) is None:
         return value.dtype in (FLOAT, None)
     if node.op_type in WEIGHTED:
@@ -160,7 +160,7 @@ def _computes(node: ir.Node, index: int, value: ir.Value) -> bool:
 def _results(
     node: ir.Node,
 ) -> tuple[tuple[Quantization, ...], tuple[ir.Node, ...], bool] | str:
-    """Give how results are quantized, and by whom; a reason where they are read otherwise."""
+    """Return how results are quantized, and by whom; a reason where they are read otherwise."""
     hows: list[Quantization] = []
     found: list[ir.Node] = []
     direct = True

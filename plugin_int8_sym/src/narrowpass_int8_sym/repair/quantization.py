@@ -54,7 +54,7 @@ class Quantization:
         return Parameters(float(same.scale), int(same.zero_point))
 
     def is_same(self, other: Quantization) -> bool:
-        """Tell whether two of them stand for the same numbers, up to the sign of bytes."""
+        """Return whether two of them stand for the same numbers, up to the sign of bytes."""
         mine, others = self.signed, other.signed
         return (
             mine.dtype == others.dtype
@@ -64,7 +64,7 @@ class Quantization:
         )
 
     def along(self, array: Array) -> tuple[Array, Array]:
-        """Give scale and zero point so that they broadcast against integers of it."""
+        """Return scale and zero point so that they broadcast against integers of it."""
         if self.axis is None:
             return self.scale, self.zero_point
         shape = [1] * array.ndim
@@ -78,7 +78,7 @@ class Quantization:
         return wide
 
     def quantized(self, numbers: Array) -> Array:
-        """Give the integers that stand for numbers, as QuantizeLinear computes them.
+        """Return the integers that stand for numbers, as QuantizeLinear computes them.
 
         Args:
             numbers: float32, without NaN.
@@ -142,7 +142,7 @@ def read(
 
 
 def misfit(quantization: Quantization, dims: Sequence[int | None]) -> str:
-    """Tell why scales along an axis do not fit a tensor; empty where they do.
+    """Return why scales along an axis do not fit a tensor; empty where they do.
 
     Args:
         quantization: of the tensor.
@@ -160,7 +160,7 @@ def misfit(quantization: Quantization, dims: Sequence[int | None]) -> str:
 
 
 def dims_of(value: ir.Value | None) -> list[int | None] | None:
-    """Give the dimensions of a value as far as they are known; None where their number is not."""
+    """Return the dimensions of a value as far as they are known; None where their number is not."""
     tensor = constant_tensor(value)
     shape = tensor.shape if tensor is not None else None if value is None else value.shape
     if shape is None:
@@ -169,7 +169,7 @@ def dims_of(value: ir.Value | None) -> list[int | None] | None:
 
 
 def is_node(node: ir.Node | None, *kinds: str) -> bool:
-    """Tell whether a node is one of ONNX's own operators of these names."""
+    """Return whether a node is one of ONNX's own operators of these names."""
     return node is not None and not node.domain and node.op_type in kinds
 
 

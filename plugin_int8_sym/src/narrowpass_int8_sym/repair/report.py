@@ -49,7 +49,7 @@ class Report:
 
     def __init__(self, ctx: Context, opsets: Opsets) -> None:
         self._ctx, self._opsets = ctx, opsets
-        self._told: set[tuple[ir.Node, str]] = set()
+        self._label: set[tuple[ir.Node, str]] = set()
         self._causes: dict[str, list[str]] = {}
 
     def repaired(self, node: ir.Node, how: str) -> None:
@@ -83,9 +83,9 @@ class Report:
     def _left(
         self, node: ir.Node, by: str, reason: str, measured: float | None, limit: float | None
     ) -> None:
-        if (node, reason) in self._told:
+        if (node, reason) in self._label:
             return
-        self._told.add((node, reason))
+        self._label.add((node, reason))
         self._ctx.counters["left"] += 1
         self._decide(node, "float", by, reason, measured, limit)
         self._causes.setdefault(reason, []).append(f"{node.op_type} {self._opsets.label(node)!r}")

@@ -21,7 +21,7 @@ def no_channels(version: int) -> str:
 
 
 def obstacle(form: Form, version: int) -> str:
-    """Tell why a form cannot be written with Q/DQ of an operator set; empty where it can."""
+    """Return why a form cannot be written with Q/DQ of an operator set; empty where it can."""
     axes = [each.quantization.axis for each in form.operands if isinstance(each, Operand)]
     if version < 10:
         return f"operator set {version} has no QuantizeLinear; run upgrade-opset before"
@@ -31,7 +31,7 @@ def obstacle(form: Form, version: int) -> str:
 
 
 def rewrite(editor: Editor, node: ir.Node, form: Form) -> ir.Node:
-    """Replace a node; give the float operator, which has its name."""
+    """Replace a node; return the float operator, which has its name."""
     operands: list[ir.Value | None] = [
         editor.dequantize(node, each.value, each.quantization)
         if isinstance(each, Operand)
@@ -114,5 +114,5 @@ def rewrite_conversion(editor: Editor, node: ir.Node, version: int) -> str:
 
 
 def is_microsoft_conversion(node: ir.Node) -> bool:
-    """Tell whether a node is a Q/DQ of onnxruntime's own domain."""
+    """Return whether a node is a Q/DQ of onnxruntime's own domain."""
     return node.domain == MICROSOFT and node.op_type in ("QuantizeLinear", "DequantizeLinear")

@@ -26,7 +26,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def is_weight(node: ir.Node) -> bool:
-    """Tell whether what a node makes is the weight of some operator."""
+    """Return whether what a node makes is the weight of some operator."""
     uses = [use for value in node.outputs for use in value.uses()]
     return any(is_node(user, *WEIGHTED) and index == 1 for user, index in uses)
 
@@ -178,7 +178,7 @@ def _write(editor: Editor, node: ir.Node, integers: Array, how: Quantization) ->
 
 
 def _has_integer_bias(node: ir.Node) -> bool:
-    """Tell whether a bias has the scale of the weight in its own."""
+    """Return whether a bias has the scale of the weight in its own."""
     users = [user for value in node.outputs for user, _ in value.uses()]
     biases = [user.inputs[2] for user in users if len(user.inputs) > 2]
     return any(bias is not None and is_node(bias.producer(), "DequantizeLinear") for bias in biases)

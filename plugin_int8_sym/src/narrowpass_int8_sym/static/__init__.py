@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from narrowpass_int8_sym.static.quantities import Scheme
+from narrowpass_int8_sym.static.parameters import Scheme
 from narrowpass_int8_sym.static.quantization import Calibrated, Static
 
 __all__ = ["Calibrated", "Scheme", "Static"]

@@ -11,8 +11,8 @@ from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import Parameters
 from narrowpass_int8_sym.halves import stay_wide, stay_wide_after
 from narrowpass_int8_sym.static.bias import bias_row, stored_bias
-from narrowpass_int8_sym.static.choosing import Choice
-from narrowpass_int8_sym.static.quantities import Quantities, Scheme
+from narrowpass_int8_sym.static.parameters import QuantizationParameters, Scheme
+from narrowpass_int8_sym.static.selection import Choice
 from narrowpass_int8_sym.static.units import Unit
 from narrowpass_int8_sym.storage import (
     dequantized,
@@ -26,7 +26,9 @@ from narrowpass_int8_sym.storage import (
 Array = np.ndarray[Any, Any]
 
 
-def emit(model: ir.Model, choice: Choice, quantities: Quantities, scheme: Scheme) -> int:
+def emit(
+    model: ir.Model, choice: Choice, quantization_parameters: QuantizationParameters, scheme: Scheme
+) -> int:
     """Rewrite a model in place, as was chosen.
 
     Each value has one QuantizeLinear and one DequantizeLinear at most, next to what computes it.
@@ -35,15 +37,19 @@ def emit(model: ir.Model, choice: Choice, quantities: Quantities, scheme: Scheme
     Returns:
         How many values have become int8.
     """
-    return _Emission(model, choice, quantities, scheme).run()
+    return _Emission(model, choice, quantization_parameters, scheme).run()
 
 
 class _Emission:
     def __init__(
-        self, model: ir.Model, choice: Choice, quantities: Quantities, scheme: Scheme
+        self,
+        model: ir.Model,
+        choice: Choice,
+        quantization_parameters: QuantizationParameters,
+        scheme: Scheme,
     ) -> None:
         self._graph, self._choice, self._scheme = model.graph, choice, scheme
-        self._quantities = quantities
+        self._quantities = quantization_parameters
         self._taken = taken_names(model)
         self._parameters: dict[Parameters, tuple[ir.Value, ir.Value]] = {}
         self._weights: dict[tuple[ir.Value, int | None, bytes, float], ir.Value] = {}
@@ -111,7 +117,7 @@ class _Emission:
             value.name, wide.name = wide.name, value.name
 
     def _parameters_of(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Give the scale and the zero point of a value; equal ones are stored once."""
+        """Return the scale and the zero point of a value; equal ones are stored once."""
         found = self._quantities.values[value]
         if found not in self._parameters:
             name = value.name or "value"
@@ -126,17 +132,17 @@ class _Emission:
 
     def _read_weight(self, unit: Unit) -> None:
         """Let a product read its weight from bytes, and its bias from integers of 32 bits."""
-        product = unit.product
-        if product is None:
+        weighted = unit.weighted
+        if weighted is None:
             return
-        node, axis = product.node, self._scheme.axis(product)
+        node, axis = weighted.node, self._scheme.axis(weighted)
         effective = self._quantities.weights[unit]
         alpha = node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0
         scales = effective if alpha == 1.0 else np.asarray(effective / np.float32(alpha))
-        key = product.weight, axis, scales.tobytes(), alpha
+        key = weighted.weight, axis, scales.tobytes(), alpha
         if key not in self._weights:
-            self._weights[key] = store(product.weight, axis, scales, self._taken, factor=alpha)
-        product.read(self._weights[key], self._taken)
+            self._weights[key] = store(weighted.weight, axis, scales, self._taken, factor=alpha)
+        weighted.read(self._weights[key], self._taken)
         if unit.bias is not None and not self._choice.adds_floats(unit):
             self._read_bias(unit, unit.bias, effective)
         for name in ("alpha", "beta"):

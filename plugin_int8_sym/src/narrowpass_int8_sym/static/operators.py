@@ -114,17 +114,17 @@ LEFT = {
 
 
 def is_float(value: ir.Value | None) -> bool:
-    """Tell whether a value is known to be a tensor of float32."""
+    """Return whether a value is known to be a tensor of float32."""
     return value is not None and value.dtype == FLOAT
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Tell whether a value always is the same: no input of the graph may replace it."""
+    """Return whether a value always is the same: no input of the graph may replace it."""
     return value is not None and constant_tensor(value) is not None and not value.is_graph_input()
 
 
 def is_number(value: ir.Value | None, beside: ir.Value | None = None) -> bool:
-    """Tell whether a value is one constant element, which leaves the shape of another alone."""
+    """Return whether a value is one constant element, which leaves the shape of another alone."""
     tensor = constant_tensor(value)
     if value is None or tensor is None or value.is_graph_input() or tensor.size != 1:
         return False
@@ -134,7 +134,7 @@ def is_number(value: ir.Value | None, beside: ir.Value | None = None) -> bool:
 
 
 def pointwise_operands(node: ir.Node) -> tuple[ir.Value, ...] | None:
-    """Give the computed operands of a node that computes element by element; None for others.
+    """Return the computed operands of a node that computes element by element; None for others.
 
     Constants are left out: each is one number. Two operands must follow from the same element for
     the node to be pointwise, which the caller finds out.
@@ -162,7 +162,7 @@ def pointwise_operands(node: ir.Node) -> tuple[ir.Value, ...] | None:
 
 
 def moved(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
-    """Give the operands of a node that moves elements, constants among them.
+    """Return the operands of a node that moves elements, constants among them.
 
     Returns:
         None for other operators; a reason where it computes something with them.
@@ -178,12 +178,12 @@ def moved(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
 
 
 def is_activation(node: ir.Node) -> bool:
-    """Tell whether a node is a Relu or a Clip with constant bounds."""
+    """Return whether a node is a Relu or a Clip with constant bounds."""
     return node.op_type in ACTIVATIONS and pointwise_operands(node) is not None
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """Give the node that alone reads a value, once; None where there are others."""
+    """Return the node that alone reads a value, once; None where there are others."""
     uses = tuple(value.uses())
     if len(uses) != 1 or value.is_graph_output():
         return None

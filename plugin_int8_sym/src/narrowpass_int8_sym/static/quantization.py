@@ -14,17 +14,22 @@ from narrowpass.ir.inference import inferred
 from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.bias_correction import take_off
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
-from narrowpass_int8_sym.floors import warn_of_values, warn_of_weights
-from narrowpass_int8_sym.products import Product
-from narrowpass_int8_sym.static.choosing import Choice, choose
+from narrowpass_int8_sym.static.clipping import SAMPLES, best_clipping_ranges
+from narrowpass_int8_sym.static.decisions import Outcome, report_decisions, report_values, selected
 from narrowpass_int8_sym.static.emission import emit
-from narrowpass_int8_sym.static.finding import Found, find_units
-from narrowpass_int8_sym.static.quantities import Magnitudes, Quantities, Scheme, quantities
-from narrowpass_int8_sym.static.telling import Outcome, selected, tell, tell_values
+from narrowpass_int8_sym.static.matching import MatchedUnits, find_units
+from narrowpass_int8_sym.static.parameters import (
+    Magnitudes,
+    QuantizationParameters,
+    Scheme,
+    quantization_parameters,
+)
+from narrowpass_int8_sym.static.selection import Choice, choose
 from narrowpass_int8_sym.static.units import Role, Unit
-from narrowpass_int8_sym.static.windows import SAMPLES, best_windows
 from narrowpass_int8_sym.storage import taken_names
 from narrowpass_int8_sym.tables import find_tables, store_tables
+from narrowpass_int8_sym.underflow_warnings import warn_of_values, warn_of_weights
+from narrowpass_int8_sym.weighted_nodes import WeightedNode
 
 if TYPE_CHECKING:
     from narrowpass import Context, Samples
@@ -106,7 +111,7 @@ class Static:
                 ctx.observer.progress("comparing ranges", 0, 0)
                 limit = SAMPLES if self.samples is None else min(self.samples, SAMPLES)
                 read = [value.name for value in readers if value.name]
-                better = best_windows(
+                better = best_clipping_ranges(
                     model,
                     readers,
                     ranges,
@@ -145,40 +150,40 @@ class Static:
         )
 
     def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
-        """Give the numbers of the nodes that can be quantized, one for each unit or table.
+        """Return the numbers of the nodes that can be quantized, one for each unit or table.
 
         Numbers are places among ``model.graph.all_nodes()``, from 0.
         """
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
         with inferred(model):
             choice = choose(self._found(model, spec_of(ctx)).units, ())
-        products = [unit.product for unit in choice.units if unit.product is not None]
-        tables = find_tables(model.graph, self._red(model), products)
+        weighted_nodes = [unit.weighted for unit in choice.units if unit.weighted is not None]
+        tables = find_tables(model.graph, self._red(model), weighted_nodes)
         return sorted(places[node] for node in (*(u.nodes[0] for u in choice.units), *tables))
 
-    def products(self, model: ir.Model, ctx: Context) -> dict[int, Product]:
-        """Give the products that can be quantized, by the numbers of their nodes."""
+    def weighted_nodes(self, model: ir.Model, ctx: Context) -> dict[int, WeightedNode]:
+        """Return the products that can be quantized, by the numbers of their nodes."""
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
         with inferred(model):
             choice = choose(self._found(model, spec_of(ctx)).units, ())
-        found = [unit.product for unit in choice.units if unit.product is not None]
-        return {places[product.node]: product for product in found}
+        found = [unit.weighted for unit in choice.units if unit.weighted is not None]
+        return {places[weighted.node]: weighted for weighted in found}
 
-    def floats(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[Product]]:
-        """Give the products that can be quantized whose operands are float, by their operands."""
+    def floats(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[WeightedNode]]:
+        """Return the products that can be quantized whose operands are float, by their operands."""
         with inferred(model):
             choice = choose(self._found(model, spec_of(ctx)).units, ())
         narrow = {
             value for unit in choice.units if unit not in choice.wide for value in unit.outputs
         }
-        found: dict[ir.Value, list[Product]] = {}
+        found: dict[ir.Value, list[WeightedNode]] = {}
         for unit in choice.units:
-            if unit.product is not None and unit.inputs[0] not in narrow:
-                found.setdefault(unit.inputs[0], []).append(unit.product)
+            if unit.weighted is not None and unit.inputs[0] not in narrow:
+                found.setdefault(unit.inputs[0], []).append(unit.weighted)
         return found
 
-    def between(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[Product]]:
-        """Give the results of other int8 operators that only products of matrices read.
+    def between(self, model: ir.Model, ctx: Context) -> dict[ir.Value, list[WeightedNode]]:
+        """Return the results of other int8 operators that only products of matrices read.
 
         What is asked for by ``green`` is not among them.
         """
@@ -190,17 +195,17 @@ class Static:
             if unit.role in (Role.JOIN, Role.REGION) and not unit.asked
         }
         return {
-            value: products
-            for value, products in _matrices(choice).items()
+            value: weighted_nodes
+            for value, weighted_nodes in _matrices(choice).items()
             if value in made
             and not value.is_graph_output()
-            and {use.node for use in value.uses()} == {product.node for product in products}
+            and {use.node for use in value.uses()} == {weighted.node for weighted in weighted_nodes}
         }
 
     def rewrite(
         self, model: ir.Model, calibrated: Calibrated, held: Mapping[int, str], ctx: Context
     ) -> bool:
-        """Quantize a model in place; tell whether anything changed.
+        """Quantize a model in place; return whether anything changed.
 
         Args:
             model: the one that was calibrated, or a clone of it.
@@ -226,31 +231,33 @@ class Static:
                 if any(node in reasons for node in unit.nodes)
             }
             choice, chosen, broken = self._fitting(found, set(kept), calibrated, spec)
-        products = [unit.product for unit in choice.units if unit.product is not None]
-        tables = find_tables(model.graph, self._red(model) | set(reasons), products)
+        weighted_nodes = [unit.weighted for unit in choice.units if unit.weighted is not None]
+        tables = find_tables(model.graph, self._red(model) | set(reasons), weighted_nodes)
         outcome = Outcome(found, choice, kept, broken, selected(self.red, model), tables, reasons)
-        tell(model, outcome, ctx)
+        report_decisions(model, outcome, ctx)
         for unit in choice.units:
-            if unit.product is not None and unit.bias is not None:
+            if unit.weighted is not None and unit.bias is not None:
                 shift = calibrated.shifts.get(unit.bias.name or "")
                 if shift is not None:
-                    take_off(unit.product, unit.bias, shift)
+                    take_off(unit.weighted, unit.bias, shift)
         if self.scheme.floor:
             warn_of_values(chosen.values, calibrated.ranges, ctx.observer.log)
             warn_of_weights(calibrated.magnitudes.by_name(), ctx.observer.log)
-        tell_values(chosen.values, calibrated.ranges, calibrated.replaced, self.calibrator, ctx)
+        report_values(chosen.values, calibrated.ranges, calibrated.replaced, self.calibrator, ctx)
         ctx.counters["values"] += emit(model, choice, chosen, self.scheme)
         ctx.counters["tables"] += store_tables(model.graph, tables, taken_names(model))
         return bool(choice.units or tables)
 
     def _fitting(
-        self, found: Found, held: set[Unit], calibrated: Calibrated, spec: QuantizationSpec
-    ) -> tuple[Choice, Quantities, dict[Unit, Violation]]:
+        self, found: MatchedUnits, held: set[Unit], calibrated: Calibrated, spec: QuantizationSpec
+    ) -> tuple[Choice, QuantizationParameters, dict[Unit, Violation]]:
         """Choose, and choose again without what cannot keep its limits."""
         broken: dict[Unit, Violation] = {}
         while True:
             choice = choose(found.units, held | set(broken))
-            chosen = quantities(choice, calibrated.ranges, self.scheme, spec, calibrated.magnitudes)
+            chosen = quantization_parameters(
+                choice, calibrated.ranges, self.scheme, spec, calibrated.magnitudes
+            )
             if not chosen.refused:
                 return choice, chosen, broken
             broken |= chosen.refused
@@ -258,7 +265,7 @@ class Static:
     def _red(self, model: ir.Model) -> set[ir.Node]:
         return {node for nodes in selected(self.red, model).values() for node in nodes}
 
-    def _found(self, model: ir.Model, spec: QuantizationSpec) -> Found:
+    def _found(self, model: ir.Model, spec: QuantizationSpec) -> MatchedUnits:
         red = self._red(model)
         asked = {
             node: f"option green={item}"
@@ -284,28 +291,28 @@ class Static:
         }
         left = {node: reason for unit, reason in other.items() for node in unit.nodes}
         units = tuple(unit for unit in found.units if unit not in other)
-        return Found(units, {**found.left, **left})
+        return MatchedUnits(units, {**found.left, **left})
 
 
 def _not_in(spec: QuantizationSpec, unit: Unit) -> str:
-    """Give the operator of a unit that the target computes in float; empty for none."""
+    """Return the operator of a unit that the target computes in float; empty for none."""
     return next((n.op_type for n in unit.nodes if spec.operator(n.op_type) is None), "")
 
 
-def _matrices(choice: Choice) -> dict[ir.Value, list[Product]]:
-    """Give the values that, of int8 operators, only products of matrices read, and these."""
-    found: dict[ir.Value, list[Product]] = {}
+def _matrices(choice: Choice) -> dict[ir.Value, list[WeightedNode]]:
+    """Return the values that, of int8 operators, only products of matrices read, and these."""
+    found: dict[ir.Value, list[WeightedNode]] = {}
     others: set[ir.Value] = set()
     for unit in choice.units:
-        if unit.product is not None and unit.product.is_matrix:
-            found.setdefault(unit.inputs[0], []).append(unit.product)
+        if unit.weighted is not None and unit.weighted.is_matrix:
+            found.setdefault(unit.inputs[0], []).append(unit.weighted)
         else:
             others.update(unit.inputs)
-    return {value: products for value, products in found.items() if value not in others}
+    return {value: weighted_nodes for value, weighted_nodes in found.items() if value not in others}
 
 
 def spec_of(ctx: Context) -> QuantizationSpec:
-    """Give what the target asks of quantized operators.
+    """Return what the target asks of quantized operators.
 
     Raises:
         PassError: it wants other integers than this pass writes.

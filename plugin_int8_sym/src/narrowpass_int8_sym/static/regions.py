@@ -69,7 +69,7 @@ def find_regions(nodes: Iterable[ir.Node], barred: Collection[ir.Node]) -> list[
 
 
 def _ends(operands: _Operands) -> set[ir.Value]:
-    """Give the results that something else than a pointwise node reads, or nothing."""
+    """Return the results that something else than a pointwise node reads, or nothing."""
     found = set()
     for node in operands:
         value = node.outputs[0]

@@ -15,7 +15,7 @@ class Sharing(Generic[T]):
         self._parents: dict[T, T] = {}
 
     def find(self, item: T) -> T:
-        """Give the thing that stands for all that `item` is joined with."""
+        """Return the thing that stands for all that `item` is joined with."""
         root = item
         while (parent := self._parents.get(root, root)) != root:
             root = parent

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass_int8_sym.products import Product
+from narrowpass_int8_sym.weighted_nodes import WeightedNode
 
 
 class Role(enum.Enum):
@@ -38,7 +38,7 @@ class Unit:
         inputs: the computed values that it reads; constants are not among them.
         outputs: what others read.
         constants: of a join, or a move of several tensors: what it reads besides, float32.
-        product: of a product, what it multiplies with.
+        weighted: of a product, what it multiplies with.
         bias: of a product, a constant that is added to each row of results.
         asked: what asked for it to be quantized in any case; empty for nothing.
     """
@@ -48,7 +48,7 @@ class Unit:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     constants: tuple[ir.Value, ...] = ()
-    product: Product | None = None
+    weighted: WeightedNode | None = None
     bias: ir.Value | None = None
     asked: str = ""
 

@@ -66,7 +66,7 @@ class _Merger:
                 self._seen.setdefault(key, first)
 
     def _keys(self, node: ir.Node) -> list[Hashable]:
-        """Give what equal nodes have in common: their form, or the integers that they compute."""
+        """Return what equal nodes have in common: their form, or the integers that they compute."""
         keys: list[Hashable] = []
         form = _form(node)
         if form is not None and self._rules.judge(node, self._scope.root.opsets) is None:
@@ -110,7 +110,7 @@ class _Merger:
 
 
 def _form(node: ir.Node) -> Hashable | None:
-    """Give operator, inputs and attributes in a form that is equal for equal nodes."""
+    """Return operator, inputs and attributes in a form that is equal for equal nodes."""
     if node.attributes and next(subgraphs(node), None) is not None:
         return None
     inputs: tuple[int, ...] = tuple(0 if value is None else id(value) for value in node.inputs)

@@ -50,7 +50,7 @@ class Declarations:
 
 
 def inner_values(model: ir.Model) -> Iterator[tuple[object, ir.Value]]:
-    """Give every value that is no constant and no input or output of the model, with its root."""
+    """Yield every value that is no constant and no input or output of the model, with its root."""
     identifiers: list[object] = [None, *model.functions]
     for identifier, root in zip(identifiers, roots(model), strict=True):
         for graph in nested_graphs(root.graph):

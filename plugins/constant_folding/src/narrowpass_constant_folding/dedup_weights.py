@@ -63,7 +63,7 @@ def _merge(graph: ir.Graph, names: Names, report: Report) -> None:
 
 
 def _pairs(values: list[ir.Value]) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Give each value that is equal to one before it, with that one."""
+    """Yield each value that is equal to one before it, with that one."""
     by_sample: dict[object, list[ir.Value]] = {}
     for value in values:
         firsts = by_sample.setdefault(_sample(_tensor(value)), [])
@@ -81,7 +81,7 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol:
 
 
 def _sample(tensor: ir.TensorProtocol) -> object:
-    """Give some of the data, from places all over the tensor."""
+    """Return some of the data, from places all over the tensor."""
     if tensor.dtype == ir.DataType.STRING:
         return tuple(bytes(text) for text in tensor.numpy().reshape(-1))
     last = max(0, int(tensor.nbytes) - _SAMPLE_BYTES)
@@ -118,7 +118,7 @@ def _parts(tensor: ir.TensorProtocol, places: Iterable[int], size: int) -> Itera
 
 
 def _bytes_of(tensor: ir.TensorProtocol) -> memoryview:
-    """Give the bytes as they are stored in a file, without a copy where there need be none."""
+    """Return the bytes as they are stored in a file, without a copy where there need be none."""
     if tensor.dtype.bitwidth < 8 or sys.byteorder == "big":
         return memoryview(tensor.tobytes())
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data

@@ -74,7 +74,7 @@ def derived_types(model: ir.Model, report: Report | None = None) -> Iterator[Seq
 
 
 def declared_output(model: ir.Model, value: ir.Value) -> Type:
-    """Give what the file declares of an output of the model's graph, while types are derived."""
+    """Return what the file declares of an output of the model's graph, while types are derived."""
     if is_derived(model) and value.graph is model.graph:
         found: Type | None = model.meta[_KEY].get(value.name)
         if found is not None:

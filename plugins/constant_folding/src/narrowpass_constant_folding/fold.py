@@ -60,7 +60,7 @@ class Fold(FixedPoint):
         self.parts()
 
     def parts(self) -> tuple[Pass, ...]:
-        """Give the passes that `fold` is made of, in their order."""
+        """Return the passes that `fold` is made of, in their order."""
         keep = self.keep
         return (
             InferShapes(),

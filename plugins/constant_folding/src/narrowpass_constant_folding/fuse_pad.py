@@ -85,7 +85,7 @@ def _pads_with_zeros(scope: Scope, pad: ir.Node) -> bool:
 
 
 def _amounts(scope: Scope, pad: ir.Node) -> Sequence[int] | None:
-    """Give the amounts for all axes: those at the begins, then those at the ends."""
+    """Return the amounts for all axes: those at the begins, then those at the ends."""
     if scope.opset < _FIRST_PADS_AS_INPUT:
         given = attribute(pad, "pads", attribute(pad, "paddings", None))
         return given if given is None else [int(amount) for amount in given]
@@ -108,7 +108,7 @@ def _amounts(scope: Scope, pad: ir.Node) -> Sequence[int] | None:
 
 
 def _own_pads(node: ir.Node, amounts: Sequence[int] | None) -> Sequence[int] | None:
-    """Give the pads of the node itself; None where padding more would change what it computes."""
+    """Return the pads of the node itself; None where padding more would change what it computes."""
     if amounts is None or len(amounts) % 2 or len(amounts) < 6:
         return None
     spatial = len(amounts) - 4

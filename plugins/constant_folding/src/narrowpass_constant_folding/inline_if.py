@@ -75,7 +75,7 @@ def _inline(scope: Scope, node: ir.Node, branch: ir.Graph) -> None:
 
 
 def _move_initializers(scope: Scope, node: ir.Node, branch: ir.Graph) -> dict[ir.Value, ir.Value]:
-    """Make constants of the graph around of the branch's; give these by the old ones."""
+    """Make constants of the graph around of the branch's; return these by the old ones."""
     moved: dict[ir.Value, ir.Value] = {}
     for value in list(branch.initializers.values()):
         tensor, name = value.const_value, value.name

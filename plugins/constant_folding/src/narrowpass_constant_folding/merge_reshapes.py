@@ -56,7 +56,7 @@ class MergeReshapes(Rewrite):
 
 
 def _merge(scope: Scope, node: ir.Node) -> ir.Node | None:
-    """Read what the reshape before reads, if nothing else reads that; give the new node."""
+    """Read what the reshape before reads, if nothing else reads that; return the new node."""
     middle = node.inputs[0]
     before = scope.producer(middle)
     if middle is None or before is None or not is_op(before, *_FAMILY) or not scope.free(before):
@@ -79,7 +79,7 @@ def _merge(scope: Scope, node: ir.Node) -> ir.Node | None:
 
 
 def _settle(scope: Scope, node: ir.Node) -> bool:
-    """Give a Reshape whose target is computed a constant one."""
+    """Return a Reshape whose target is computed a constant one."""
     operand, source = input_of(node, 1), node.inputs[0]
     if node.op_type != "Reshape" or operand is None or source is None:
         return False
@@ -104,7 +104,7 @@ def _pays(scope: Scope, node: ir.Node, operand: ir.Value) -> bool:
 
 
 def _result(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
-    """Give the shape of the node's result; None where the rank is not known."""
+    """Return the shape of the node's result; None where the rank is not known."""
     known = scope.values.dims(node.outputs[0])
     computed = _computed(scope, node)
     if computed is None:
@@ -119,7 +119,7 @@ def _result(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
 
 
 def _computed(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
-    """Give the shape of the result as it follows from that of the input."""
+    """Return the shape of the result as it follows from that of the input."""
     source = None if node.inputs[0] is None else scope.values.dims(node.inputs[0])
     if node.op_type == "Reshape":
         target = scope.values.elements(input_of(node, 1))
@@ -144,7 +144,7 @@ def _computed(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
 
 
 def _axes(scope: Scope, node: ir.Node) -> tuple[int, ...] | None:
-    """Give the axes of a Squeeze or Unsqueeze, where it names them."""
+    """Return the axes of a Squeeze or Unsqueeze, where it names them."""
     if input_of(node, 1) is None:
         axes: tuple[int, ...] | None = attribute(node, "axes", None)
         return axes

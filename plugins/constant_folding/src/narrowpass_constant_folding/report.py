@@ -86,7 +86,7 @@ class Report:
 
 
 def label(node: ir.Node) -> str:
-    """Give the node's name, or its first output's where it has none."""
+    """Return the node's name, or its first output's where it has none."""
     if node.name:
         return node.name
     return next((value.name for value in node.outputs if value.name), "")

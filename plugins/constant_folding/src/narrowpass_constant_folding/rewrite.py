@@ -47,7 +47,7 @@ class Work:
         self.changed = False
 
     def scopes(self) -> Iterator[Scope]:
-        """Give every graph of the model, of its functions and within nodes, outer ones first.
+        """Yield every graph of the model, of its functions and within nodes, outer ones first.
 
         What is done to one is committed before the next is given. Nodes within a node that was
         removed meanwhile are not visited.

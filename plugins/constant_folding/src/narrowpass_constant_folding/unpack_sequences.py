@@ -119,7 +119,7 @@ def _split(scope: Scope, node: ir.Node) -> bool:
 
 
 def _sizes(scope: Scope, node: ir.Node) -> tuple[int, ...] | None:
-    """Give the sizes of the parts, where they keep the axis and are known."""
+    """Return the sizes of the parts, where they keep the axis and are known."""
     source, operand = node.inputs[0], input_of(node, 1)
     dims = None if source is None else dims_of(source)
     axis = attribute(node, "axis", 0)

@@ -29,7 +29,7 @@ class UpgradeOpset(Pass):
     to: int = 22
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
-        """Give a new model of the version.
+        """Return a new model of the version.
 
         Counters: ``nodes`` (that have another version's definition or are new).
 

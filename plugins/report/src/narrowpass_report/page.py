@@ -27,7 +27,7 @@ _SCRIPTS = (
     "colors.js",
     "paint.js",
     "details.js",
-    "hands.js",
+    "events.js",
     "viewer.js",
     "report.js",
 )

@@ -38,7 +38,7 @@ class Call:
         return self.node_bytes, tuple(self.opsets.items()), types
 
     def types(self) -> dict[str, onnx.TypeProto]:
-        """Give the types of the operands."""
+        """Return the types of the operands."""
         return {
             name: _tensor_type(int(item.dtype), item.dims) for name, item in self.operands.items()
         }
@@ -50,7 +50,7 @@ def make_call(
     captured: Mapping[str, Operand],
     opsets: Mapping[str, int],
 ) -> Call:
-    """Give the call of `node` with these inputs (None for one left out) and captured values."""
+    """Return the call of `node` with these inputs (None for one left out) and captured values."""
     names = tuple("" if operand is None else f"#{i}" for i, operand in enumerate(inputs))
     operands = dict(captured)
     operands.update((name, item) for name, item in zip(names, inputs, strict=True) if item)
@@ -75,7 +75,7 @@ def _with_attributes(
 def _plain(
     domain: str, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...]
 ) -> tuple[onnx.NodeProto, bytes]:
-    """Give the one node of this form, which all calls of it share."""
+    """Return the one node of this form, which all calls of it share."""
     proto = onnx.NodeProto(op_type=op_type, domain=domain, input=inputs, output=outputs)
     return proto, proto.SerializeToString(deterministic=True)
 

@@ -46,7 +46,7 @@ class Evaluation:
         self._known: dict[object, ReferenceEvaluator] = {}
 
     def run(self, call: Call) -> dict[str, Any]:
-        """Give the results of `call` by name.
+        """Return the results of `call` by name.
 
         A result is an array, or what the reference operator gave in place of one (a list for a
         sequence, None for an empty optional).
@@ -203,7 +203,7 @@ class _Bounded:
 
 
 def _describe(error: BaseException) -> str:
-    """Give the first cause of an error, on one line."""
+    """Return the first cause of an error, on one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())

@@ -61,7 +61,7 @@ class Inference:
         self._known: dict[object, dict[str, ResultType]] = {}
 
     def results(self, call: Call) -> Mapping[str, ResultType]:
-        """Give what is known of each result, by name; empty where nothing can be inferred."""
+        """Return what is known of each result, by name; empty where nothing can be inferred."""
         found = self._remembered(call, call.key, {})
         if _complete(call, found):
             return found

@@ -28,7 +28,7 @@ class NativeEvaluation:
 
     @classmethod
     def of(cls, ctx: Context) -> NativeEvaluation | None:
-        """Give the evaluation by the target; None where there is none, or it is the reference."""
+        """Return the evaluation by the target; None where there is none, or it is the reference."""
         target = ctx.target
         if target is None or target.name == _REFERENCE or target.available() is not None:
             return None
@@ -39,7 +39,7 @@ class NativeEvaluation:
         return isinstance(self._target.supports(node, self._ctx), Accept)
 
     def run(self, call: Call) -> dict[str, Any]:
-        """Give the results of `call` by name.
+        """Return the results of `call` by name.
 
         Raises:
             EvaluationError: the backend could not compile or run it.

@@ -48,7 +48,7 @@ class Operand(NamedTuple):
         return -(-self.size * self.dtype.bitwidth // 8)
 
     def read(self) -> Array:
-        """Give the data as an array that may be written into only where it is a copy.
+        """Return the data as an array that may be written into only where it is a copy.
 
         A stand-in is an array of zeros that takes no memory. Strings are `str` objects.
 
@@ -69,7 +69,7 @@ class Operand(NamedTuple):
 
 
 def operand_of(node: ir.Node, index: int, value: ir.Value, values: Values) -> Operand | None:
-    """Give what input `index` of `node` is evaluated with; None where that is not constant.
+    """Return what input `index` of `node` is evaluated with; None where that is not constant.
 
     A stand-in is given wherever the operator looks at no more than type and shape, so that data
     which nothing depends on is never read.
@@ -83,7 +83,7 @@ def operand_of(node: ir.Node, index: int, value: ir.Value, values: Values) -> Op
 
 
 def tensor_operand(value: ir.Value) -> Operand | None:
-    """Give the operand of a value that is constant, else None."""
+    """Return the operand of a value that is constant, else None."""
     tensor = constant_of(value)
     if tensor is None:
         return None

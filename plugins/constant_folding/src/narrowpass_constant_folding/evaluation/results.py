@@ -22,7 +22,7 @@ class NoTensorError(ResultError):
 
 
 def to_tensor(result: Any, value: ir.Value, inferred: ResultType) -> ir.TensorProtocol:
-    """Give `result` as a tensor named and typed as `value`.
+    """Return `result` as a tensor named and typed as `value`.
 
     Args:
         result: what the operator's implementation gave.
@@ -46,7 +46,7 @@ def to_tensor(result: Any, value: ir.Value, inferred: ResultType) -> ir.TensorPr
 
 
 def stored_bytes(tensor: ir.TensorProtocol) -> int:
-    """Give the bytes that a tensor's data takes in a file; its data is read only for strings."""
+    """Return the bytes that a tensor's data takes in a file; its data is read only for strings."""
     if tensor.dtype == ir.DataType.STRING:
         return int(tensor.nbytes)
     return -(-math.prod(tensor.shape.numpy()) * tensor.dtype.bitwidth // 8)

@@ -23,7 +23,7 @@ Inputs = Sequence[Any]
 
 
 def undefined(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
-    """Give why the results of a node are not defined, or an empty text where they are.
+    """Return why the results of a node are not defined, or an empty text where they are.
 
     Args:
         node: of any domain; those of the standard one are judged.

@@ -221,7 +221,7 @@ class _Reads:
 
 
 def _operands(node: ir.Node, known: Values) -> _Reads | None:
-    """Give what the node is evaluated with, or None where something is not constant."""
+    """Return what the node is evaluated with, or None where something is not constant."""
     inputs: list[Operand | None] = []
     values: Counter[ir.Value] = Counter()
     for index, value in enumerate(node.inputs):

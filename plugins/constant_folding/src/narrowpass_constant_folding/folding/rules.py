@@ -30,7 +30,7 @@ class Rules:
         self._bodies: dict[ir.OperatorIdentifier, Refusal | None] = {}
 
     def refuse(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
-        """Give why `node` must not be folded, or None where it may be.
+        """Return why `node` must not be folded, or None where it may be.
 
         Args:
             node: a node whose inputs are constants.
@@ -62,7 +62,7 @@ class Rules:
         return None
 
     def judge(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
-        """Give what there is against the node itself, graphs within it left aside."""
+        """Return what there is against the node itself, graphs within it left aside."""
         if node in self._kept:
             return Refusal("keep", f"the option keep selects {node.name or node.op_type!r}")
         key = node.op_identifier()
@@ -142,7 +142,7 @@ def _body(domain: str, name: str, version: int) -> ir.Function:
 
 
 def _typed_body(schema: Schema, node: ir.Node) -> ir.Function | None:
-    """Give the body of a function that depends on its input types, where those are known."""
+    """Return the body of a function that depends on its input types, where those are known."""
     if not schema.has_context_dependent_function:
         return None
     types = []

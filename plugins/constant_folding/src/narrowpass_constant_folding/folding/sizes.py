@@ -59,7 +59,7 @@ class SizeRule:
         self._max_growth = max_growth
 
     def limit(self, op_type: str, freed: int, largest: int = 0) -> int:
-        """Give the most bytes that the results may take.
+        """Return the most bytes that the results may take.
 
         Args:
             op_type: the operator.
@@ -75,7 +75,7 @@ class SizeRule:
 def refuse_early(
     call: Call, inferred: Mapping[str, ResultType], needed: tuple[str, ...], limit: int
 ) -> Refusal | None:
-    """Give why the call is not to be evaluated, from what is known without doing so.
+    """Return why the call is not to be evaluated, from what is known without doing so.
 
     Args:
         call: what would be evaluated.
@@ -112,7 +112,7 @@ def refuse_early(
 
 
 def too_large(measured: int, limit: int) -> Refusal:
-    """Give the refusal of a result that the size rule does not allow."""
+    """Return the refusal of a result that the size rule does not allow."""
     return Refusal(
         "size-rule",
         f"its result takes {measured} bytes where {limit} are allowed; max-growth raises that",
@@ -123,7 +123,7 @@ def too_large(measured: int, limit: int) -> Refusal:
 
 
 def _largest_operand(call: Call) -> int:
-    """Give the largest integer among the small operands, such as a trip count or a shape."""
+    """Return the largest integer among the small operands, such as a trip count or a shape."""
     largest = 0
     for operand in call.operands.values():
         if (

@@ -30,7 +30,7 @@ from narrowpass_constant_folding.shapes.types import Type, merge
 def fold_constants(
     model: ir.Model, folder: Folder, kept: Collection[ir.Node], report: Report
 ) -> bool:
-    """Fold what can be folded now; give whether anything was.
+    """Fold what can be folded now; return whether anything was.
 
     Args:
         model: changed in place.

@@ -25,7 +25,7 @@ class Values:
                     self._left.update(value for value in node.inputs if value is not None)
 
     def constant(self, value: ir.Value) -> Operand | None:
-        """Give the operand of a value that is constant, else None."""
+        """Return the operand of a value that is constant, else None."""
         found = self._constants.get(value)
         if found is None:
             found = tensor_operand(value)
@@ -43,7 +43,7 @@ class Values:
         return self._left[value] == uses and not value.is_graph_output()
 
     def freed_by(self, read: Counter[ir.Value]) -> int:
-        """Give the bytes of the constants that are unused once these uses are gone."""
+        """Return the bytes of the constants that are unused once these uses are gone."""
         freed = 0
         for value, uses in read.items():
             if value not in self._held and self.sole(value, uses):

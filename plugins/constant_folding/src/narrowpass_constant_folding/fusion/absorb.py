@@ -72,7 +72,7 @@ def _refuse_growth(scope: Scope, linear: Linear, affine: Affine) -> Refusal | No
 
 
 def _freed(scope: Scope, value: ir.Value, readers: set[ir.Node]) -> int:
-    """Give the bytes of a constant that nothing else than `readers` reads."""
+    """Return the bytes of a constant that nothing else than `readers` reads."""
     tensor = scope.constant(value)
     if tensor is None or value.is_graph_output():
         return 0

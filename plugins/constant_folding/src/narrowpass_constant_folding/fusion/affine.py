@@ -62,7 +62,7 @@ class Affine:
         return padded[axis] in (1, channels) and all(dim == 1 for dim in others)
 
     def read(self, scope: Scope, channels: int) -> tuple[Array, Array]:
-        """Give scale and shift as float64[channels]; call it only where `fits` says so."""
+        """Return scale and shift as float64[channels]; call it only where `fits` says so."""
         data = [
             tensor.numpy().astype(np.float64)
             for tensor in map(scope.repeated, self.constants)
@@ -87,7 +87,7 @@ class Affine:
 
 
 def affine_of(scope: Scope, node: ir.Node, *op_types: str) -> Iterator[Affine]:
-    """Give the ways to see `node` as affine: at most one for each of its inputs.
+    """Yield the ways to see `node` as affine: at most one for each of its inputs.
 
     Args:
         scope: where the node is.

@@ -34,7 +34,7 @@ class Linear:
     channels: int
 
     def scaled_weight(self, scope: Scope, scale: Array) -> Array:
-        """Give the weights, in their own dtype, for a result scaled by `scale`.
+        """Return the weights, in their own dtype, for a result scaled by `scale`.
 
         Args:
             scope: where the node is.
@@ -56,7 +56,7 @@ class Linear:
         return result
 
     def new_bias(self, scope: Scope, scale: Array, shift: Array) -> Array:
-        """Give the bias for a result scaled and shifted, as float64[channels]."""
+        """Return the bias for a result scaled and shifted, as float64[channels]."""
         if self.bias is None:
             return shift
         bias = constant_array(scope, self.bias).astype(np.float64).reshape(-1)
@@ -65,7 +65,7 @@ class Linear:
         return result
 
     def with_weights(self, weight: ir.Value, bias: ir.Value, output: ir.Value) -> ir.Node:
-        """Give the node with other weights; all else is as it was."""
+        """Return the node with other weights; all else is as it was."""
         inputs = list(self.node.inputs)
         index = 2
         inputs[1] = weight
@@ -75,7 +75,7 @@ class Linear:
 
 
 def linear_of(scope: Scope, node: ir.Node | None) -> Linear | None:
-    """Give `node` as a linear operator, or None where it is none with constant weights."""
+    """Return `node` as a linear operator, or None where it is none with constant weights."""
     if not is_op(node, "Conv", "ConvTranspose", "Gemm", "BatchNormalization") or node is None:
         return None
     weight = input_of(node, 1)

@@ -16,7 +16,7 @@ from narrowpass_constant_folding.graphs.scopes import (
 
 
 def constant_of(value: ir.Value) -> ir.TensorProtocol | None:
-    """Give the tensor that a value always has, or None. Its data is not read."""
+    """Return the tensor that a value always has, or None. Its data is not read."""
     if value.is_graph_input():
         return None
     if value.is_initializer():
@@ -31,7 +31,7 @@ def is_constant(node: ir.Node) -> bool:
 
 
 def tensor_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """Give the tensor of a Constant node.
+    """Return the tensor of a Constant node.
 
     None for a sparse value, and for one that is an attribute of the enclosing function.
     """
@@ -121,7 +121,7 @@ def _like(old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def initializer_graphs(model: ir.Model) -> frozenset[ir.Graph]:
-    """Give the graphs of a model that can hold initializers which are no inputs.
+    """Return the graphs of a model that can hold initializers which are no inputs.
 
     The bodies of functions cannot, nor can any graph below IR version 4.
     """

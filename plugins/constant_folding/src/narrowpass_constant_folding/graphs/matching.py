@@ -22,7 +22,7 @@ def is_op(node: ir.Node | None, *op_types: str) -> bool:
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """Give the value of an attribute; `default` where it is left out.
+    """Return the value of an attribute; `default` where it is left out.
 
     Integers, floats and strings come as they are, lists of them as tuples.
     """
@@ -33,7 +33,7 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
 
 
 def input_of(node: ir.Node, index: int) -> ir.Value | None:
-    """Give an input of the node; None where it is left out."""
+    """Return an input of the node; None where it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
@@ -43,7 +43,7 @@ def only_first_output_used(node: ir.Node) -> bool:
 
 
 def dtype_of(value: ir.Value) -> ir.DataType | None:
-    """Give the element type of a value, where it is known."""
+    """Return the element type of a value, where it is known."""
     if value.dtype not in (None, ir.DataType.UNDEFINED):
         return value.dtype
     tensor = constant_of(value)
@@ -51,7 +51,7 @@ def dtype_of(value: ir.Value) -> ir.DataType | None:
 
 
 def dims_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    """Give the shape of a value: sizes, names of symbolic dimensions, None for unknown ones."""
+    """Return the shape of a value: sizes, names of symbolic dimensions, None for unknown ones."""
     if value.shape is not None:
         return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
     tensor = constant_of(value)

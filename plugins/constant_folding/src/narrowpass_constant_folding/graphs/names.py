@@ -19,7 +19,7 @@ class Names:
         self._model = model
 
     def unique(self, name: str) -> str:
-        """Give `name`, with a number where it is taken, and take it."""
+        """Return `name`, with a number where it is taken, and take it."""
         taken = self._taken
         chosen, number = name, 1
         while taken[chosen]:
@@ -29,7 +29,7 @@ class Names:
         return chosen
 
     def moved(self, name: str | None) -> str | None:
-        """Give the name for a value that moves to an outer graph: another if it is not alone."""
+        """Return the name for a value that moves to an outer graph: another if it is not alone."""
         if name is None or self._taken[name] <= 1:
             return name
         self._taken[name] -= 1
@@ -40,7 +40,7 @@ class Names:
         self._taken[name] -= 1
 
     def moved_node(self, name: str | None) -> str | None:
-        """Give the name for a node that moves to an outer graph: another if it is not alone.
+        """Return the name for a node that moves to an outer graph: another if it is not alone.
 
         ONNX leaves names of nodes free, but onnxruntime refuses a graph that has one twice.
         """
@@ -50,7 +50,7 @@ class Names:
         return self.unique_node(name)
 
     def unique_node(self, name: str | None) -> str | None:
-        """Give `name` for a new node, with a number where it is taken, and take it."""
+        """Return `name` for a new node, with a number where it is taken, and take it."""
         if not name:
             return name
         chosen, number = name, 1

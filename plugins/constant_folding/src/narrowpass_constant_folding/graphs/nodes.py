@@ -14,7 +14,7 @@ def remade(
     attributes: Iterable[ir.Attr],
     outputs: Sequence[ir.Value],
 ) -> ir.Node:
-    """Give a node of the standard domain that has the name and the comments of an old one.
+    """Return a node of the standard domain that has the name and the comments of an old one.
 
     Args:
         node: the old one; it stays as it is.

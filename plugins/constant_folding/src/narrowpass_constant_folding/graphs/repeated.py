@@ -44,5 +44,5 @@ def repeated_of(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def without_repeats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Give a view that has each element of a broadcast array once, so that looking is cheap."""
+    """Return a view that has each element of a broadcast array once, so that looking is cheap."""
     return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]

@@ -13,7 +13,7 @@ Schema = Any
 
 @functools.lru_cache(maxsize=4096)
 def schema_of(domain: str, op_type: str, version: int) -> Schema | None:
-    """Give the schema of an operator at an operator-set version, or None."""
+    """Return the schema of an operator at an operator-set version, or None."""
     if version < 1 or not onnx.defs.has(op_type, domain):
         return None
     try:

@@ -51,7 +51,7 @@ class Scope:
         return node not in self.kept and node not in self._gone
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """Give the tensor that a value always has, or None. Its data is not read."""
+        """Return the tensor that a value always has, or None. Its data is not read."""
         return None if value is None else constant_of(value)
 
     def repeated(self, value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -59,7 +59,7 @@ class Scope:
         return None if value is None else repeated_of(value)
 
     def only_reader(self, value: ir.Value) -> ir.Node | None:
-        """Give the node of this graph that alone reads the value, and once; else None."""
+        """Return the node of this graph that alone reads the value, and once; else None."""
         if value.is_graph_output():
             return None
         uses = value.uses()
@@ -69,7 +69,7 @@ class Scope:
         return reader if reader.graph is self.graph else None
 
     def producer(self, value: ir.Value | None) -> ir.Node | None:
-        """Give the node of this graph that makes the value; None for another's."""
+        """Return the node of this graph that makes the value; None for another's."""
         node = None if value is None else value.producer()
         return node if node is not None and node.graph is self.graph else None
 
@@ -100,7 +100,7 @@ class Scope:
         return value
 
     def add_value(self, name: str, like: ir.Value | None = None) -> ir.Value:
-        """Give a value for an output of a new node, with the type and shape of `like`."""
+        """Return a value for an output of a new node, with the type and shape of `like`."""
         return ir.Value(
             name=self.names.unique(name),
             type=None if like is None else like.type,
@@ -108,7 +108,7 @@ class Scope:
         )
 
     def successor(self, old: ir.Value) -> ir.Value:
-        """Give a value that a new node may produce in place of `old`, under its name."""
+        """Return a value that a new node may produce in place of `old`, under its name."""
         new = ir.Value(name=old.name, type=old.type, shape=old.shape, doc_string=old.doc_string)
         new.metadata_props.update(old.metadata_props)
         return new
@@ -173,7 +173,7 @@ class Scope:
         self.changed = True
 
     def commit(self) -> bool:
-        """Take the removed nodes out; give whether anything was changed."""
+        """Take the removed nodes out; return whether anything was changed."""
         if self._gone:
             self.graph.remove(list(self._gone), safe=True)
             self._gone.clear()

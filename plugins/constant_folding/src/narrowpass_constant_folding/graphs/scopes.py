@@ -30,21 +30,21 @@ class Root:
 
 
 def roots(model: ir.Model) -> Iterator[Root]:
-    """Give the model's graph and the bodies of its functions."""
+    """Yield the model's graph and the bodies of its functions."""
     yield Root(model.graph, model.opset_imports, is_function=False)
     for function in model.functions.values():
         yield Root(function.graph, function.opset_imports, is_function=True)
 
 
 def inner_nodes(node: ir.Node) -> Iterator[ir.Node]:
-    """Give every node within the node's subgraphs, at any depth."""
+    """Yield every node within the node's subgraphs, at any depth."""
     for graph in subgraphs(node):
         for nested in nested_graphs(graph):
             yield from nested
 
 
 def captured(node: ir.Node) -> dict[ir.Value, int]:
-    """Give the outer values that the node's subgraphs read, with the number of their uses."""
+    """Return the outer values that the node's subgraphs read, with the number of their uses."""
     inside: set[ir.Value] = set()
     used: Counter[ir.Value] = Counter()
     for graph in subgraphs(node):
@@ -64,7 +64,7 @@ def is_used(value: ir.Value) -> bool:
 
 
 def output_positions(graph: ir.Graph) -> dict[ir.Value, list[int]]:
-    """Give the places of each of the graph's outputs."""
+    """Return the places of each of the graph's outputs."""
     positions: dict[ir.Value, list[int]] = {}
     for index, value in enumerate(graph.outputs):
         positions.setdefault(value, []).append(index)

@@ -14,7 +14,7 @@ _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "BitwiseOr", "Bitwis
 
 
 def neutral(scope: Scope, node: ir.Node) -> ir.Value | None:
-    """Give the operand that ``x + 0``, ``x - 0``, ``x * 1``, ``x / 1`` or ``x ** 1`` gives back.
+    """Return the operand that ``x + 0``, ``x - 0``, ``x * 1``, ``x / 1`` or ``x ** 1`` gives back.
 
     In floats, -0.0 + 0.0 is 0.0: there, only -0.0 may be added, and only 0.0 be subtracted.
     """
@@ -78,7 +78,7 @@ def _keeps_shape(scope: Scope, source: ir.Value, constant: ir.Value) -> bool:
 
 
 def undone(scope: Scope, node: ir.Node) -> ir.Value | None:
-    """Give x for ``Neg(Neg(x))`` and ``Not(Not(x))``."""
+    """Return x for ``Neg(Neg(x))`` and ``Not(Not(x))``."""
     before = scope.producer(node.inputs[0])
     if before is None or not is_op(before, node.op_type) or not scope.free(before):
         return None
@@ -86,13 +86,13 @@ def undone(scope: Scope, node: ir.Node) -> ir.Value | None:
 
 
 def repeated(scope: Scope, node: ir.Node) -> ir.Value | None:
-    """Give the input of an operator that changes nothing once it was applied."""
+    """Return the input of an operator that changes nothing once it was applied."""
     before = scope.producer(node.inputs[0])
     return node.inputs[0] if before is not None and is_op(before, node.op_type) else None
 
 
 def chosen(scope: Scope, node: ir.Node) -> ir.Value | None:
-    """Give what ``Where`` chooses under a constant condition, where it has the result's shape."""
+    """Return what ``Where`` chooses under a constant condition, where it has the result's shape."""
     tensor = scope.repeated(input_of(node, 0))
     if tensor is None or not tensor.size:
         return None

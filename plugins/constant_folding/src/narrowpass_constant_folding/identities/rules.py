@@ -25,7 +25,7 @@ Source = Callable[[Scope, ir.Node], ir.Value | None]
 
 
 def identity_source(scope: Scope, node: ir.Node) -> ir.Value | None:
-    """Give the value that the first output of `node` always equals, bit for bit; None for none.
+    """Return the value that the first output of `node` always equals, bit for bit; None for none.
 
     Where other outputs are read, there is none.
     """

@@ -27,7 +27,7 @@ class Calls:
         return node.op_identifier() in self._functions
 
     def infer(self, node: ir.Node) -> Sequence[Type]:
-        """Give a type for each result of a call; none where ONNX's inference does not know."""
+        """Return a type for each result of a call; none where ONNX's inference does not know."""
         types = [UNKNOWN if value is None else type_of(value) for value in node.inputs]
         if any(type_.dtype is None and not type_.other for type_ in types):
             return ()

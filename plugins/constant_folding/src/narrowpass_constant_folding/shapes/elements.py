@@ -213,7 +213,7 @@ def _binary(values: ShapeValues, node: ir.Node) -> Elements | None:
 
 
 def _aligned(*parts: Elements) -> list[tuple[Element, ...]] | None:
-    """Give the elements of all, those of single ones repeated; None where they do not fit."""
+    """Return the elements of all, those of single ones repeated; None where they do not fit."""
     length = max((len(part.items) for part in parts if len(part.items) != 1), default=1)
     if any(len(part.items) not in (1, length) for part in parts):
         return None

@@ -166,7 +166,7 @@ def _without_dims(type_: Type) -> Type:
 
 
 def _stacked(type_: Type, axis: int, length: int | str | None) -> Type:
-    """Give the type of results of that type put together along a new axis.
+    """Return the type of results of that type put together along a new axis.
 
     Names of dimensions are left out: inside, one may mean another size in each iteration.
     """

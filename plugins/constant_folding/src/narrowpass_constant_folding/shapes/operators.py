@@ -60,7 +60,7 @@ class Operators:
         self._known: dict[object, tuple[Type, ...] | str] = {}
 
     def infer(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
-        """Give what follows from the inputs' types: a type for each output.
+        """Return what follows from the inputs' types: a type for each output.
 
         Raises:
             InferenceError: the node contradicts its operator's definition.
@@ -77,7 +77,7 @@ class Operators:
         return found
 
     def _from_elements(self, node: ir.Node, types: Sequence[Type]) -> Type | None:
-        """Give the type of an index or shape whose elements are known."""
+        """Return the type of an index or shape whose elements are known."""
         if node.op_type not in _INDEXING or node.domain or types[0].dtype not in _INDEX_DTYPES:
             return None
         found = self._values.elements(node.outputs[0])
@@ -114,7 +114,7 @@ class Operators:
         return [_restored(type_, back) for type_ in found]
 
     def _data(self, node: ir.Node) -> list[tuple[int, Array]]:
-        """Give the operands that a shape may depend on: small constants, and known elements."""
+        """Return the operands that a shape may depend on: small constants, and known elements."""
         data = []
         for index, value in enumerate(node.inputs):
             if value is None:
@@ -185,7 +185,7 @@ def _run(
     data: Sequence[tuple[int, Array]],
     opsets: Mapping[str, int],
 ) -> tuple[Type, ...] | str:
-    """Give a type for each output, or what ONNX's inference has against the node."""
+    """Return a type for each output, or what ONNX's inference has against the node."""
     inputs = ["" if value is None else f"i{index}" for index, value in enumerate(node.inputs)]
     outputs = [f"o{index}" if value.name else "" for index, value in enumerate(node.outputs)]
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=inputs, output=outputs)
@@ -240,7 +240,7 @@ _PLAIN_ATTRIBUTES = frozenset(
 
 
 def _renamed(type_: Type, names: dict[str, str]) -> Type:
-    """Give dimensions' names by order of appearance, so that like nodes are equal."""
+    """Return dimensions' names by order of appearance, so that like nodes are equal."""
     if type_.dims is None or not any(isinstance(dim, str) for dim in type_.dims):
         return type_
     return Type(

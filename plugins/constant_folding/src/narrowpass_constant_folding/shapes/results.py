@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def to_dim(element: Element) -> Dim:
-    """Give what can be declared: a number that is no size, or a name of our own, cannot."""
+    """Return what can be declared: a number that is no size, or a name of our own, cannot."""
     if isinstance(element, Size):
         symbol = element.symbol
         return None if symbol is None or symbol.startswith("?") else symbol
@@ -45,7 +45,7 @@ def _reshape(values: ShapeValues, node: ir.Node) -> Dims | None:
 def reshape_result(
     source: tuple[Element, ...] | None, target: Elements, *, allow_zero: bool
 ) -> tuple[Element, ...]:
-    """Give the shape that Reshape gives.
+    """Return the shape that Reshape gives.
 
     Args:
         source: the shape of what is reshaped; None where unknown.

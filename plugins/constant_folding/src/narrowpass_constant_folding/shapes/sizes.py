@@ -30,12 +30,12 @@ Element = int | Size | None
 
 
 def named(symbol: str) -> Size:
-    """Give the size of a dimension by its name."""
+    """Return the size of a dimension by its name."""
     return Size(1, (symbol,))
 
 
 def multiply(left: Element, right: Element) -> Element:
-    """Give the product."""
+    """Return the product."""
     if left == 0 or right == 0:
         return 0
     if left is None or right is None:
@@ -47,7 +47,7 @@ def multiply(left: Element, right: Element) -> Element:
 
 
 def product(elements: Iterable[Element]) -> Element:
-    """Give the product of all; 1 for none."""
+    """Return the product of all; 1 for none."""
     result: Element = 1
     for element in elements:
         result = multiply(result, element)
@@ -55,7 +55,7 @@ def product(elements: Iterable[Element]) -> Element:
 
 
 def divide(left: Element, right: Element) -> Element:
-    """Give `left / right` where that is a whole number for every size of the dimensions.
+    """Return `left / right` where that is a whole number for every size of the dimensions.
 
     What divides is taken to be not 0.
     """
@@ -70,7 +70,7 @@ def divide(left: Element, right: Element) -> Element:
 
 
 def add(left: Element, right: Element) -> Element:
-    """Give the sum, where it can be said."""
+    """Return the sum, where it can be said."""
     if left == 0:
         return right
     if right == 0:
@@ -83,7 +83,7 @@ def add(left: Element, right: Element) -> Element:
 
 
 def subtract(left: Element, right: Element) -> Element:
-    """Give the difference, where it can be said."""
+    """Return the difference, where it can be said."""
     if right == 0:
         return left
     if left is not None and left == right:
@@ -119,7 +119,7 @@ def is_equal(left: Element, right: Element) -> bool | None:
 
 
 def broadcast(left: Element, right: Element) -> Element:
-    """Give the size that two dimensions have once they are broadcast against each other."""
+    """Return the size that two dimensions have once they are broadcast against each other."""
     if left == right or right == 1:
         return left
     if left == 1:

@@ -34,14 +34,14 @@ UNKNOWN = Type()
 
 
 def type_of(value: ir.Value) -> Type:
-    """Give what the model declares of a value."""
+    """Return what the model declares of a value."""
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         return Type(other=ir.serde.serialize_type(value.type).SerializeToString())
     return Type(dtype_of(value), dims_of(value))
 
 
 def to_proto(type_: Type) -> onnx.TypeProto:
-    """Give the type in ONNX's form."""
+    """Return the type in ONNX's form."""
     if type_.other:
         other: onnx.TypeProto = onnx.TypeProto.FromString(type_.other)
         return other
@@ -119,7 +119,7 @@ def _merge_dims(declared: Dim, inferred: Dim) -> Dim:
 
 
 def common(left: Type, right: Type) -> Type:
-    """Give what holds for a value that has the one type or the other."""
+    """Return what holds for a value that has the one type or the other."""
     if left == right:
         return left
     if left.other or right.other or left.dtype != right.dtype:

@@ -25,7 +25,7 @@ class ShapeValues:
         self._unnamed: dict[tuple[ir.Value, int], str] = {}
 
     def dims(self, value: ir.Value) -> tuple[Element, ...] | None:
-        """Give the shape of a value; a dimension without a name gets one of its own."""
+        """Return the shape of a value; a dimension without a name gets one of its own."""
         dims = dims_of(value)
         if dims is None:
             return None
@@ -35,7 +35,7 @@ class ShapeValues:
         )
 
     def elements(self, value: ir.Value | None) -> Elements | None:
-        """Give the elements of an integer value of rank 0 or 1; None where nothing is known."""
+        """Return the elements of an integer value of rank 0 or 1; None where nothing is known."""
         if value is None:
             return None
         # Producers first, without recursion: chains of shape arithmetic may be long.
@@ -73,7 +73,7 @@ class ShapeValues:
         return node.op_type in RULES and not node.domain and len(node.outputs) == 1
 
     def operand(self, node: ir.Node, index: int) -> Elements | None:
-        """Give what is known already of an input of a node."""
+        """Return what is known already of an input of a node."""
         value = input_of(node, index)
         return None if value is None else self._known.get(value)
 

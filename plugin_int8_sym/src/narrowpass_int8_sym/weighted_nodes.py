@@ -11,12 +11,12 @@ from narrowpass_int8_sym.storage import drop_unread, unique
 
 FLOAT = ir.DataType.FLOAT
 
-PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+WEIGHTED_OPERATORS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 """The operators that multiply with a weight."""
 
 
 @dataclass(frozen=True)
-class Product:
+class WeightedNode:
     """A node whose weight can be stored in bytes.
 
     Attributes:
@@ -60,13 +60,13 @@ class Product:
         return self.node.op_type in ("Gemm", "MatMul")
 
 
-def product_of(node: ir.Node) -> Product | str | None:
-    """Tell how the weight of a node can be stored in bytes.
+def weighted_node_of(node: ir.Node) -> WeightedNode | str | None:
+    """Return how the weight of a node can be stored in bytes.
 
     Returns:
         None for other operators, and a reason for those whose weight cannot be.
     """
-    if node.domain or node.op_type not in PRODUCTS:
+    if node.domain or node.op_type not in WEIGHTED_OPERATORS:
         return None
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     transpose = _transpose(weight) if node.op_type in ("MatMul", "Gemm") else None
@@ -83,18 +83,20 @@ def product_of(node: ir.Node) -> Product | str | None:
     if 0 in dims:
         return f"its weight {weight.name!r} is empty"
     if node.op_type == "Conv":
-        return Product(node, weight, 1, 0)
+        return WeightedNode(node, weight, 1, 0)
     if node.op_type == "ConvTranspose":
         # Channels of several groups lie along axis 1 one above the other.
-        return Product(node, weight, 1, 1 if node.attributes.get_int("group", 1) == 1 else None)
+        return WeightedNode(
+            node, weight, 1, 1 if node.attributes.get_int("group", 1) == 1 else None
+        )
     if len(dims) != 2:
         return f"its weight {weight.name!r} has {len(dims)} dimensions, and not two"
     turned = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
-    return Product(node, weight, 1, 0 if turned != (transpose is not None) else 1, transpose)
+    return WeightedNode(node, weight, 1, 0 if turned != (transpose is not None) else 1, transpose)
 
 
 def _transpose(value: ir.Value | None) -> ir.Node | None:
-    """Give the node that turns a constant matrix, if that is what computes the value."""
+    """Return the node that turns a constant matrix, if that is what computes the value."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Transpose" or node.domain:
         return None
@@ -106,7 +108,7 @@ def _transpose(value: ir.Value | None) -> ir.Node | None:
 
 
 def _transposed(like: ir.Node, value: ir.Value, taken: set[str | None]) -> ir.Value:
-    """Give the Transpose of a matrix, beside that of another; one that is there is taken."""
+    """Return the Transpose of a matrix, beside that of another; one that is there is taken."""
     for use in value.uses():
         if use.node.op_type == "Transpose" and use.node.graph is like.graph:
             return use.node.outputs[0]

@@ -12,7 +12,7 @@ from narrowpass_int8_sym.halves.editing import (
     FLOAT,
     HALVES,
     MARK,
-    Widened,
+    UpcastTensor,
     cast_behind,
     graph_of,
     is_cast,
@@ -32,7 +32,7 @@ _OWN_TYPES = frozenset(
 
 
 def has_halves(model: ir.Model) -> bool:
-    """Tell whether a model has constants, inputs, or results of Casts, of 16 bits."""
+    """Return whether a model has constants, inputs, or results of Casts, of 16 bits."""
     for graph in nested_graphs(model.graph):
         tensors = [constant_tensor(value) for value in graph.initializers.values()]
         tensors += [
@@ -61,7 +61,7 @@ def widen(model: ir.Model) -> bool:
         wide = [node for node in model.graph.all_nodes() if _can_be_wide(node, halves)]
         casts = [node for node in model.graph.all_nodes() if _stores_half(node)]
         if wide or casts:
-            _Widening(model, halves, wide).run(casts)
+            _Upcast(model, halves, wide).run(casts)
     return bool(wide or casts)
 
 
@@ -100,7 +100,7 @@ def _is_tensor(value: ir.Value | None) -> bool:
 
 
 def _stores_half(node: ir.Node) -> bool:
-    """Tell whether a node makes a constant of 16 bits float32."""
+    """Return whether a node makes a constant of 16 bits float32."""
     if node.op_type != "Cast" or node.domain or node.outputs[0].is_graph_output():
         return False
     given = node.inputs[0]
@@ -110,7 +110,7 @@ def _stores_half(node: ir.Node) -> bool:
     return node.attributes.get_int("to", 0) == int(FLOAT)
 
 
-class _Widening:
+class _Upcast:
     """One call of `widen`."""
 
     def __init__(
@@ -133,7 +133,7 @@ class _Widening:
                 if value in self._halves and value not in made:
                     node.replace_input_with(index, self._float(value))
         for value in made:
-            self._widen(value)
+            self._upcast(value)
         for value in self._constants:
             drop_unread(value)
 
@@ -146,7 +146,7 @@ class _Widening:
         if source not in self._constants:
             name = result.name or unique("constant", self._taken)
             result.name = unique(f"{name}.before", self._taken)
-            stored = Widened(tensor, name, behind_cast=True)
+            stored = UpcastTensor(tensor, name, behind_cast=True)
             self._constants[source] = initializer(graph_of(source), stored)
         result.replace_all_uses_with(self._constants[source])
         remove(cast)
@@ -192,10 +192,10 @@ class _Widening:
                 del graph.initializers[name]
         else:
             name = unique(f"{name}.wide", self._taken)
-        self._constants[value] = initializer(graph, Widened(tensor, name, behind_cast=False))
+        self._constants[value] = initializer(graph, UpcastTensor(tensor, name, behind_cast=False))
         return self._constants[value]
 
-    def _widen(self, value: ir.Value) -> None:
+    def _upcast(self, value: ir.Value) -> None:
         """Let a wide node give float32; who wants what it gave has a Cast before it."""
         dtype = self._halves[value]
         value.type = ir.TensorType(FLOAT)

@@ -12,11 +12,11 @@ from narrowpass import Decision
 from narrowpass.framework.classify import matching_nodes
 from narrowpass.runtime.quantization import Parameters, Violation
 from narrowpass_int8_sym.calibration import Range
-from narrowpass_int8_sym.products import product_of
-from narrowpass_int8_sym.static.choosing import Choice
-from narrowpass_int8_sym.static.finding import QUANTIZED, Found
+from narrowpass_int8_sym.static.matching import QUANTIZED, MatchedUnits
+from narrowpass_int8_sym.static.selection import Choice
 from narrowpass_int8_sym.static.units import Unit
-from narrowpass_int8_sym.tables import tell_tables
+from narrowpass_int8_sym.tables import report_tables
+from narrowpass_int8_sym.weighted_nodes import weighted_node_of
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -28,7 +28,7 @@ def label(node: ir.Node) -> str:
 
 
 def selected(items: Sequence[str], model: ir.Model) -> dict[str, list[ir.Node]]:
-    """Give the nodes that each item of an option selects; see `narrowpass.matching_nodes`."""
+    """Return the nodes that each item of an option selects; see `narrowpass.matching_nodes`."""
     return matching_nodes(items, model.graph.all_nodes(), label)
 
 
@@ -46,7 +46,7 @@ class Outcome:
         reasons: why nodes had to stay float, of units and of tables.
     """
 
-    found: Found
+    found: MatchedUnits
     choice: Choice
     held: Mapping[Unit, str]
     broken: Mapping[Unit, Violation]
@@ -55,7 +55,7 @@ class Outcome:
     reasons: Mapping[ir.Node, str]
 
 
-def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
+def report_decisions(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
     """Report on each node of a known operator; warn of each unit that cannot keep a limit.
 
     Counters: ``nodes`` (that are quantized), ``left``.
@@ -72,7 +72,7 @@ def tell(model: ir.Model, outcome: Outcome, ctx: Context) -> None:
             ctx.counters["nodes" if decisions[node].decision == "int8" else "left"] += 1
 
 
-def tell_values(
+def report_values(
     values: Mapping[ir.Value, Parameters],
     ranges: Mapping[str, Range],
     replaced: Mapping[str, Range],
@@ -117,7 +117,7 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
 
     inside = set(model.graph)
     for node in model.graph.all_nodes():
-        if node not in inside and product_of(node) is not None:
+        if node not in inside and weighted_node_of(node) is not None:
             left(node, "rule", "subgraphs are not quantized")
     for item, nodes in outcome.red.items():
         for node in nodes:
@@ -131,7 +131,7 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
             left(node, "rule", reason)
     for node, reason in outcome.reasons.items():
         left(node, "verification", reason)
-    found |= tell_tables(outcome.tables)
+    found |= report_tables(outcome.tables)
     for unit, reason in outcome.held.items():
         for node in unit.nodes:
             left(node, "verification", reason)

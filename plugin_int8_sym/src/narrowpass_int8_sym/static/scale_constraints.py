@@ -39,7 +39,7 @@ _LARGEST = 2.0**100
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Required:
     """A scale must be at least so large, because of another."""
 
     key: Key
@@ -65,17 +65,17 @@ class Relation:
     inputs: tuple[Key, ...]
     output: Key | None
     weights: Array | None = None
-    least_products: Array | None = None
+    min_weighted_nodes: Array | None = None
     slope: float = 1.0
 
     def channels(self, scales: Mapping[Key, float], margin: float = MARGIN) -> Array | None:
-        """Give the scales of the weight that fit the others; float64 [] or [C]."""
+        """Return the scales of the weight that fit the others; float64 [] or [C]."""
         if self.weights is None:
             return None
         found = self.weights
         operand = scales[self.inputs[0]]
-        if self.least_products is not None:
-            found = np.maximum(found, self.least_products / operand)
+        if self.min_weighted_nodes is not None:
+            found = np.maximum(found, self.min_weighted_nodes / operand)
         if (
             self.bound is not None
             and self.bound.ratio == WEIGHT_TO_OUTPUT
@@ -85,8 +85,8 @@ class Relation:
             found = np.maximum(found, least)
         return found
 
-    def asked(self, scales: Mapping[Key, float], margin: float) -> list[_Asked]:
-        """Give which scales must be at least how large, as the others are."""
+    def asked(self, scales: Mapping[Key, float], margin: float) -> list[_Required]:
+        """Return which scales must be at least how large, as the others are."""
         if self.bound is None or self.output is None:
             return []
         high, low = self.bound.high * (1 - margin), self.bound.low * (1 + margin)
@@ -94,22 +94,22 @@ class Relation:
         if self.bound.ratio == WEIGHT_TO_OUTPUT:
             weights = self.channels(scales, margin)
             largest = 1.0 if weights is None else float(np.max(weights))
-            return [_Asked(self.output, scales[first] * largest / high, first)]
+            return [_Required(self.output, scales[first] * largest / high, first)]
         if self.bound.ratio == INPUTS_TO_OUTPUT:
             together = math.prod(scales[key] for key in self.inputs)
             return [
-                _Asked(self.output, together / high, first),
-                _Asked(first, low * output / together * scales[first], self.output),
+                _Required(self.output, together / high, first),
+                _Required(first, low * output / together * scales[first], self.output),
             ]
-        found: list[_Asked] = []
+        found: list[_Required] = []
         for part in {1.0, abs(self.slope)} - {0.0}:
             for key in self.inputs:
-                found.append(_Asked(self.output, scales[key] * part / high, key))
-                found.append(_Asked(key, low * output / part, self.output))
+                found.append(_Required(self.output, scales[key] * part / high, key))
+                found.append(_Required(key, low * output / part, self.output))
         return found
 
     def violation(self, scales: Mapping[Key, float]) -> Violation | None:
-        """Tell how the bound is broken; None where it is kept."""
+        """Return how the bound is broken; None where it is kept."""
         if self.bound is None or self.output is None:
             return None
         inputs = [scales[key] for key in self.inputs]
@@ -148,7 +148,7 @@ def solve(
     refused: dict[Relation, Violation] = {}
     while True:
         kept = [relation for relation in relations if relation not in refused]
-        scales, culprit = _raised(least, fixed, kept, margin)
+        scales, culprit = _increased(least, fixed, kept, margin)
         if culprit is None:
             return Solution(scales, refused)
         refused[culprit] = (
@@ -156,13 +156,13 @@ def solve(
         )
 
 
-def _raised(
+def _increased(
     least: Mapping[Key, float],
     fixed: Collection[Key],
     relations: Sequence[Relation],
     margin: float,
 ) -> tuple[dict[Key, float], Relation | None]:
-    """Go round; give the scales, and a relation whose limit cannot be kept."""
+    """Go round; return the scales, and a relation whose limit cannot be kept."""
     scales = dict(least)
     causes: dict[Key, tuple[Relation, Key]] = {}
     raised: Key | None = None

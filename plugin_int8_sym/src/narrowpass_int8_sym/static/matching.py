@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.products import FLOAT, Product, product_of
 from narrowpass_int8_sym.static.operators import (
     AVERAGES,
     BINARY,
@@ -24,13 +23,14 @@ from narrowpass_int8_sym.static.operators import (
 )
 from narrowpass_int8_sym.static.regions import Region, find_regions
 from narrowpass_int8_sym.static.units import Role, Unit
+from narrowpass_int8_sym.weighted_nodes import FLOAT, WeightedNode, weighted_node_of
 
 QUANTIZED = "it is quantized already"
 """Why a node is left as it is that has DequantizeLinear before it, or QuantizeLinear after it."""
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedUnits:
     """What a graph has.
 
     Attributes:
@@ -42,7 +42,9 @@ class Found:
     left: Mapping[ir.Node, str] = field(default_factory=dict)
 
 
-def find_units(graph: ir.Graph, red: Collection[ir.Node], asked: Mapping[ir.Node, str]) -> Found:
+def find_units(
+    graph: ir.Graph, red: Collection[ir.Node], asked: Mapping[ir.Node, str]
+) -> MatchedUnits:
     """Look for what can be quantized.
 
     Args:
@@ -54,7 +56,7 @@ def find_units(graph: ir.Graph, red: Collection[ir.Node], asked: Mapping[ir.Node
     search.visit(graph)
     order = {node: place for place, node in enumerate(graph)}
     units = sorted(search.units, key=lambda unit: order[unit.nodes[-1]])
-    return Found(tuple(units), search.left)
+    return MatchedUnits(tuple(units), search.left)
 
 
 class _Search:
@@ -69,7 +71,7 @@ class _Search:
     def visit(self, graph: ir.Graph) -> None:
         nodes = [node for node in graph if not node.domain and node not in self._red]
         for node in nodes:
-            self._product(node)
+            self._weighted(node)
         # Who computes of one tensor is known when products have taken what follows them; who
         # computes of several, when regions are known. Then activations follow joins.
         joins = _joins(nodes, self._taken | set(self._red))
@@ -91,12 +93,12 @@ class _Search:
             self.units.append(replace(unit, asked=asked))
         self._taken.update(unit.nodes)
 
-    def _product(self, node: ir.Node) -> None:
-        found = product_of(node)
+    def _weighted(self, node: ir.Node) -> None:
+        found = weighted_node_of(node)
         if found is None:
             return
         if isinstance(found, str):
-            if node.op_type == "MatMul" and self._computed_product(node):
+            if node.op_type == "MatMul" and self._computed_matmul(node):
                 return
             self.left[node] = found
             if any(_is_dequantized(value) for value in node.inputs[:2]):
@@ -120,7 +122,7 @@ class _Search:
         outputs = (nodes[-1].outputs[0],)
         self._add(Unit(Role.PRODUCT, tuple(nodes), (first,), outputs, (), found, bias))
 
-    def _computed_product(self, node: ir.Node) -> bool:
+    def _computed_matmul(self, node: ir.Node) -> bool:
         """Take a product of two computed operands, which is quantized only where it is asked."""
         a, b = node.inputs[:2]
         if node not in self._asked or a is None or b is None or is_constant(a) or is_constant(b):
@@ -131,7 +133,7 @@ class _Search:
         return True
 
     def _added(self, value: ir.Value) -> ir.Value | None:
-        """Give what is added to each row of a product and to nothing else."""
+        """Return what is added to each row of a product and to nothing else."""
         node = only_reader(value)
         if node is None or node.op_type != "Add" or node.domain or node in self._red:
             return None
@@ -202,7 +204,7 @@ class _Search:
 
 
 def _joins(nodes: list[ir.Node], barred: Collection[ir.Node]) -> set[ir.Node]:
-    """Give the sums, differences and products of several tensors."""
+    """Return the sums, differences and products of several tensors."""
     pointwise = {node for region in find_regions(nodes, barred) for node in region.nodes}
     found = set()
     for node in nodes:
@@ -215,7 +217,7 @@ def _joins(nodes: list[ir.Node], barred: Collection[ir.Node]) -> set[ir.Node]:
 
 
 def _operands(node: ir.Node) -> tuple[tuple[ir.Value, ...], tuple[ir.Value, ...]]:
-    """Give the computed operands and the constants; those that are no floats are left out."""
+    """Return the computed operands and the constants; those that are no floats are left out."""
     given = [value for value in node.inputs if value is not None]
     computed = tuple(value for value in given if not is_constant(value) and is_float(value))
     constants = tuple(value for value in given if is_constant(value) and _is_usable(value))
@@ -227,9 +229,9 @@ def _is_usable(value: ir.Value) -> bool:
     return tensor is not None and tensor.dtype == FLOAT and tensor.size > 0
 
 
-def _fit(product: Product) -> tuple[str, ir.Value | None]:
-    """Tell why a product cannot be quantized, or give its bias."""
-    node, first = product.node, product.node.inputs[0]
+def _fit(weighted: WeightedNode) -> tuple[str, ir.Value | None]:
+    """Return why a product cannot be quantized, or give its bias."""
+    node, first = weighted.node, weighted.node.inputs[0]
     if first is None or not is_float(first):
         return "its operand is not known to be float32", None
     if is_constant(first):

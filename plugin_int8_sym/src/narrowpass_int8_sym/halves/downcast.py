@@ -13,7 +13,7 @@ from narrowpass_int8_sym.halves.editing import (
     BORDER,
     FLOAT,
     MARK,
-    Widened,
+    UpcastTensor,
     cast_behind,
     graph_of,
     is_cast,
@@ -43,9 +43,9 @@ def stay_wide(nodes: Iterable[ir.Node]) -> None:
         node.metadata_props.pop(MARK, None)
 
 
-def stay_wide_after(product: ir.Node) -> None:
+def stay_wide_after(weighted: ir.Node) -> None:
     """Let what follows a product in float32, as its epilogue, compute in float32, too."""
-    node = product
+    node = weighted
     while True:
         stay_wide([node])
         uses = tuple(node.outputs[0].uses())
@@ -113,7 +113,7 @@ class _Narrowing:
             remove(use.node)
 
     def _half(self, value: ir.Value, dtype: ir.DataType, narrow: Collection[ir.Node]) -> ir.Value:
-        """Give with 16 bits what is a constant, or computed in float32."""
+        """Return with 16 bits what is a constant, or computed in float32."""
         tensor, producer = value.const_value, value.producer()
         if tensor is not None and producer is None and not value.is_graph_input():
             return self._constant(value, tensor, dtype, narrow)
@@ -137,14 +137,14 @@ class _Narrowing:
         key = value, dtype
         if key in self._constants:
             return self._constants[key]
-        same = isinstance(tensor, Widened) and tensor.source.dtype == dtype
+        same = isinstance(tensor, UpcastTensor) and tensor.source.dtype == dtype
         alone = all(use.node in narrow for use in value.uses()) and not value.is_graph_output()
         name, graph = value.name or "constant", graph_of(value)
         if alone:
             del graph.initializers[name]
         else:
             name = unique(f"{name}.narrow", self._taken)
-        source = tensor.source if isinstance(tensor, Widened) and same else tensor
+        source = tensor.source if isinstance(tensor, UpcastTensor) and same else tensor
         self._constants[key] = _stored(graph, source, dtype, name)
         return self._constants[key]
 
@@ -158,7 +158,7 @@ class _Narrowing:
     def _store(self, graph: ir.Graph, value: ir.Value) -> None:
         """Store a constant with 16 bits again that was so, and whose reader has not become int8."""
         tensor = value.const_value
-        if not isinstance(tensor, Widened) or not tensor.behind_cast or not value.uses():
+        if not isinstance(tensor, UpcastTensor) or not tensor.behind_cast or not value.uses():
             return
         name = value.name or "constant"
         del graph.initializers[name]

@@ -18,13 +18,13 @@ from narrowpass.runtime.quantization import (
     Violation,
 )
 from narrowpass_int8_sym.calibration import Range
-from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes, of_range
 from narrowpass_int8_sym.static.bias import LARGEST_SUM, bias_row, headroom
-from narrowpass_int8_sym.static.choosing import Choice
+from narrowpass_int8_sym.static.scale_constraints import MARGIN, Relation, solve
+from narrowpass_int8_sym.static.selection import Choice
 from narrowpass_int8_sym.static.sharing import Sharing
-from narrowpass_int8_sym.static.solving import MARGIN, Relation, solve
 from narrowpass_int8_sym.static.units import Role, Unit
+from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import magnitudes
 
 Array = np.ndarray[Any, Any]
@@ -45,13 +45,13 @@ class Scheme:
     symmetric: bool = False
     floor: bool = False
 
-    def axis(self, product: Product) -> int | None:
-        """Give the axis of a weight along which its scales differ."""
-        return product.axis if self.per_channel else None
+    def axis(self, weighted: WeightedNode) -> int | None:
+        """Return the axis of a weight along which its scales differ."""
+        return weighted.axis if self.per_channel else None
 
 
 @dataclass(frozen=True)
-class Quantities:
+class QuantizationParameters:
     """What a choice is quantized with.
 
     Attributes:
@@ -71,32 +71,32 @@ class Magnitudes:
 
     known: dict[tuple[str, int | None], Array] = field(default_factory=dict)
 
-    def of(self, product: Product, axis: int | None) -> Array:
-        """Give the largest magnitude of a weight, float32 [] or [C].
+    def of(self, weighted: WeightedNode, axis: int | None) -> Array:
+        """Return the largest magnitude of a weight, float32 [] or [C].
 
         Raises:
             DataError: an element is infinite or NaN.
         """
-        key = product.weight.name or "", axis
+        key = weighted.weight.name or "", axis
         if key not in self.known:
-            tensor = constant_tensor(product.weight)
+            tensor = constant_tensor(weighted.weight)
             if tensor is None:
-                raise ValueError(f"{product.weight.name!r} is no constant")
+                raise ValueError(f"{weighted.weight.name!r} is no constant")
             self.known[key] = magnitudes(tensor, axis)
         return self.known[key]
 
     def by_name(self) -> dict[str, Array]:
-        """Give what was found, by the name of the weight."""
+        """Return what was found, by the name of the weight."""
         return {name: found for (name, _), found in self.known.items()}
 
 
-def quantities(
+def quantization_parameters(
     choice: Choice,
     ranges: Mapping[str, Range],
     scheme: Scheme,
     spec: QuantizationSpec,
     weights: Magnitudes,
-) -> Quantities:
+) -> QuantizationParameters:
     """Choose scales and zero points.
 
     Args:
@@ -151,7 +151,7 @@ def quantities(
     for unit in choice.units:
         if unit not in refused and (broken := _broken(unit, choice, values, channels, spec)):
             refused[unit] = broken
-    return Quantities(values, channels, refused)
+    return QuantizationParameters(values, channels, refused)
 
 
 def _narrow(scale: float) -> float:
@@ -166,7 +166,7 @@ def _all_values(choice: Choice) -> list[ir.Value]:
 def _ranges(
     choice: Choice, ranges: Mapping[str, Range], sharing: Sharing[ir.Value]
 ) -> dict[ir.Value, tuple[float, float]]:
-    """Give the range of each set of values that share: what holds all of theirs."""
+    """Return the range of each set of values that share: what holds all of theirs."""
     found: dict[ir.Value, tuple[float, float]] = {}
     for value in _all_values(choice):
         tensor = constant_tensor(value)
@@ -190,23 +190,23 @@ def _relation(
     spec: QuantizationSpec,
     known: Magnitudes,
 ) -> Relation:
-    """Give what the limits of a unit ask of scales."""
+    """Return what the limits of a unit ask of scales."""
     bound = spec.bound(unit.op_type)
     inputs = tuple(sharing.find(value) for value in (*unit.inputs, *unit.constants))
     output = None if unit in choice.wide else sharing.find(unit.outputs[0])
-    product = unit.product
-    if product is None:
+    weighted = unit.weighted
+    if weighted is None:
         if bound is not None and bound.ratio == WEIGHT_TO_OUTPUT:
             bound = replace(bound, ratio=INPUTS_TO_OUTPUT)
         return Relation(bound, inputs, output, slope=unit.slope)
-    axis = scheme.axis(product)
+    axis = scheme.axis(weighted)
     floor = max(spec.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
-    scales = of_magnitudes(known.of(product, axis), floor)
-    alpha = product.node.attributes.get_float("alpha", 1.0) if unit.op_type == "Gemm" else 1.0
+    scales = of_magnitudes(known.of(weighted, axis), floor)
+    alpha = weighted.node.attributes.get_float("alpha", 1.0) if unit.op_type == "Gemm" else 1.0
     least = None
     if unit.bias is not None and not choice.adds_floats(unit):
         row = np.abs(bias_row(unit))
-        room = max(headroom(product), 1) * (1 - MARGIN)
+        room = max(headroom(weighted), 1) * (1 - MARGIN)
         least = row / room if axis is not None else row.max() / room
     if scheme.floor and bound is not None:
         bound = None
@@ -220,13 +220,13 @@ def _broken(
     channels: Mapping[Unit, Array],
     spec: QuantizationSpec,
 ) -> Violation | None:
-    """Give the first limit that a unit does not keep, with all scales known."""
-    if unit.product is not None and headroom(unit.product) < 1:
-        return Violation("largest sum", LARGEST_SUM - headroom(unit.product), LARGEST_SUM)
+    """Return the first limit that a unit does not keep, with all scales known."""
+    if unit.weighted is not None and headroom(unit.weighted) < 1:
+        return Violation("largest sum", LARGEST_SUM - headroom(unit.weighted), LARGEST_SUM)
     inputs = [values[value] for value in (*unit.inputs, *unit.constants)]
     output = None if unit in choice.wide else values[unit.outputs[0]]
     weights = channels.get(unit)
-    if unit.op_type == "MatMul" and unit.product is None:
+    if unit.op_type == "MatMul" and unit.weighted is None:
         weights = np.array(inputs[1].scale)
     found = spec.violations(unit.op_type, inputs, output, weights, unit.slope)
     return found[0] if found else None

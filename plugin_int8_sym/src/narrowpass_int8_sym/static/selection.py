@@ -34,11 +34,11 @@ class Choice:
     left: dict[Unit, str] = field(default_factory=dict)
 
     def adds_floats(self, unit: Unit) -> bool:
-        """Tell whether a bias is added to a float result, by a node of its own."""
+        """Return whether a bias is added to a float result, by a node of its own."""
         return unit in self.wide and unit.op_type == "MatMul"
 
     def values(self) -> list[ir.Value]:
-        """Give the computed values that have a quantization, each once, in order."""
+        """Return the computed values that have a quantization, each once, in order."""
         found: dict[ir.Value, None] = {}
         for unit in self.units:
             found.update(dict.fromkeys(unit.inputs))
@@ -83,7 +83,7 @@ def choose(units: Sequence[Unit], held: Collection[Unit]) -> Choice:
 
 
 def _needed(units: Iterable[Unit]) -> set[ir.Value]:
-    """Give the values that an int8 operator would read, if all were int8 that can be."""
+    """Return the values that an int8 operator would read, if all were int8 that can be."""
     found: set[ir.Value] = set()
     for unit in reversed(list(units)):
         always = unit.role is Role.PRODUCT or unit.asked

@@ -13,13 +13,13 @@ import onnx_ir as ir
 from narrowpass import Decision
 from narrowpass.framework.classify import ACTIVATIONS, matching_nodes
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.floors import warn_of_weights
 from narrowpass_int8_sym.halves import stay_wide_after
-from narrowpass_int8_sym.products import Product, product_of
 from narrowpass_int8_sym.recurrent import RECURRENT, weights_of
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
 from narrowpass_int8_sym.storage import store, taken_names
-from narrowpass_int8_sym.tables import find_tables, store_tables, tell_tables
+from narrowpass_int8_sym.tables import find_tables, report_tables, store_tables
+from narrowpass_int8_sym.underflow_warnings import warn_of_weights
+from narrowpass_int8_sym.weighted_nodes import WeightedNode, weighted_node_of
 from narrowpass_int8_sym.weights import Array, magnitudes
 
 if TYPE_CHECKING:
@@ -48,15 +48,15 @@ class Stored:
     red: tuple[str, ...] = ()
 
     def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
-        """Give the places, among all nodes, of those whose constants can be stored in bytes."""
+        """Return the places, among all nodes, of those whose constants can be stored in bytes."""
         found = self._candidates(model, ctx, {})
-        products = {n: each for n, (_, each) in found.items() if not isinstance(each, str)}
+        weighted_nodes = {n: each for n, (_, each) in found.items() if not isinstance(each, str)}
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
-        tables = self._tables(model, chain.from_iterable(products.values()), ())
-        return sorted((*products, *(places[node] for node in tables)))
+        tables = self._tables(model, chain.from_iterable(weighted_nodes.values()), ())
+        return sorted((*weighted_nodes, *(places[node] for node in tables)))
 
     def rewrite(self, model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
-        """Store weights in bytes, in place; tell whether anything changed.
+        """Store weights in bytes, in place; return whether anything changed.
 
         Args:
             model: to change.
@@ -71,18 +71,18 @@ class Stored:
         made: dict[tuple[ir.Value, int | None], ir.Value] = {}
         largest: dict[str, Array] = {}
         candidates = self._candidates(model, ctx, held)
-        products = [
+        weighted_nodes = [
             each for _, found in candidates.values() if isinstance(found, list) for each in found
         ]
-        tables = self._tables(model, products, [nodes[number] for number in held])
+        tables = self._tables(model, weighted_nodes, [nodes[number] for number in held])
         for number, (by, found) in candidates.items():
             node = nodes[number]
             if isinstance(found, str):
                 ctx.counters["left"] += 1
                 _decide(ctx, node, "float", by, found)
                 continue
-            for product in found:
-                self._replace(product, made, largest, taken)
+            for weighted in found:
+                self._replace(weighted, made, largest, taken)
             stay_wide_after(node)
             if self.dynamic:
                 node.metadata_props[ACTIVATIONS] = "dynamic"
@@ -93,21 +93,21 @@ class Stored:
         for number in held.keys() - candidates.keys():
             _decide(ctx, nodes[number], "float", "verification", held[number])
         ctx.counters["int8"] = len(made)
-        ctx.decisions.extend(tell_tables(tables).values())
+        ctx.decisions.extend(report_tables(tables).values())
         ctx.counters["tables"] = store_tables(model.graph, tables, taken)
         return bool(made or tables)
 
     def _tables(
-        self, model: ir.Model, products: Iterable[Product], held: Iterable[ir.Node]
+        self, model: ir.Model, weighted_nodes: Iterable[WeightedNode], held: Iterable[ir.Node]
     ) -> list[ir.Node]:
-        """Give the nodes that are to gather rows of bytes."""
+        """Return the nodes that are to gather rows of bytes."""
         red = matching_nodes(self.red, model.graph.all_nodes()).values()
         barred = {*held, *(node for nodes in red for node in nodes)}
-        return find_tables(model.graph, barred, products)
+        return find_tables(model.graph, barred, weighted_nodes)
 
     def _candidates(
         self, model: ir.Model, ctx: Context, held: Mapping[int, str]
-    ) -> dict[int, tuple[str, list[Product] | str]]:
+    ) -> dict[int, tuple[str, list[WeightedNode] | str]]:
         """Give, for each node with weights or two operands, who decides and what is found.
 
         By the number of the node; a text is the reason to leave it.
@@ -118,7 +118,7 @@ class Stored:
             if not chosen:
                 ctx.observer.log.warning("int8-sym: red item %r selects no node", item)
             red.update(dict.fromkeys(chosen, f"option red={item}"))
-        found: dict[int, tuple[str, list[Product] | str]] = {}
+        found: dict[int, tuple[str, list[WeightedNode] | str]] = {}
         for number, node in enumerate(nodes):
             weights = _weights(node)
             if weights is None:
@@ -136,13 +136,13 @@ class Stored:
 
     def _replace(
         self,
-        product: Product,
+        weighted: WeightedNode,
         made: dict[tuple[ir.Value, int | None], ir.Value],
         largest: dict[str, Array],
         taken: set[str | None],
     ) -> None:
         """Let a node read its weight from bytes."""
-        weight, axis = product.weight, product.axis if self.per_channel else None
+        weight, axis = weighted.weight, weighted.axis if self.per_channel else None
         tensor = constant_tensor(weight)
         if (weight, axis) not in made and tensor is not None:
             least = LEAST_SCALE if self.floor else 0.0
@@ -150,13 +150,13 @@ class Stored:
             largest[weight.name or ""] = found
             scales = np.asarray(of_magnitudes(found, least))
             made[weight, axis] = store(weight, axis, scales, taken)
-        product.read(made[weight, axis], taken)
+        weighted.read(made[weight, axis], taken)
 
 
-def _weights(node: ir.Node) -> list[Product] | str | None:
-    """Give what is multiplied with; a reason to leave it, or None for other operators."""
-    product = product_of(node)
-    return [product] if isinstance(product, Product) else product or weights_of(node)
+def _weights(node: ir.Node) -> list[WeightedNode] | str | None:
+    """Return what is multiplied with; a reason to leave it, or None for other operators."""
+    weighted = weighted_node_of(node)
+    return [weighted] if isinstance(weighted, WeightedNode) else weighted or weights_of(node)
 
 
 def _decide(ctx: Context, node: ir.Node, what: str, by: str, reason: str) -> None:

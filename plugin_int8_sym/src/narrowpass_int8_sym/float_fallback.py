@@ -29,7 +29,7 @@ def nodes_to_hold(
     tolerance: Tolerance,
     ctx: Context,
 ) -> dict[int, str]:
-    """Give the numbers of the nodes that must stay float for `tolerance` to be met, and why.
+    """Return the numbers of the nodes that must stay float for `tolerance` to be met, and why.
 
     Args:
         model: as it was; not changed.

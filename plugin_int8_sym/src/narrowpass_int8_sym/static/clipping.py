@@ -20,8 +20,8 @@ from narrowpass.runtime.quantization import Parameters
 from narrowpass_analysis.values import in_groups, on_samples
 from narrowpass_analysis.verification import judges
 from narrowpass_int8_sym.calibration import Range
-from narrowpass_int8_sym.products import Product
 from narrowpass_int8_sym.scales import of_range
+from narrowpass_int8_sym.weighted_nodes import WeightedNode
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples
@@ -45,9 +45,9 @@ _COLUMNS = 4096
 """Columns of a matrix that are added up at once, so that no copy of it is made."""
 
 
-def best_windows(
+def best_clipping_ranges(
     model: ir.Model,
-    readers: Mapping[ir.Value, Sequence[Product]],
+    readers: Mapping[ir.Value, Sequence[WeightedNode]],
     narrow: Mapping[str, Range],
     whole: Mapping[str, Range],
     samples: Samples,
@@ -75,8 +75,8 @@ def best_windows(
         BackendError: the model cannot be run.
     """
     names = {
-        value.name: products
-        for value, products in readers.items()
+        value.name: weighted_nodes
+        for value, weighted_nodes in readers.items()
         if value.name and narrow[value.name] != whole[value.name]
     }
     found: dict[str, Range] = {}
@@ -94,7 +94,7 @@ def best_windows(
 
 
 def _between(narrow: Range, whole: Range) -> list[Range]:
-    """Give the candidates, the narrowest first; each keeps the histogram of the narrow one."""
+    """Return the candidates, the narrowest first; each keeps the histogram of the narrow one."""
     return [
         Range(
             narrow.low + share * (min(whole.low, narrow.low) - narrow.low),
@@ -109,13 +109,17 @@ class _Errors:
     """What the results of products err by, for each candidate, over the rows that went by."""
 
     def __init__(
-        self, candidates: Sequence[Range], products: Sequence[Product], *, symmetric: bool
+        self,
+        candidates: Sequence[Range],
+        weighted_nodes: Sequence[WeightedNode],
+        *,
+        symmetric: bool,
     ) -> None:
         self._candidates = candidates
         self._parameters = [
             of_range(each.low, each.high, symmetric=symmetric) for each in candidates
         ]
-        matrices = [_added_up(product) for product in products]
+        matrices = [_depth_sum(weighted) for weighted in weighted_nodes]
         self._matrix, self._count = np.concatenate(matrices, axis=1), len(matrices)
         self._sums = np.zeros(len(candidates))
 
@@ -135,7 +139,7 @@ class _Errors:
             self._sums[number] += np.minimum(noise[heard] / power[heard], 1).sum()
 
     def _powers(self, rows: Array) -> Array:
-        """Give the power of each row's results, for each product; float64 [..., products]."""
+        """Return the power of each row's results, for each product; float64 [..., products]."""
         results = (rows.reshape(-1, rows.shape[-1]) @ self._matrix).reshape(
             *rows.shape[:-1], self._count, _SIGNS
         )
@@ -143,12 +147,12 @@ class _Errors:
         return power
 
     def best(self) -> Range:
-        """Give the candidate with the least error; the narrowest of several."""
+        """Return the candidate with the least error; the narrowest of several."""
         return self._candidates[int(np.argmin(self._sums))]
 
 
 def _rounded(rows: Array, parameters: Parameters) -> Array:
-    """Give what rows are as bytes, as floats again; float32."""
+    """Return what rows are as bytes, as floats again; float32."""
     zero_point = parameters.zero_point
     whole = np.rint(rows / np.float32(parameters.scale))
     np.clip(whole, -128 - zero_point, 127 - zero_point, out=whole)
@@ -156,13 +160,13 @@ def _rounded(rows: Array, parameters: Parameters) -> Array:
     return rounded
 
 
-def _added_up(product: Product) -> Array:
-    """Give the columns of a matrix, added up with random signs; float32 [C, signs]."""
-    tensor = constant_tensor(product.weight)
+def _depth_sum(weighted: WeightedNode) -> Array:
+    """Return the columns of a matrix, added up with random signs; float32 [C, signs]."""
+    tensor = constant_tensor(weighted.weight)
     if tensor is None:
-        raise ValueError(f"{product.weight.name!r} is no constant")
+        raise ValueError(f"{weighted.weight.name!r} is no constant")
     weight = tensor.numpy()
-    matrix = weight if product.axis == 1 else weight.T
+    matrix = weight if weighted.axis == 1 else weight.T
     # The same ones each time: results must not depend on chance.
     chance = np.random.default_rng(0)
     found = np.zeros((matrix.shape[0], _SIGNS), np.float32)

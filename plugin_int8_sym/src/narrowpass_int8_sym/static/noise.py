@@ -20,7 +20,7 @@ SAMPLES = 4
 """So many samples are looked at, at most."""
 
 
-def tell_noise(before: ir.Model, after: ir.Model, samples: Samples, ctx: Context) -> None:
+def report_noise(before: ir.Model, after: ir.Model, samples: Samples, ctx: Context) -> None:
     """Put the signal-to-noise ratio of each quantized value into what is said of it.
 
     Args:
@@ -41,7 +41,7 @@ def tell_noise(before: ir.Model, after: ir.Model, samples: Samples, ctx: Context
 def value_sqnr(
     before: ir.Model, after: ir.Model, samples: Samples, target: Backend | None
 ) -> dict[str, float]:
-    """Give the signal-to-noise ratio of each quantized value, in dB; infinite if equal.
+    """Return the signal-to-noise ratio of each quantized value, in dB; infinite if equal.
 
     The noise is all that a value differs by: its own rounding, and that of what it is computed
     from.
@@ -71,7 +71,7 @@ def value_sqnr(
 
 
 def _pairs(before: ir.Model, after: ir.Model) -> dict[str, str]:
-    """Give the names of quantized values as they were, and as floats again."""
+    """Return the names of quantized values as they were, and as floats again."""
     known = {value.name for value in before.graph.inputs}
     known |= {value.name for node in before.graph for value in node.outputs}
     found: dict[str, str] = {}

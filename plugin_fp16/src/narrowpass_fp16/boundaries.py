@@ -10,7 +10,7 @@ from narrowpass.ir.subgraphs import subgraphs
 
 
 def borders(model: ir.Model, node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Give what goes where at the borders of subgraphs and functions: from, to."""
+    """Yield what goes where at the borders of subgraphs and functions: from, to."""
     function = model.functions.get(node.op_identifier())
     if function is not None:
         yield from _pairs(node.inputs, function.inputs)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.io import elements
-from narrowpass_fp16.borders import borders
+from narrowpass_fp16.boundaries import borders
 from narrowpass_fp16.constants import constant_of
 from narrowpass_fp16.schemas import is_float
 
@@ -99,7 +99,7 @@ def vanishing(
     dtype: ir.DataType,
     label: Callable[[ir.Node], str],
 ) -> tuple[dict[ir.Node, str], set[ir.Value]]:
-    """Give the nodes that must stay wide, with the reason, and the values that must.
+    """Return the nodes that must stay wide, with the reason, and the values that must.
 
     Args:
         model: gives the functions.
@@ -186,7 +186,7 @@ def _depends(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _sources(value: ir.Value) -> Iterator[ir.Value]:
-    """Give the values that a computed one may have its elements from."""
+    """Yield the values that a computed one may have its elements from."""
     node = value.producer()
     if node is None or node.domain or node.op_type in _STOPS:
         return
@@ -219,7 +219,7 @@ _ZERO = {ir.DataType.FLOAT16: 2.0**-25, ir.DataType.BFLOAT16: 2.0**-134}
 
 
 def _factors(value: ir.Value) -> list[ir.Value]:
-    """Give the constants that a value is the product of; none where it is something else."""
+    """Return the constants that a value is the product of; none where it is something else."""
     node = value.producer()
     if node is None or node.op_type != "Mul" or node.domain:
         return []
@@ -229,7 +229,7 @@ def _factors(value: ir.Value) -> list[ir.Value]:
 
 
 def _least(value: ir.Value) -> float:
-    """Give the least magnitude in a constant, zero aside, or in a product of constants."""
+    """Return the least magnitude in a constant, zero aside, or in a product of constants."""
     tensor = constant_of(value)
     if tensor is None:
         return math.prod(_least(factor) for factor in _factors(value))

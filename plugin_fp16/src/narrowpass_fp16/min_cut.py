@@ -28,7 +28,7 @@ class Network:
         self._room: list[int] = []
 
     def add_node(self) -> int:
-        """Add a node; give its number."""
+        """Add a node; return its number."""
         self._edges.append([])
         return len(self._edges) - 1
 
@@ -64,7 +64,7 @@ class Network:
         return [not found for found in reaches]
 
     def _parts(self) -> list[list[int]]:
-        """Give the nodes that hang together when source and sink are left out."""
+        """Return the nodes that hang together when source and sink are left out."""
         seen = [False] * len(self._edges)
         seen[SOURCE] = seen[SINK] = True
         parts = []
@@ -122,7 +122,7 @@ class Network:
         return level
 
     def _push(self, entry: int, level: dict[int, int], position: dict[int, int]) -> bool:
-        """Send flow along one path of rising levels; tell whether there was one."""
+        """Send flow along one path of rising levels; return whether there was one."""
         path = [entry]
         while True:
             node = self._to[path[-1]]

@@ -26,7 +26,7 @@ _PASSING = SELECTION | {"Clip", "Concat", "Relu", "Resize"}
 
 
 def repair(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Violation | None:
-    """Give an operator one quantization on both sides.
+    """Return an operator one quantization on both sides.
 
     Returns:
         What was done; a violation where the conversion that is to do it breaks a limit; None where
@@ -80,7 +80,7 @@ def _after(
 
 
 def _broken(how: Quantization, to: Quantization, spec: QuantizationSpec) -> Violation | None:
-    """Tell whether a conversion breaks a limit."""
+    """Return whether a conversion breaks a limit."""
     if how.is_same(to):
         return None
     found = spec.violations(_CONVERSION, [how.parameters], to.parameters)
@@ -88,7 +88,7 @@ def _broken(how: Quantization, to: Quantization, spec: QuantizationSpec) -> Viol
 
 
 def _selects(node: ir.Node, how: Quantization) -> bool:
-    """Tell whether all that an operator gives is among the numbers that integers stand for."""
+    """Return whether all that an operator gives is among the numbers that integers stand for."""
     if node.op_type == "Resize":
         mode = node.attributes.get_string("mode", "nearest")
         outside = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
@@ -112,7 +112,7 @@ def _is_exact(value: ir.Value, how: Quantization) -> bool:
 
 
 def fix(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | None:
-    """Give a result the only quantization that it may have, and convert it.
+    """Return a result the only quantization that it may have, and convert it.
 
     It must stand for the same numbers: only the sign of the bytes may differ.
 
@@ -173,7 +173,7 @@ def follow(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | 
 
 
 def _computes(node: ir.Node, spec: QuantizationSpec) -> bool:
-    """Tell whether a reader may be an int8 operator, or one that passes integers on."""
+    """Return whether a reader may be an int8 operator, or one that passes integers on."""
     if not is_node(node, *spec.bounded, *_PASSING) or is_node(node, _CONVERSION):
         return False
     if node.op_type not in WEIGHTED:
@@ -182,10 +182,10 @@ def _computes(node: ir.Node, spec: QuantizationSpec) -> bool:
 
 
 def is_dequantized(value: ir.Value | None) -> bool:
-    """Tell whether a value is made by a DequantizeLinear."""
+    """Return whether a value is made by a DequantizeLinear."""
     return value is not None and is_node(value.producer(), "DequantizeLinear")
 
 
 def is_conversion(node: ir.Node) -> bool:
-    """Tell whether a QuantizeLinear converts integers to others."""
+    """Return whether a QuantizeLinear converts integers to others."""
     return is_dequantized(node.inputs[0])
