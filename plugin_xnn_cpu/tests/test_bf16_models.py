@@ -9,10 +9,9 @@ import onnx_ir as ir
 import pytest
 from bf16_kit import EPSILON, executing
 from onnx import TensorProto, helper, numpy_helper
+from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
-from narrowpass import Bundle, CompileOptions
-from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.native.operators import bf16_choice
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
@@ -111,14 +110,13 @@ def test_models(name):
         # XNNPACK has a kernel too, for processors with AVX512-BF16, where ours is the plain one.
         ours = classifier == "fully connected in bfloat16"
         assert ours is bf16_choice.product_is_ours(None)
-    wide = Bundle({"main": maker.model("float32", shape, output)})
-    reference = ReferenceBackend().compile(wide, CompileOptions())
+    wide = ir.to_proto(maker.model("float32", shape, output))
     rng = np.random.default_rng(1)
     for size in shapes:
         x = rng.standard_normal(size).astype(ml_dtypes.bfloat16)
         with executing():
             (got,) = program.run({"x": x}).values()
-        (expected,) = reference.run({"x": x.astype(np.float32)}).values()
+        (expected,) = expected_outputs(wide, {"x": x.astype(np.float32)}).values()
         assert got.dtype == ml_dtypes.bfloat16
         error = np.abs(got.astype(np.float32) - expected).max() / np.abs(expected).max()
         assert 0 < error < 2 * EPSILON

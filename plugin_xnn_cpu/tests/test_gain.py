@@ -42,10 +42,27 @@ def product(rows, inner=1024, outer=1024):
 def test_a_large_float16_matrix_gains_the_reading_of_half_its_bytes(flags):
     flags()
     saved = BACKEND.gain(product(1), HALF)
-    assert saved == pytest.approx(1024 * 1024 * 2 / 30e9 if has_half_matmul() else 0)
+    assert (saved > 0) is has_half_matmul()
+    if saved:
+        assert_reads(saved, 1024 * 1024 * 2)
+        assert BACKEND.gain(product(1, inner=2048), HALF) == pytest.approx(2 * saved)
     assert BACKEND.gain(product(8), HALF) == saved
     assert BACKEND.gain(product(9), HALF) == 0
     assert BACKEND.gain(product(1, inner=64), HALF) == 0
+
+
+def assert_reads(seconds, octets):
+    """One core reads from memory at 5 (old DDR4) to 100 GB/s (HBM)."""
+    assert 5e9 < octets / seconds < 100e9
+
+
+def assert_computes(seconds, multiplications):
+    """What is saved is half the time of float32 arithmetic.
+
+    One core does between 64 (AVX2 at 2 GHz: 2 FMAs of 8 elements) and 320 (AVX-512 at 5 GHz)
+    operations of float32 in a nanosecond, two for each multiplication and addition.
+    """
+    assert 64e9 < multiplications / seconds < 320e9
 
 
 def convolution(inputs=64, group=1, batch=1):
@@ -57,9 +74,14 @@ def convolution(inputs=64, group=1, batch=1):
 def test_bfloat16_gains_arithmetic_where_the_processor_has_it(monkeypatch):
     monkeypatch.setattr(bf16_choice, "code", lambda: "avx512bf16")
     few, many = BACKEND.gain(product(1), BRAIN), BACKEND.gain(product(512), BRAIN)
-    assert few == pytest.approx(1024 * 1024 * 2 / 30e9)
-    assert many == pytest.approx(512 * 1024 * 1024 / 250e9)
-    assert BACKEND.gain(convolution(), BRAIN) == pytest.approx(28**2 * 64 * 64 * 9 / 250e9)
+    assert_reads(few, 1024 * 1024 * 2)
+    assert BACKEND.gain(product(1, outer=3072), BRAIN) == pytest.approx(3 * few)
+    assert_computes(many, 512 * 1024 * 1024)
+    assert BACKEND.gain(product(1536), BRAIN) == pytest.approx(3 * many)
+    # As many multiplications as the matmul that im2col makes of the convolution.
+    unfolded = BACKEND.gain(product(28**2, inner=64 * 9, outer=64), BRAIN)
+    assert BACKEND.gain(convolution(), BRAIN) == pytest.approx(unfolded)
+    assert_computes(unfolded, 28**2 * 64 * 64 * 9)
     assert BACKEND.gain(convolution(), HALF) == 0
     assert BACKEND.gain(convolution(group=64), BRAIN) == 0, "depthwise"
     assert BACKEND.gain(convolution(group=2), BRAIN) > 0
@@ -72,7 +94,7 @@ def test_bfloat16_gains_arithmetic_where_the_processor_has_it(monkeypatch):
 def test_bfloat16_gains_the_reading_of_half_the_bytes_elsewhere(monkeypatch, code):
     monkeypatch.setattr(bf16_choice, "code", lambda: code)
     few = BACKEND.gain(product(1), BRAIN)
-    assert few == pytest.approx(1024 * 1024 * 2 / 30e9)
+    assert_reads(few, 1024 * 1024 * 2)
     assert 0 < BACKEND.gain(product(12), BRAIN) < few, "the arithmetic takes longer than that"
     assert BACKEND.gain(product(bf16_choice.FEW_ROWS + 1), BRAIN) == 0
     assert BACKEND.gain(convolution(), BRAIN) == 0

@@ -8,10 +8,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
+from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
-from narrowpass import Bundle, CompileOptions
-from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice
 from narrowpass_xnn_cpu.native.operators.linear import has_half_matmul
@@ -122,17 +121,18 @@ def test_a_narrow_network(name):
     narrow = name == "bfloat16" and bf16_choice.convolution_is_ours(depthwise=False)
     expected = f"convolution in {name if narrow else 'float32'}"
     assert convolution.kernel.removeprefix("xnn ") == expected
-    reference = ReferenceBackend().compile(Bundle({"main": model}), CompileOptions())
+    proto = ir.to_proto(model)
     for batch in (1, 3):
         x = RNG.standard_normal((batch, 3, 8, 8)).astype(NARROW[name])
         feeds = {"x": x, "ids": np.array([6, 0])}
         got = program.run(feeds)
-        for key, right in reference.run(feeds).items():
+        expected_arrays = expected_outputs(proto, feeds)
+        for key, right in expected_arrays.items():
             assert got[key].dtype == right.dtype == NARROW[name]
             one, other = got[key].astype(np.float32), right.astype(np.float32)
             limit = TOLERANCES[name] * np.abs(other).max()
             np.testing.assert_allclose(one, other, rtol=0, atol=limit)
-        np.testing.assert_array_equal(got["rows"], reference.run(feeds)["rows"])
+        np.testing.assert_array_equal(got["rows"], expected_arrays["rows"])
 
 
 @pytest.mark.parametrize("name", NARROW)
@@ -205,10 +205,9 @@ def test_a_float16_product_of_changing_rows():
     program = compile_model(model)
     told = "in float16 up to 8 rows, else float32" if has_half_matmul() else "in float32"
     assert kernel_of_product(program).endswith(told)
-    reference = ReferenceBackend().compile(Bundle({"main": ir.from_proto(model)}), CompileOptions())
     for rows in (1, 20, 8, 1, 9, 0):
         feeds = {"x": RNG.standard_normal((rows, 1024)).astype(np.float16)}
-        got, right = program.run(feeds)["y"], reference.run(feeds)["y"]
+        got, right = program.run(feeds)["y"], expected_outputs(model, feeds)["y"]
         limit = TOLERANCES["float16"] * max(1.0, float(np.abs(right).max(initial=0)))
         np.testing.assert_allclose(got.astype("f4"), right.astype("f4"), rtol=0, atol=limit)
 

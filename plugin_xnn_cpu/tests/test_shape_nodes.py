@@ -117,10 +117,9 @@ PADS = [(1, 2, 3, 4), (0, 0, 0, 0), (-1, 0, 0, -2), (-1, 2, 3, -1)]
 @pytest.mark.parametrize("pads", PADS, ids=str)
 @pytest.mark.parametrize("value", [0.0, -1.5])
 def test_pad(pads, value):
-    oracle = "onnxruntime" if min(pads) < 0 else "reference"
     given = [[4, 5], ints(*pads), np.array(value, np.float32)]
-    check(one_node("Pad", given), oracle=oracle)
-    check(one_node("Pad", [[4, 5]], opset=10, pads=list(pads), value=value), oracle=oracle)
+    check(one_node("Pad", given))
+    check(one_node("Pad", [[4, 5]], opset=10, pads=list(pads), value=value))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])

@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from oracle_kit import expected_outputs
 
 from narrowpass import Bundle, CompileOptions, Program
-from narrowpass.reference import ReferenceBackend
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.operators import fp32_choice
 
@@ -100,25 +100,6 @@ def close(got: Any, expected: Any, tolerance: float = TOLERANCE, least: float = 
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * scale)
 
 
-def _expected(model: onnx.ModelProto, feeds: Mapping[str, Array], oracle: str) -> dict[str, Any]:
-    if oracle == "reference":
-        bundle = Bundle({"main": ir.from_proto(model)})
-        return ReferenceBackend().compile(bundle, CompileOptions()).run(feeds)
-    # The environments of Python 3.11 have it; tests/test_installation.py sees to that.
-    onnxruntime = pytest.importorskip(oracle)
-    # The newest IR version of onnx may be ahead of onnxruntime's.
-    older = onnx.ModelProto()
-    older.CopyFrom(model)
-    older.ir_version = min(older.ir_version, 10)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        older.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-
-
 def check(
     model: onnx.ModelProto,
     feeds: Mapping[str, Array] | None = None,
@@ -126,19 +107,19 @@ def check(
     native: bool | None = True,
     tolerance: float = TOLERANCE,
     program: Program | None = None,
-    oracle: str = "reference",
+    oracle: str | None = None,
     least: float = 0.0,
 ) -> Program:
     """Compare with an oracle; assert that all nodes ran natively, or that none did.
 
-    The oracle is the reference evaluator, or onnxruntime for what the evaluator gets wrong.
+    The oracle is onnxruntime unless `oracle` names another (see `oracle_kit.expected_outputs`).
 
     Returns:
         The program, for more.
     """
     feeds = feeds_for(model) if feeds is None else feeds
     program = program or compile_model(model)
-    expected = _expected(model, feeds, oracle)
+    expected = expected_outputs(model, feeds, oracle)
     got = program.run(feeds)
     assert list(got) == list(expected)
     for name, value in expected.items():
