@@ -101,7 +101,9 @@ POOLS = {
 @pytest.mark.parametrize("name", POOLS)
 def test_pool(op_type, name):
     shape, attributes = POOLS[name]
-    check(one_node(op_type, [shape], **attributes))
+    # The MaxPool of onnx's evaluator takes the pads of one axis for those of the other.
+    oracle = "onnxruntime" if name == "pads" else None
+    check(one_node(op_type, [shape], **attributes), oracle=oracle)
 
 
 def test_same_pads_where_only_the_strided_axis_is_known():
@@ -219,15 +221,17 @@ def test_extremes(op_type):
     """Infinities, huge numbers and NaN give what the specification's formula gives."""
     model = one_node(op_type, [[17, 1] if op_type == "Softmax" else [17]])
     feed = EXTREMES.reshape(17, 1) if op_type == "Softmax" else EXTREMES
-    expected, got = run_both(model, {"x0": feed})
+    # onnxruntime's Sigmoid is 0 from about -18 on: less precise than what is tested.
+    oracle = "onnx" if op_type == "Sigmoid" else None
+    expected, got = run_both(model, {"x0": feed}, oracle)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(got[~finite], expected[~finite])
     np.testing.assert_allclose(got[finite], expected[finite], rtol=1e-5, atol=1.2e-38)
 
 
-def run_both(model, feeds):
-    (expected,) = expected_outputs(model, feeds).values()
+def run_both(model, feeds, oracle=None):
+    (expected,) = expected_outputs(model, feeds, oracle).values()
     (got,) = compile_model(model).run(feeds).values()
     return expected, got
 

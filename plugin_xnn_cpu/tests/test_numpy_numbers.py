@@ -45,9 +45,9 @@ UNARY = {
 }
 
 
-def numpy_alone(model, feeds, tolerance):
-    """Compare with the evaluator; numpy ran the node called 'node'."""
-    program = check(model, feeds, native=None, tolerance=tolerance)
+def numpy_alone(model, feeds, tolerance, **comparison):
+    """Compare with the oracle; numpy ran the node called 'node'."""
+    program = check(model, feeds, native=None, tolerance=tolerance, **comparison)
     (plan,) = (plan for plan in program.explain() if plan.node == "node")
     assert plan.kernel.startswith("numpy"), plan
 
@@ -92,7 +92,9 @@ def test_norms_of_unknown_rank(order):
     x = RNG.standard_normal(24).astype(np.float32)
     x[:4] = 0
     feeds = {"x": x, "shape": np.array([2, 3, 4])}
-    numpy_alone(of_unknown_rank("LpNormalization", 18, p=order), feeds, 1e-6)
+    # onnx's evaluator divides by the 2-norm whatever the order is.
+    oracle = "onnxruntime" if order == 1 else None
+    numpy_alone(of_unknown_rank("LpNormalization", 18, p=order), feeds, 1e-6, oracle=oracle)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,8 @@ def test_losses(kind, ignored, weighted, reduction):
     if ignored is not None:
         attributes["ignore_index"] = ignored
     outputs = 2 if kind.startswith("Soft") else 1
-    numpy_alone(node_model(kind, arrays, outputs, 13, **attributes), arrays, 1e-6)
+    # Scores around 1 cancel in their mean: the error is that of their size.
+    numpy_alone(node_model(kind, arrays, outputs, 13, **attributes), arrays, 1e-6, least=1.0)
 
 
 def test_a_class_out_of_range_is_an_error_that_names_the_node():
@@ -190,7 +193,9 @@ def test_dropout_with_its_mask(training, ratio):
         "r": np.array(ratio, np.float32),
         "t": np.array(training),
     }
-    numpy_alone(node_model("Dropout", arrays, 2, 13, seed=3), arrays, 1e-6)
+    # Which elements are dropped is up to an implementation: here those of onnx's evaluator.
+    oracle = "onnx" if training and ratio else None
+    numpy_alone(node_model("Dropout", arrays, 2, 13, seed=3), arrays, 1e-6, oracle=oracle)
 
 
 @pytest.mark.parametrize(
@@ -214,4 +219,5 @@ def test_casts_to_narrow_types(target, saturate):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a"])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-    numpy_alone(model, {"x": x}, 0)
+    # onnxruntime rounds to INT4; onnx's evaluator truncates, as Cast does to wider integers.
+    numpy_alone(model, {"x": x}, 0, oracle=None if target.startswith("FLOAT8") else "onnx")

@@ -118,8 +118,9 @@ PADS = [(1, 2, 3, 4), (0, 0, 0, 0), (-1, 0, 0, -2), (-1, 2, 3, -1)]
 @pytest.mark.parametrize("value", [0.0, -1.5])
 def test_pad(pads, value):
     given = [[4, 5], ints(*pads), np.array(value, np.float32)]
-    check(one_node("Pad", given))
-    check(one_node("Pad", [[4, 5]], opset=10, pads=list(pads), value=value))
+    oracle = "onnxruntime" if min(pads) < 0 else None  # which onnx's evaluator does not crop by
+    check(one_node("Pad", given), oracle=oracle)
+    check(one_node("Pad", [[4, 5]], opset=10, pads=list(pads), value=value), oracle=oracle)
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
