@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,10 @@ def loads(bundle: Bundle, folder: Path) -> list[int]:
         del program
         gc.collect()  # what failed may refer to itself in a circle
     return packs
+
+
+def resigned(header: bytes, index: bytes, payload: bytes) -> bytes:
+    """Put a file together with right checksums of a wrong header and index."""
+    text = bytearray(header[:96])
+    text[32:64] = hashlib.sha256(index).digest()
+    return bytes(text) + hashlib.sha256(bytes(text)).digest() + payload + index

@@ -7,12 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import oracle_kit
 import pytest
 from onnx import TensorProto, helper
 from oracle_kit import expected_outputs
 from tolerances import ACCUMULATED, EXACT, ROUNDED, UNITS, tolerance_of
-from xnn_kit import one_node
+from xnn_kit import feeds_for, one_node
 
 pytestmark = [pytest.mark.once, pytest.mark.anywhere]
 
@@ -38,7 +39,7 @@ def uses(source: str) -> int:
 
 
 def test_the_reference_backend_is_an_oracle_only_where_listed():
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     found = Counter(
         {
             path.name: uses(path.read_text(encoding="utf-8"))
@@ -75,3 +76,32 @@ def test_tolerances_follow_the_operator():
 @pytest.mark.parametrize("kind", ["float32", "float16", "float64"])
 def test_units_are_those_of_numpy(kind):
     assert UNITS[kind] == np.finfo(kind).eps / 2
+
+
+WRONG = {
+    "Softmax": one_node("Softmax", [[2, 3, 4]], opset=11),
+    "LogSoftmax": one_node("LogSoftmax", [[2, 3, 4]], opset=11),
+    "Hardmax": one_node("Hardmax", [[2, 3, 4]], opset=11),
+    "LRN": one_node("LRN", [[1, 12, 3, 3]], size=5, alpha=0.3),
+    "ConvTranspose": one_node(
+        "ConvTranspose", [[1, 6, 5, 5], np.ones((6, 2, 3, 3), np.float32)], group=3
+    ),
+    "DequantizeLinear": one_node(
+        "DequantizeLinear", [np.int8([1, 2]), np.float32(0.5), np.int8(0)], opset=13
+    ),
+}
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() != 28, reason="onnx 1.23 is what is listed")
+@pytest.mark.parametrize("op_type", oracle_kit.WRONG_IN_ONNX)
+def test_the_evaluator_of_onnx_is_wrong_where_listed(op_type):
+    pytest.importorskip("onnxruntime")
+    model = WRONG[op_type]
+    feeds = feeds_for(model)
+    assert oracle_kit.is_wrong_in_onnx(model)
+    (right,) = oracle_kit.run_onnxruntime(model, feeds).values()
+    try:
+        (wrong,) = oracle_kit.run_onnx(model, feeds).values()
+    except (RuntimeError, ValueError, IndexError):
+        return
+    assert wrong.shape != right.shape or not np.allclose(wrong, right, rtol=1e-3, atol=1e-3)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matmul_kit import after, run
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from products_kit import after, run
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import kernels

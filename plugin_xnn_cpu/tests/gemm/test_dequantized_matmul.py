@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matmul_kit import run
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from products_kit import run
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import kernels

@@ -8,7 +8,7 @@ import multiprocessing
 import numpy as np
 import pytest
 from cache_kit import INPUT, compiled, load_in_child, result, saved, weights
-from int8_products_kit import (
+from int8_matmul_kit import (
     PER_CHANNEL,
     ROWS,
     WEIGHTS,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cache_kit import INPUT as X
-from cache_kit import compiled, loads, result, weights
+from cache_kit import compiled, loads, resigned, result, weights
 
 from narrowpass_xnn_cpu.weights.file import HEADER, PackedFile, UnusableError
 
@@ -47,13 +47,6 @@ def test_every_byte_of_the_header(bundle, cache):
             with pytest.raises(UnusableError):
                 PackedFile(cache)
     assert loads(bundle, cache.parent) == [3, 0, 0]
-
-
-def resigned(header: bytes, index: bytes, payload: bytes) -> bytes:
-    """Put a file together with right checksums of a wrong header and index."""
-    text = bytearray(header[:96])
-    text[32:64] = hashlib.sha256(index).digest()
-    return bytes(text) + hashlib.sha256(bytes(text)).digest() + payload + index
 
 
 @pytest.mark.parametrize("field", ["version", "header size", "index start", "index size"])

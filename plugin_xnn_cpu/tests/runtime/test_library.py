@@ -54,10 +54,10 @@ def test_it_needs_no_newer_glibc_than_manylinux_2_28(file):
 
 def test_each_declared_function_is_used():
     """No header comes with the library: what is declared here is called by some test."""
-    header = (Path(__file__).parent.parent / "csrc" / "xnnpack.h").read_text(encoding="utf-8")
+    header = (Path(__file__).parents[2] / "csrc" / "xnnpack.h").read_text(encoding="utf-8")
     declared = set(re.findall(r"\b((?:xnn|pthreadpool)_\w+)\(", header))
     assert len(declared) > 40
-    sources = [*FOLDER.parent.rglob("*.py"), *(Path(__file__).parent.parent / "csrc").glob("*.c")]
+    sources = [*FOLDER.parent.rglob("*.py"), *(Path(__file__).parents[2] / "csrc").glob("*.c")]
     text = "\n".join(file.read_text(encoding="utf-8") for file in sources)
     unused = {name for name in declared if not re.search(rf"\b{name}\b", text)}
     assert unused == set()

@@ -8,7 +8,7 @@ import mmap
 
 import numpy as np
 import pytest
-from int8_products_kit import PER_CHANNEL, RNG, quantized, rows, run, with_one
+from int8_matmul_kit import PER_CHANNEL, RNG, quantized, rows, run, with_one
 
 from narrowpass_xnn_cpu.native.operators import FullyConnectedInt8, UnfitError
 from narrowpass_xnn_cpu.native.operators.quantized import takes_unsigned_rows

@@ -21,8 +21,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from cache_kit import INPUT as X
-from cache_kit import compiled, linear, loads, network, path_of, result, saved, weights
-from test_weights_file_damage import resigned
+from cache_kit import compiled, linear, loads, network, path_of, resigned, result, saved, weights
 
 from narrowpass import Bundle
 from narrowpass.cli import main
@@ -462,7 +461,7 @@ def test_a_disk_that_is_full(tmp_path, bundle, caplog):
     """A limit of the size of files stops the write as a full disk does: in the middle."""
     script = f"""
 import resource, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[1] / "kits")!r})
 from pathlib import Path
 from cache_kit import Bundle, compiled, result, INPUT
 bundle = Bundle.load({str(tmp_path / "b.narrow")!r})

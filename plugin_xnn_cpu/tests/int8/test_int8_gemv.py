@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from int8_products_kit import product, rows
+from int8_matmul_kit import product, rows
 from onnx import numpy_helper
 from xnn_kit import compile_model
 

@@ -175,7 +175,7 @@ def test_results_hardly_depend_on_the_level(tmp_path):
     code = RESULTS.format(model=str(path), feeds=str(feeds), out=str(out))
     for level in isa.LEVELS[: DETECTED + 1]:
         out.unlink(missing_ok=True)
-        done = process(code, level, PYTHONPATH=str(Path(__file__).parent))
+        done = process(code, level, PYTHONPATH=str(Path(__file__).parents[1] / "kits"))
         assert done.returncode == 0, done.stderr
         # Sums of up to 216 products in another order, five layers after one another.
         np.testing.assert_allclose(np.load(out), right, rtol=0, atol=2e-5 * np.abs(right).max())

@@ -64,7 +64,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_no_crash(case):
-    text = SCRIPT.format(folder=str(Path(__file__).parent), case=case)
+    text = SCRIPT.format(folder=str(Path(__file__).parents[1] / "kits"), case=case)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(text)],
         capture_output=True,

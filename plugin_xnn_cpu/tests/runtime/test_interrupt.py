@@ -81,7 +81,7 @@ def run_script(text):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_run_ends(name, threads):
-    begin = BEGIN.format(folder=str(Path(__file__).parent))
+    begin = BEGIN.format(folder=str(Path(__file__).parents[1] / "kits"))
     done = run_script(begin + textwrap.dedent(MODELS[name]).format(threads=threads))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("ended after")
@@ -90,7 +90,7 @@ def test_a_run_ends(name, threads):
 
 def test_one_call_is_ended_before_its_end():
     """The run is far longer than the test: only its end in between lets this finish."""
-    text = BEGIN.format(folder=str(Path(__file__).parent)) + textwrap.dedent("""
+    text = BEGIN.format(folder=str(Path(__file__).parents[1] / "kits")) + textwrap.dedent("""
         from narrowpass_xnn_cpu.native import kernels
         from narrowpass_xnn_cpu.native.pool import shared
         from narrowpass_xnn_cpu.native.tape import Entry, Tape
@@ -112,7 +112,7 @@ def test_one_call_is_ended_before_its_end():
 
 
 def test_handlers_that_raise_nothing_end_nothing():
-    text = BEGIN.format(folder=str(Path(__file__).parent)) + textwrap.dedent("""
+    text = BEGIN.format(folder=str(Path(__file__).parents[1] / "kits")) + textwrap.dedent("""
         seen = []
         signal.signal(signal.SIGINT, lambda *_: seen.append(len(seen)))
         model = one_node("MatMul", [(3000, 1024), np.ones((1024, 1024), np.float32)])

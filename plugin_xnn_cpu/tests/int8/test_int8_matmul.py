@@ -7,7 +7,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from int8_products_kit import (
+from int8_matmul_kit import (
     PER_CHANNEL,
     RNG,
     ROWS,

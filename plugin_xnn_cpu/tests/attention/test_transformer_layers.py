@@ -17,7 +17,7 @@ from narrowpass_xnn_cpu.native.operators import fp32_choice
 
 pytestmark = pytest.mark.once
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/fast-path/transformers.md"
+PAGE = Path(__file__).parents[3] / "docs/explanation/fast-path/transformers.md"
 
 WIDTH, HEADS, GROUPS, DEPTH, HIDDEN = 24, 6, 2, 4, 40
 CONSTANTS = """<float two = {2}, float one = {1}, float half = {0.5}, float three = {3},
