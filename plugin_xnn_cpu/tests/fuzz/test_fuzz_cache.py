@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +20,10 @@ SECONDS = 3600
 def campaign(folder: Path, first: int, count: int) -> Counter[str]:
     """Try so many seeds; a crash fails with the seed that was being tried."""
     command = [sys.executable, str(SCRIPT), str(folder), str(first), str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    kits = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "kits")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, check=False, env=kits
+    )
     seed = int.from_bytes((folder / "seed").read_bytes(), "little")
     assert done.returncode == 0, f"seed {seed}, exit {done.returncode}:\n{done.stderr[-4000:]}"
     return Counter(json.loads(done.stdout))

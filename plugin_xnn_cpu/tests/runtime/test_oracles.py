@@ -87,7 +87,9 @@ WRONG = {
         "ConvTranspose", [[1, 6, 5, 5], np.ones((6, 2, 3, 3), np.float32)], group=3
     ),
     "DequantizeLinear": one_node(
-        "DequantizeLinear", [np.int8([1, 2]), np.float32(0.5), np.int8(0)], opset=13
+        "DequantizeLinear",
+        [np.int8([1, 2]), np.array(0.5, np.float32), np.array(0, np.int8)],
+        opset=13,
     ),
 }
 
