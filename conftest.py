@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import zlib
@@ -13,6 +14,19 @@ from hypothesis import settings
 # A loaded machine is no reason to fail; and CI must see the same examples on every run.
 settings.register_profile("repository", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("repository")
+
+
+def pytest_configure() -> None:
+    """Refuse to run without the peers where CI says that they are installed.
+
+    So `pytest.importorskip("onnxruntime")` skips only where the peer is absent by intent.
+    """
+    if "NARROWPASS_TEST_PEERS" in os.environ:
+        for name in ("onnxruntime", "openvino"):
+            if importlib.util.find_spec(name) is None:
+                raise pytest.UsageError(
+                    f"NARROWPASS_TEST_PEERS is set, but {name} is not installed"
+                )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+for folder in ("kits", "fuzz"):
+    sys.path.insert(0, str(Path(__file__).with_name(folder)))
 
 
 @pytest.fixture(params=["plain", "avx2", "best"])

@@ -1,0 +1,145 @@
+"""LSTM, GRU and RNN in numpy, against onnxruntime."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from oracle_kit import run_onnxruntime
+from xnn_kit import check, compile_model
+
+from narrowpass.errors import BackendError
+
+RNG = np.random.default_rng(5)
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def model(op_type, *, bias, states, direction="forward", **attributes) -> onnx.ModelProto:
+    """Make a model of one node over sequences of 7 rows of 3, batches of 2, 5 hidden units."""
+    count = 2 if direction == "bidirectional" else 1
+    gates = GATES[op_type] * 5
+    weights = {"w": (count, gates, 3), "r": (count, gates, 5)}
+    names = ["x", "w", "r", "", ""]
+    if bias:
+        weights["b"] = (count, 2 * gates)
+        names[3] = "b"
+    if states:
+        weights["h"] = (count, 2, 5)
+        names.append("h")
+        if op_type == "LSTM":
+            weights["c"] = (count, 2, 5)
+            names.append("c")
+    outputs = ["y", "y_h", "y_c"][: 3 if op_type == "LSTM" else 2]
+    node = helper.make_node(
+        op_type, names, outputs, hidden_size=5, direction=direction, **attributes
+    )
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [7, 2, 3])],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [
+            numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def tried(made: onnx.ModelProto) -> None:
+    feeds = {"x": RNG.standard_normal((7, 2, 3)).astype(np.float32) * 3}
+    program = check(made, feeds, native=None, oracle="onnxruntime")
+    (plan,) = program.explain()
+    assert "recurrence" in plan.kernel
+
+
+@pytest.mark.parametrize("op_type", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("states", [False, True])
+def test_recurrent(op_type, direction, bias, states):
+    tried(model(op_type, bias=bias, states=states, direction=direction))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_gru_that_resets_after_the_product(direction):
+    tried(model("GRU", bias=True, states=True, direction=direction, linear_before_reset=1))
+
+
+CELLS = {
+    "lengths": ("LSTM", {"direction": "bidirectional"}, [7, 3]),
+    "lengths, backwards": ("GRU", {"direction": "reverse"}, [0, 5]),
+    "clip": ("LSTM", {"clip": 0.5}, None),
+    "coupled": ("LSTM", {"input_forget": 1}, None),
+    "Relu": ("RNN", {"activations": ["Relu"]}, [2, 7]),
+    "HardSigmoid": (
+        "GRU",
+        {"activations": ["HardSigmoid", "Softsign"], "activation_alpha": [0.3]},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CELLS)
+def test_attributes_and_lengths(case):
+    op_type, attributes, lengths = CELLS[case]
+    made = model(op_type, bias=True, states=True, **attributes)
+    if lengths:
+        made.graph.node[0].input[4] = "n"
+        made.graph.initializer.append(numpy_helper.from_array(np.array(lengths, np.int32), "n"))
+    tried(made)
+
+
+def test_outputs_without_a_name():
+    made = model("LSTM", bias=True, states=True)
+    made.graph.node[0].output[:] = ["", "y_h"]
+    for value in list(made.graph.output):
+        if value.name != "y_h":
+            made.graph.output.remove(value)
+    tried(made)
+
+
+def test_peepholes():
+    made = model("LSTM", bias=True, states=True)
+    made.graph.node[0].input.append("p")
+    p = RNG.standard_normal((1, 15)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(p, "p"))
+    tried(made)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op_type", GATES)
+def test_narrow_floats_are_rounded_at_the_outputs(op_type, dtype):
+    """They are computed in float32; a value between two narrow ones may go to either."""
+    wide = model(op_type, bias=True, states=False)
+    narrow = ir.from_proto(wide)
+    kind = ir.DataType[dtype.upper()]
+    for tensor in narrow.graph.initializers.values():
+        array = tensor.const_value.numpy().astype(kind.numpy())
+        tensor.const_value = ir.tensor(array, name=tensor.name)
+        tensor.dtype = kind
+    for value in (*narrow.graph.inputs, *narrow.graph.outputs):
+        value.dtype = kind
+    narrow.graph.opset_imports[""] = 22
+    x = RNG.standard_normal((7, 2, 3)).astype(kind.numpy())
+    program = compile_model(narrow)
+    (plan,) = program.explain()
+    assert f"recurrence {op_type}" in plan.kernel
+    for tensor in wide.graph.initializer:
+        rounded = narrow.graph.initializers[tensor.name].const_value.numpy().astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+    expected = run_onnxruntime(wide, {"x": x.astype(np.float32)})
+    for one, other in zip(program.run({"x": x}).values(), expected.values(), strict=True):
+        assert one.dtype == kind.numpy()
+        unit = float(ml_dtypes.finfo(one.dtype).eps)
+        np.testing.assert_allclose(one.astype(np.float32), other, rtol=unit, atol=1e-6)
+
+
+def test_an_activation_that_there_is_not():
+    made = model("RNN", bias=True, states=False, activations=["Sine"])
+    with pytest.raises(BackendError, match="no activation 'Sine'"):
+        compile_model(made)
