@@ -135,7 +135,7 @@ def call(session, kernel, bias, *, seed=1):
     from narrowpass_xnn_cpu.native.library import extension
 
     ffi, lib = extension().ffi, extension().lib
-    provider = lib.np_session_provider(session._handle)
+    provider = lib.np_session_provider(session.blocks.handle)
     key = ffi.new("struct xnn_weights_cache_look_up_key *")
     key.seed, key.kernel, key.bias = seed, kernel, bias
     return provider, key, (1 << 64) - 1
@@ -150,7 +150,7 @@ def test_the_provider_as_xnnpack_calls_it():
     kernel, other = ffi.new("char[8]"), ffi.new("char[8]")
     provider, key, missing = call(session, kernel, ffi.NULL)
     context = provider.context
-    lib.np_session_next(session._handle, kernel, ffi.NULL, bytes(32), False)
+    lib.np_session_next(session.blocks.handle, kernel, ffi.NULL, bytes(32), False)
     assert not provider.is_finalized(context)
     assert provider.look_up(context, key) == missing
     # What is inserted is found again, and an insertion without a block after that is a hit.
@@ -171,9 +171,9 @@ def test_the_provider_as_xnnpack_calls_it():
     origins = [entry.origin for entry in session.entries()]
     assert origins == ["packed", "XNNPACK made a copy of its weights"]
     # Where weights are only to be found, nothing can be packed; nor what is too large.
-    lib.np_session_next(session._handle, kernel, ffi.NULL, bytes(32), True)
+    lib.np_session_next(session.blocks.handle, kernel, ffi.NULL, bytes(32), True)
     assert provider.reserve_space(context, 64) == ffi.NULL
-    lib.np_session_next(session._handle, kernel, ffi.NULL, bytes(32), False)
+    lib.np_session_next(session.blocks.handle, kernel, ffi.NULL, bytes(32), False)
     assert provider.reserve_space(context, (1 << 64) - 1) == ffi.NULL
     assert provider.reserve_space(context, 1 << 62) == ffi.NULL
     # A block that was not reserved here is not taken.

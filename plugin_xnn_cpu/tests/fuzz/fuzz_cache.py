@@ -31,6 +31,7 @@ from narrowpass.ir.io import MappedTensor
 from narrowpass_planning.weights.file import HEADER, PackedFile, UnusableError, write
 from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.own import blocks, fp32
+from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
@@ -123,7 +124,7 @@ class CacheFuzz:
         self.expected = {(e.name, e.seed, e.fingerprint): bytes_at(e) for e in session.entries()}
         self.file = folder / "file.weights"
         with self.file.open("wb") as file:
-            write(file, list(session.entries()), None)
+            write(file, list(session.entries()), None, PACKER)
         self.whole = self.file.read_bytes()
         del kept
 
@@ -140,7 +141,7 @@ class CacheFuzz:
             counts["loaded by a program"] += 1
             return
         try:
-            file = PackedFile(place)
+            file = PackedFile(place, PACKER)
             damaged = file.damaged()
             file.close()
         except UnusableError:

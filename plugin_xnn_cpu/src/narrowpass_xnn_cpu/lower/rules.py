@@ -125,7 +125,7 @@ def reason(op: Op, facts: Facts) -> str | None:
             check_attributes(node, node.version or op.version)
         found = rule.check(op, facts)
     except AttributesError as error:
-        return str(error)
+        return f"its attributes are not valid: {error}"
     if found is not None:
         return found
     for output in op.outputs:
