@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
-from oracle_kit import expected_outputs
+from oracle_kit import expected_outputs, run_onnx
 
 import narrowpass
 from narrowpass.bundle import Bundle
@@ -53,8 +53,13 @@ def off_by(model: ir.Model, feeds: dict[str, np.ndarray], threads: int = 1) -> C
 def run_node(node: ir.Node, values: Mapping[str, Any], opsets: Mapping[str, int]) -> dict[str, Any]:
     """Evaluate one node whose operands are all known, as a model of constants."""
     proto = ir.to_proto(node)
-    constants = [numpy_helper.from_array(values[name], name) for name in set(proto.input) if name]
+    operands = {name: values[name] for name in proto.input if name}
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
-    graph = onnx.helper.make_graph([proto], "node", [], outputs, constants)
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    if "Sequence" in proto.op_type:  # no initializer is a sequence
+        inputs = [onnx.ValueInfoProto(name=name) for name in operands]
+        graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
+        return run_onnx(onnx.helper.make_model(graph, opset_imports=imports), operands)
+    constants = [numpy_helper.from_array(array, name) for name, array in operands.items()]
+    graph = onnx.helper.make_graph([proto], "node", [], outputs, constants)
     return expected_outputs(onnx.helper.make_model(graph, opset_imports=imports), {})

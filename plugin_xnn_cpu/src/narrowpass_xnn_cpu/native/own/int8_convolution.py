@@ -111,8 +111,8 @@ def _result(problem: Convolution) -> Fields:
         return {"to": int(to), "float_low": -math.inf, "float_high": math.inf}
     if added is None:
         return {"to": 0}
-    sums = added.own, added.other, added.bias, added.shift, added.zero, *added.limits
-    return {"to": 0, "has_residual": 1, "sum": sums}
+    residual = added.own, added.other, added.bias, added.shift, added.zero, *added.limits
+    return {"to": 0, "has_residual": 1, "residual": residual}
 
 
 _DIRECT = (
