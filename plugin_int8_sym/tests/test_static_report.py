@@ -8,7 +8,7 @@ from int8_kit import floats
 from static_kit import Limited, graph, quantized
 
 import narrowpass
-from narrowpass import Context, Samples
+from narrowpass import Context, Observer, Samples
 from narrowpass.runtime.quantization import QuantizationSpec
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_report.page import render
@@ -66,7 +66,7 @@ def test_it_tells_how_far_it_is(monkeypatch, tmp_path):
     ctx = Context(
         target=Limited(QuantizationSpec()),
         samples=Samples("new data", lambda: [{"x": np.full((1, 16), 3, np.float32)}] * 3),
-        progress=lambda *given: told.append(given),
+        observer=Observer(progress=lambda *given: told.append(given)),
     )
     Int8Sym(mode="static").run(model(), ctx)
     stages = list(dict.fromkeys(stage for stage, *_ in told))
