@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass_planning.program.support import NativeClassifier
-from narrowpass_xnn_cpu.lower.product import HALF_ROWS, HALF_SIZE
+from narrowpass_xnn_cpu.lower.matmul.packed import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.lowering import XnnLowering
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.operators import bf16_choice

@@ -14,8 +14,8 @@ from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
 from narrowpass_xnn_cpu.lower import rules
+from narrowpass_xnn_cpu.lower.fusion.operations import operations
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.steps import Observe
 from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.packed import PackedStep

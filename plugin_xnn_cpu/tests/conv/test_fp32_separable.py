@@ -13,7 +13,7 @@ from xnn_kit import check, compile_model, feeds_for
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
-from narrowpass_xnn_cpu.lower import separable
+from narrowpass_xnn_cpu.lower.conv import separable
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.pool import shared

@@ -8,70 +8,57 @@ from narrowpass.errors import AttributesError, BackendError
 from narrowpass.ir.attributes import check_attributes
 from narrowpass_expansion import expand
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_xnn_cpu.lower import (
+from narrowpass_xnn_cpu.lower.attention import attention, kv_cache, rotary
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.conv import convolution, pooling, resize
+from narrowpass_xnn_cpu.lower.elementwise import (
     activation,
-    attention,
-    cache,
+    arithmetic,
     cast,
     comparison,
-    convolution,
-    elementwise,
     gates,
-    group_norm,
-    indexing,
-    join,
-    layer_norm,
-    linear,
-    normalization,
-    padding,
-    pooling,
-    recurrent,
     reduction,
-    reshape,
-    resize,
-    rotary,
-    rows,
-    scattering,
-    shape,
 )
-from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.int8 import (
     channels,
     computed_integers,
     conversion,
     integers,
+    product,
     sixteen,
     tables,
 )
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
-from narrowpass_xnn_cpu.lower.int8 import product as int8_product
+from narrowpass_xnn_cpu.lower.matmul import constant, recurrent
+from narrowpass_xnn_cpu.lower.movement import axes, concat, indexing, padding, reshape, scattering
+from narrowpass_xnn_cpu.lower.norm import batch_norm, group_norm, layer_norm, rows
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule
-from narrowpass_xnn_cpu.lower.trees import lowering as trees
+from narrowpass_xnn_cpu.lower.trees import lowering
 
 RULES: tuple[Rule, ...] = (
     *activation.RULES,
     *attention.RULES,
-    *cache.RULES,
+    *kv_cache.RULES,
     *cast.RULES,
     *channels.RULES,
     *comparison.RULES,
     *computed_integers.RULES,
     *conversion.RULES,
     *convolution.RULES,
-    *elementwise.RULES,
+    *arithmetic.RULES,
     *gates.RULES,
     *group_norm.RULES,
     *indexing.RULES,
     *int8_convolution.RULES,
     *int8_elementwise.RULES,
-    *int8_product.RULES,
+    *product.RULES,
     *integers.RULES,
-    *join.RULES,
+    *concat.RULES,
     *layer_norm.RULES,
-    *linear.RULES,
-    *normalization.RULES,
+    *constant.RULES,
+    *batch_norm.RULES,
     *padding.RULES,
     *pooling.RULES,
     *recurrent.RULES,
@@ -81,10 +68,10 @@ RULES: tuple[Rule, ...] = (
     *rotary.RULES,
     *rows.RULES,
     *scattering.RULES,
-    *shape.RULES,
+    *axes.RULES,
     *sixteen.RULES,
     *tables.RULES,
-    *trees.RULES,
+    *lowering.RULES,
 )
 """All rules. An operation is lowered by the one of its kind and domain."""
 

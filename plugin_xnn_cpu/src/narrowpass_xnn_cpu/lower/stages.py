@@ -29,8 +29,8 @@ from narrowpass_planning.program.lowering import Source
 from narrowpass_planning.program.units import is_native, outputs_of, shape_node
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import rules
+from narrowpass_xnn_cpu.lower.fusion.operations import operations
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.operations import operations
 from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.graph import GraphOp, GraphValue
 from narrowpass_xnn_cpu.lowered.plan import LoweredPlan, Section

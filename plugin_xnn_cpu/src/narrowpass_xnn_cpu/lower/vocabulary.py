@@ -6,40 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from narrowpass_planning.weights.weight import Quantized
-from narrowpass_xnn_cpu.lower import (
-    attention,
-    cache,
-    cached_attention,
-    convolve,
-    elementwise,
-    ending,
-    gates,
-    group_norm,
-    indexing,
-    join,
-    layer_norm,
-    linear,
-    matmul,
-    normalization,
-    padding,
-    pooling,
-    recurrent,
-    reduction,
-    reshape,
-    resize,
-    rotary,
-    rows,
-    scattering,
-    separable,
-    shape,
-    steps,
-    transposed,
-    typed,
-)
+from narrowpass_xnn_cpu.lower import steps
+from narrowpass_xnn_cpu.lower.attention import attention, cached, kv_cache, rotary
+from narrowpass_xnn_cpu.lower.conv import conv2d, pooling, resize, separable, transposed
+from narrowpass_xnn_cpu.lower.elementwise import arithmetic, gates, reduction, typed
 from narrowpass_xnn_cpu.lower.int8 import channels, conversion, integers, product, sixteen
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
-from narrowpass_xnn_cpu.lower.trees import lowering as trees
+from narrowpass_xnn_cpu.lower.matmul import computed, constant, epilogue, recurrent
+from narrowpass_xnn_cpu.lower.movement import axes, concat, indexing, padding, reshape, scattering
+from narrowpass_xnn_cpu.lower.norm import batch_norm, group_norm, layer_norm, rows
+from narrowpass_xnn_cpu.lower.trees import lowering
 from narrowpass_xnn_cpu.lowered.op import Computation
 from narrowpass_xnn_cpu.native.own.recurrent import Activation, Cell
 from narrowpass_xnn_cpu.native.problems.convolution import Movement
@@ -48,15 +25,15 @@ from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requan
 
 COMPUTATIONS: tuple[type[Computation], ...] = (
     attention.Attention,
-    cache.ScatterRows,
-    cached_attention.CachedAttention,
+    kv_cache.ScatterRows,
+    cached.CachedAttention,
     channels.FakeQuantizeChannels,
     conversion.Dequantize,
     conversion.Quantize,
-    convolve.Conv2d,
-    elementwise.AddClamp,
-    elementwise.Function,
-    ending.IfBroadcast,
+    conv2d.Conv2d,
+    arithmetic.AddClamp,
+    arithmetic.Function,
+    epilogue.IfBroadcast,
     gates.Gate,
     group_norm.GroupNorm,
     group_norm.LocalResponseNorm,
@@ -72,16 +49,16 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     integers.DynamicRange,
     integers.MatMulInteger,
     integers.ScaleOfRange,
-    join.ConcatPiece,
-    join.Slice,
-    join.SplitPart,
+    concat.ConcatPiece,
+    concat.Slice,
+    concat.SplitPart,
     layer_norm.LayerNorm,
     layer_norm.Piece,
-    linear.ConstantMatMul,
-    linear.QuantizeRows,
-    matmul.ComputedMatMul,
-    normalization.Affine,
-    normalization.SoftmaxRows,
+    constant.ConstantMatMul,
+    constant.QuantizeRows,
+    computed.ComputedMatMul,
+    batch_norm.Affine,
+    batch_norm.SoftmaxRows,
     padding.Crop,
     padding.Pad,
     padding.PadByOwn,
@@ -100,9 +77,9 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     scattering.Scatter,
     scattering.TopK,
     separable.SeparableConvolution,
-    shape.Expand,
-    shape.PixelBlocks,
-    shape.Tile,
+    axes.Expand,
+    axes.PixelBlocks,
+    axes.Tile,
     sixteen.Convert16,
     steps.Binary,
     steps.Convert,
@@ -114,7 +91,7 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     steps.Transpose,
     steps.Unary,
     transposed.Trim,
-    trees.Trees,
+    lowering.Trees,
     typed.Cast,
     typed.MathFunction,
     typed.TypedBinary,
@@ -135,7 +112,7 @@ CLASSES: dict[str, Callable[..., Any]] = {
         Quantized,
         Requantized,
         SumS8,
-        convolve.Window,
+        conv2d.Window,
         padding.Pads,
         resize.TargetSize,
         sixteen.Sixteen,

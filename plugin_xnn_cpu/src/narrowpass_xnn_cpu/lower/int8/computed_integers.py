@@ -11,14 +11,14 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_xnn_cpu.lower import linear
 from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.elementwise.typed import Cast, emit_typed
 from narrowpass_xnn_cpu.lower.int8 import integers
 from narrowpass_xnn_cpu.lower.int8.integers import DynamicDequantize
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
+from narrowpass_xnn_cpu.lower.matmul import constant as linear
 from narrowpass_xnn_cpu.lower.op import Op, needs
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lower.typed import Cast, emit_typed
 
 EXACT_TERMS = (1 << 24) // (255 * 255)
 """Products of two bytes without their zero points whose sums float32 has exactly: 258."""

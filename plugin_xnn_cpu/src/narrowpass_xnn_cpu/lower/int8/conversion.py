@@ -11,10 +11,10 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Dims, Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.elementwise import elementwise
+from narrowpass_xnn_cpu.lower.elementwise.arithmetic import elementwise
+from narrowpass_xnn_cpu.lower.fusion.matching import producer
 from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
 from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
-from narrowpass_xnn_cpu.lower.matching import producer
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp

@@ -11,15 +11,15 @@ import numpy as np
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST
-from narrowpass_xnn_cpu.lower.elementwise import same_shape
+from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST
+from narrowpass_xnn_cpu.lower.elementwise.arithmetic import same_shape
+from narrowpass_xnn_cpu.lower.elementwise.reduction import reduced_axes, without
 from narrowpass_xnn_cpu.lower.int8.constants import byte_limits
 from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
 from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.int8.tables import clamping
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.reduction import reduced_axes, without
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm

@@ -16,8 +16,8 @@ from narrowpass_planning.host.quantization import dequantized
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_planning.weights.weight import Quantized, Weight, digest
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.convolution import lower_conv
-from narrowpass_xnn_cpu.lower.convolve import CHANNELS_LAST, Window, reshaped, sized
+from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Window, reshaped, sized
+from narrowpass_xnn_cpu.lower.conv.convolution import lower_conv
 from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules

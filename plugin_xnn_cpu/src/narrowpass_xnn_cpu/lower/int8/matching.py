@@ -11,7 +11,7 @@ from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import rules
-from narrowpass_xnn_cpu.lower.fusing import take_bias, take_channel_bias, take_limits
+from narrowpass_xnn_cpu.lower.fusion.epilogues import take_bias, take_channel_bias, take_limits
 from narrowpass_xnn_cpu.lower.int8.conversion import multiplied
 from narrowpass_xnn_cpu.lower.int8.tables import region, requantizing
 from narrowpass_xnn_cpu.lower.int8.values import (

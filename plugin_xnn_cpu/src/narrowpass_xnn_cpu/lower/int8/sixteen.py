@@ -17,8 +17,8 @@ import onnx_ir as ir
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.elementwise import elementwise
-from narrowpass_xnn_cpu.lower.matching import Group, producer
+from narrowpass_xnn_cpu.lower.elementwise.arithmetic import elementwise
+from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp

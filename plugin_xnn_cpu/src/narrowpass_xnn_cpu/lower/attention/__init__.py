@@ -1,0 +1,1 @@
+"""Attention, rotary embedding and KV caches."""

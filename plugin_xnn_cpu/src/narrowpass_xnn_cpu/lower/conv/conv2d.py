@@ -1,0 +1,252 @@
+"""Convolutions as computations, and how its window moves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing
+from narrowpass_planning.weights.weight import Weight
+from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
+from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.table import create_convolution, select
+from narrowpass_xnn_cpu.native.weights_cache import Session
+
+CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
+"""The order in which images lie, by rank."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window moves over two dimensions; lines count as images of height 1.
+
+    Attributes:
+        size: height, width.
+        pads: top, left, bottom, right.
+        strides: down, right.
+        dilations: down, right.
+        only_for: sizes of the input that the pads are for; None for one that they all fit.
+    """
+
+    size: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    only_for: tuple[int | str | None, ...] = ()
+
+    def check(self, image: Shape) -> None:
+        """Check that the pads are for an input of shape [N, H, W, C].
+
+        Raises:
+            BackendError: they are for another size than that which was inferred.
+        """
+        sizes = image[3 - len(self.only_for) : 3]
+        if any(known not in (None, size) for known, size in zip(self.only_for, sizes, strict=True)):
+            raise BackendError(f"pads were chosen for {self.only_for}, not for {list(image)}")
+
+    @classmethod
+    def of(cls, op: Op, size: Sequence[int], dims: Sequence[int | str | None] | None) -> Window:
+        """Read the attributes of an operator.
+
+        Args:
+            op: the operator.
+            size: of the window, in one or two dimensions.
+            dims: sizes of the input in these dimensions, as far as they are known.
+
+        Raises:
+            BackendError: what XNNPACK cannot do, or what is not known.
+        """
+        spatial = len(size)
+        if spatial not in (1, 2):
+            raise BackendError(f"windows of {spatial} dimensions have no kernel")
+        strides = list(op.get("strides", [1] * spatial))
+        dilations = list(op.get("dilations", [1] * spatial))
+        pads = list(op.get("pads", [0] * 2 * spatial))
+        if not len(strides) == len(dilations) == spatial or len(pads) != 2 * spatial:
+            raise BackendError("strides, dilations or pads do not fit the window")
+        mode = op.get("auto_pad", "NOTSET")
+        only_for: tuple[int | str | None, ...] = ()
+        if mode == "VALID":
+            pads = [0] * 2 * spatial
+        elif mode in ("SAME_UPPER", "SAME_LOWER"):
+            pads = _same_pads(mode, size, strides, dilations, dims)
+            sizes = dims or [None] * spatial
+            only_for = tuple(
+                None if step == 1 else dim for step, dim in zip(strides, sizes, strict=True)
+            )
+        if min(pads) < 0:
+            raise BackendError(f"negative pads {pads} have no kernel")
+        if spatial == 1:
+            spread = (0, pads[0], 0, pads[1])
+            return cls((1, size[0]), spread, (1, strides[0]), (1, dilations[0]), only_for)
+        return cls(
+            (size[0], size[1]),
+            (pads[0], pads[1], pads[2], pads[3]),
+            (strides[0], strides[1]),
+            (dilations[0], dilations[1]),
+            only_for,
+        )
+
+
+def _same_pads(
+    mode: str,
+    size: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    dims: Sequence[int | str | None] | None,
+) -> list[int]:
+    before, after = [], []
+    for axis, (kernel, stride, dilation) in enumerate(zip(size, strides, dilations, strict=True)):
+        reach = (kernel - 1) * dilation + 1
+        if stride == 1:
+            total = reach - 1
+        else:
+            dim = None if dims is None else dims[axis]
+            if not isinstance(dim, int):
+                raise BackendError(f"auto_pad {mode} with strides needs sizes that are known")
+            total = max(0, (-(-dim // stride) - 1) * stride + reach - dim)
+        small, large = total // 2, total - total // 2
+        before.append(small if mode == "SAME_UPPER" else large)
+        after.append(large if mode == "SAME_UPPER" else small)
+    return before + after
+
+
+def image_of(shape: Shape) -> Shape:
+    """Return [N, H, W, C] of images, or of lines, which count as images of height 1."""
+    return shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
+
+
+def sized(
+    operator: Any, window: Window, outputs: int, shape: Shape, sizing: Sizing
+) -> tuple[Shape, str]:
+    """Size a convolution operator; return the shape of the result and the call.
+
+    Args:
+        operator: has ``reshape`` for [N, H, W, C].
+        window: the kernel window and how it moves.
+        outputs: channels of the result.
+        shape: of the operand, with channels last.
+        sizing: the thread pool.
+
+    Raises:
+        BackendError: nothing is left of the output.
+    """
+    image = image_of(shape)
+    window.check(image)
+    # An empty batch has an output too, of a size that only a full one has.
+    full = (max(1, image[0]), *image[1:])
+    if isinstance(operator, PackedConvolution):
+        height, width = operator.output_size(full)
+    else:
+        height, width = operator.reshape(full, sizing.pool)
+    if height < 1 or width < 1:
+        raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
+    line = (image[0], width, outputs)
+    result = (image[0], height, width, outputs) if len(shape) == 4 else line
+    return result, operator.call if image[0] else ""
+
+
+def reshaped(operator: Any, shape: Shape, sizing: Sizing, epilogue: Epilogue | None = None) -> None:
+    """Reshape an operator that `sized` has asked for the size of its result only.
+
+    Args:
+        operator: of a convolution.
+        shape: of the operand, with channels last.
+        sizing: the thread pool.
+        epilogue: in place of the operator's.
+    """
+    if isinstance(operator, PackedConvolution):
+        image = image_of(shape)
+        operator.reshape((max(1, image[0]), *image[1:]), sizing.pool, epilogue=epilogue)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv2d(WithEpilogue):
+    """A convolution of float32, plain or transposed, over [N, H, W, C] or [N, W, C].
+
+    Operands are the images and the residual.
+
+    Attributes:
+        weight: [O, KH, KW, C / groups], or [KH, KW, O] for depthwise; float32 or bfloat16.
+        bias: float32 [O], or None.
+        window: the kernel window and how it moves.
+        movement: what the kernel is given: pads, strides, dilations, groups and limits.
+        outputs: channels of the result.
+        algorithm: ``direct``, ``depthwise`` or ``transposed``.
+        image: what is known of the images; see `fp32_choice.convolution`.
+        winograd: whether Winograd's algorithm may be used.
+        adjustments: output padding of a transposed convolution.
+    """
+
+    mnemonic = "convolution"
+    weight: Weight
+    bias: Weight | None
+    window: Window
+    movement: Movement
+    outputs: int
+    algorithm: str = "direct"
+    image: Image | None = None
+    winograd: bool = True
+    adjustments: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def problem(self) -> Convolution:
+        """What is to be computed, as the kernel table takes it."""
+        return Convolution(
+            self.weight,
+            self.bias,
+            self.movement,
+            self.epilogue,
+            depthwise=self.algorithm == "depthwise",
+            adjustments=self.adjustments if self.algorithm == "transposed" else None,
+            image=self.image,
+            winograd=self.winograd,
+        )
+
+    @property
+    def _is_bf16(self) -> bool:
+        return self.weight.dtype.name == "bfloat16"
+
+    @property
+    def is_depthwise_kernel(self) -> bool:
+        """Whether our depthwise kernel of float32 computes it."""
+        return self._kernel is fp32_depthwise.DEPTHWISE
+
+    @property
+    def is_direct_kernel(self) -> bool:
+        """Whether our direct convolution of float32 computes it."""
+        return self._kernel is fp32.CONVOLUTION
+
+    @property
+    def _kernel(self) -> object:
+        return select(self.problem, target.current()).kernel
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
+        name = "convolution" if self._is_bf16 else names.get(self.algorithm) or packed.name
+        return f"{packed.maker}{name}"
+
+    def precision(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.precision`."""
+        return "bfloat16" if self._is_bf16 else ""
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Any:
+        """See `Computation.pack`."""
+        return create_convolution(self.problem, session)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        operator = step.packed
+        result, call = sized(operator, self.window, self.outputs, shapes[0], sizing)
+        reshaped(operator, shapes[0], sizing, self.fitting(shapes, result))
+        return Run(result, call, operator, operator.params)

@@ -1,0 +1,239 @@
+"""Convolutions, plain, grouped, depthwise and transposed, in one or two dimensions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.weights.weight import Weight
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.conv import transposed
+from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Conv2d, Window
+from narrowpass_xnn_cpu.lower.conv.separable import take_depthwise
+from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.epilogue import emit
+from narrowpass_xnn_cpu.lower.matmul.packed import BFLOAT16
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
+from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
+from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
+
+
+def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:
+    kernel = op.input(1)
+    if kernel is None or not facts.is_constant(kernel):
+        return "its kernel is not a constant"
+    dims = facts.dims(kernel) or ()
+    sizes = tuple(dim for dim in dims if isinstance(dim, int))
+    if len(sizes) not in (3, 4):
+        return f"convolutions of {len(sizes) - 2} dimensions have no kernel"
+    if 0 in sizes:
+        return "its kernel is empty"
+    if tuple(op.get("kernel_shape", sizes[2:])) != sizes[2:]:
+        return f"kernel_shape {list(op.get('kernel_shape', ()))} is not that of its kernel"
+    if facts.rank(op.input(0)) not in (None, len(sizes)):
+        return f"its input has rank {facts.rank(op.input(0))}, its kernel {len(sizes)}"
+    bias = op.input(2)
+    if bias is not None and not facts.is_constant(bias):
+        return "its bias is not a constant"
+    return sizes
+
+
+def _window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> Window:
+    dims = facts.dims(op.input(0))
+    return Window.of(op, sizes[2:], None if dims is None else dims[2:])
+
+
+def _check_conv(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 3)
+    if reason:
+        return reason
+    sizes = _kernel_dims(op, facts)
+    if isinstance(sizes, str):
+        return sizes
+    groups = op.get("group", 1)
+    if groups < 1 or sizes[0] % groups:
+        return f"{sizes[0]} output channels cannot form {groups} groups"
+    channels = (facts.dims(op.input(0)) or (None, None))[1]
+    if isinstance(channels, int) and channels != sizes[1] * groups:
+        return f"its input has {channels} channels, its kernel is for {sizes[1] * groups}"
+    try:
+        _window(op, facts, sizes)
+    except BackendError as error:
+        return str(error)
+    return _check_bias(op, facts, sizes[0])
+
+
+def _check_bias(op: Op, facts: Facts, channels: int) -> str | None:
+    bias = op.input(2)
+    if bias is not None and facts.dims(bias) != (channels,):
+        return f"its bias is of shape {facts.dims(bias)}, not [{channels}]"
+    return None
+
+
+def _bias(facts: Facts, value: ir.Value | None) -> Weight | None:
+    return None if value is None else facts.weight(value)
+
+
+def _movement(op: Op, window: Window) -> Movement:
+    return Movement(window.pads, window.strides, window.dilations, op.get("group", 1), op.limits)
+
+
+def _image(facts: Facts, value: ir.Value) -> Image | None:
+    """Give what is known of images; None where their rank is not, and for lines.
+
+    A batch that is not known is 1: more images are no worse.
+    """
+    batch, _, *sizes = facts.dims(value) or (None, None)
+    if len(sizes) != 2:
+        return None
+    height, width = (size if isinstance(size, int) else None for size in sizes)
+    return (batch if isinstance(batch, int) else 1), height, width
+
+
+def _is_depthwise(op: Op, per_group: int) -> bool:
+    return per_group == 1 and bool(op.get("group", 1) > 1)
+
+
+def _conv_ends(op: Op, facts: Facts) -> bool:
+    sizes = _kernel_dims(op, facts)
+    if isinstance(sizes, str):
+        return False
+    window, depthwise = _window(op, facts, sizes), _is_depthwise(op, sizes[1])
+    if facts.stored(op.required(1)).dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
+        return True
+    movement = _movement(op, window)
+    return fp32_choice.ends(movement, sizes[0], depthwise=depthwise)
+
+
+def lower_conv(op: Op, builder: Builder) -> None:
+    """Emit a convolution, a matmul of its pixels, or that fused with what is before it."""
+    facts = builder.facts
+    given = op.required(0)
+    kernel = facts.stored(op.required(1))
+    window = _window(op, facts, kernel.shape)
+    outputs, per_group = kernel.shape[:2]
+    perm = CHANNELS_LAST[len(kernel.shape)]
+    movement = _movement(op, window)
+    depthwise = _is_depthwise(op, per_group)
+    if kernel.dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
+        narrow = Conv2d(
+            op.epilogue,
+            op.residual_fits,
+            weight=kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1),
+            bias=_bias(facts, op.input(2)),
+            window=window,
+            movement=movement,
+            outputs=outputs,
+        )
+        emit(op, builder, narrow, [builder.at(given, perm)], perm)
+        return
+    kernel = kernel.cast(np.dtype(np.float32))
+    if fp32_choice.is_product(window.size, movement):
+        # As floats: bytes of a matrix would be widened in each run.
+        floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
+        matmul = ConstantMatMul(
+            op.epilogue,
+            op.residual_fits,
+            weight=floats.transpose(1, 0),
+            bias=_bias(facts, op.input(2)),
+        )
+        slot = builder.at(given, perm)
+        if not take_depthwise(op, matmul, slot, builder, perm):
+            emit(op, builder, matmul, [slot], perm)
+        return
+    image = kernel.reshape(outputs, per_group, *window.size)
+    if depthwise:
+        packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
+    else:
+        packed = image.transpose(0, 2, 3, 1)
+    convolution = Conv2d(
+        op.epilogue,
+        op.residual_fits,
+        weight=packed,
+        bias=_bias(facts, op.input(2)),
+        window=window,
+        movement=movement,
+        outputs=outputs,
+        algorithm="depthwise" if depthwise else "direct",
+        image=_image(facts, given),
+        winograd=builder.winograd,
+    )
+    emit(op, builder, convolution, [builder.at(given, perm)], perm)
+
+
+def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
+    reason = needs_floats(op, facts, 3)
+    if reason:
+        return reason
+    sizes = _kernel_dims(op, facts)
+    if isinstance(sizes, str):
+        return sizes
+    if op.get("output_shape", None) is not None:
+        return "an output_shape is given; only pads and output_padding are covered"
+    if op.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return f"auto_pad {op.get('auto_pad', '')} of transposed convolutions is not covered"
+    groups = op.get("group", 1)
+    if groups < 1 or sizes[0] % groups:
+        return f"{sizes[0]} input channels cannot form {groups} groups"
+    channels = (facts.dims(op.input(0)) or (None, None))[1]
+    if isinstance(channels, int) and channels != sizes[0]:
+        return f"its input has {channels} channels, its kernel is for {sizes[0]}"
+    try:
+        window = _window(op, facts, sizes)
+    except BackendError as error:
+        return str(error)
+    extra = list(op.get("output_padding", [0] * (len(sizes) - 2)))
+    strides = window.strides[-len(extra) :]
+    if any(not 0 <= a < s for a, s in zip(extra, strides, strict=False)):
+        return f"output_padding {extra} is not below the strides"
+    return _check_bias(op, facts, sizes[1] * groups)
+
+
+def _conv_transpose(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    kernel = facts.weight(op.required(1))
+    window = _window(op, facts, kernel.shape)
+    groups = op.get("group", 1)
+    inputs, per_group = kernel.shape[:2]
+    outputs = per_group * groups
+    bias = _bias(facts, op.input(2))
+    padded = any(op.get("output_padding", ()))
+    if transposed.is_matmul(window, groups) and not padded:
+        transposed.lower_matmul(op, builder, kernel, bias, window)
+        return
+    grouped = kernel.reshape(groups, inputs // groups, per_group, *window.size)
+    packed = grouped.transpose(0, 2, 3, 4, 1).reshape(outputs, *window.size, inputs // groups)
+    if transposed.is_convolution(window, groups):
+        image = _image(facts, op.required(0))
+        transposed.lower_convolution(op, builder, packed, bias, window, image)
+        return
+    rank = len(kernel.shape)
+    extra = list(op.get("output_padding", [0] * (rank - 2)))
+    extra = [0, *extra] if len(extra) == 1 else extra
+    if transposed.is_interleaved(window, groups, extra):
+        transposed.lower_interleaved(op, builder, packed, bias, window, extra)
+        return
+    transposed_convolution = Conv2d(
+        weight=packed,
+        bias=bias,
+        window=window,
+        movement=_movement(op, window),
+        outputs=outputs,
+        algorithm="transposed",
+        adjustments=tuple(extra),
+    )
+    perm = CHANNELS_LAST[rank]
+    given = builder.at(op.required(0), perm)
+    builder.compute(transposed_convolution, [given], op.output, perm)
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("Conv", lower=lower_conv, check=_check_conv, clamps=True, ends=_conv_ends),
+    *rules("ConvTranspose", lower=_conv_transpose, check=_check_conv_transpose, clamps=True),
+)

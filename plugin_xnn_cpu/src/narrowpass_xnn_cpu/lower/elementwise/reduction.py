@@ -1,0 +1,219 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
+from narrowpass_xnn_cpu.lower.elementwise.typed import layout_of, needs_one_type, typed_operand
+from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
+from narrowpass_xnn_cpu.lower.steps import (
+    Binary,
+    Convert,
+    DropAxes,
+    Unary,
+)
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.native import elem_kernels, kernels
+from narrowpass_xnn_cpu.native.weights_cache import Session
+from narrowpass_xnn_cpu.native.xnnpack import reduction
+
+_KINDS = {
+    "ReduceMean": "mean",
+    "ReduceSum": "sum",
+    "ReduceSumSquare": "sum_squared",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+    "ReduceProd": "prod",
+    "ReduceL1": "l1",
+}
+_COMPOSED = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+"""Reductions of floats that are put together from others."""
+
+_OURS = ("max", "min")
+"""XNNPACK's greatest and least lose NaN."""
+
+_TYPED_NAMES = {"sum_squared": "sum squares"}
+"""Where a name of ``NP_REDUCTION_*`` is another than XNNPACK's."""
+
+_OF_NOTHING = {
+    "mean": np.nan,
+    "sum": 0.0,
+    "sum_squared": 0.0,
+    "l1": 0.0,
+    "prod": 1.0,
+    "max": -np.inf,
+    "min": np.inf,
+}
+"""What a reduction of no elements gives."""
+
+_REDUCED = (
+    *(ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64),
+    *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.BOOL),
+)
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _of_nothing(kind: str, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f" or kind not in ("max", "min"):
+        return _OF_NOTHING[kind] if kind != "mean" or dtype.kind == "f" else 0
+    if dtype.kind == "b":
+        return kind == "min"
+    limits = np.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
+
+
+@dataclass(frozen=True)
+class Reduce(Computation):
+    """A reduction that keeps the axes as dimensions of 1.
+
+    Attributes:
+        function: one of the names of `_KINDS`.
+        axes: of the operand, as it lies.
+    """
+
+    mnemonic = "reduce"
+    function: str
+    axes: tuple[int, ...]
+
+    def _is_typed(self, op: LoweredOp) -> bool:
+        return op.operands[0].dtype != np.float32 or self.function in ("l1", "prod")
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"reduce {self.function}" if packed is None else f"xnn reduce {self.function}"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> reduction.Reduce | None:
+        """See `Computation.pack`."""
+        own = self._is_typed(op) or self.function in _OURS
+        return None if own else reduction.Reduce(self.function)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        axes, function = self.axes, self.function
+        result = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+        if not elements(result):
+            return Run(result)
+        if not elements(shape):
+            dtype = step.op.output.dtype
+            return Run(result, constant=np.full(result, _of_nothing(function, dtype), dtype))
+        changes = function in ("sum_squared", "l1")
+        if all(shape[axis] == 1 for axis in axes) and not changes:
+            return Run(result, view=0)
+        if self._is_typed(step.op):
+            name = _TYPED_NAMES.get(function, function)
+            dtype = step.op.operands[0].dtype
+            params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
+            return Run(result, "NP_TYPED_REDUCTION", params=params)
+        if step.packed is None:
+            params = kernels.extremes(shape, axes, least=function == "min")
+            return Run(result, "NP_MIN_MAX", params=params)
+        step.packed.reshape(shape, axes, sizing.pool)
+        return Run(result, step.packed.call, step.packed)
+
+
+def _axes_input(op: Op) -> ir.Value | None:
+    since = 13 if op.kind == "ReduceSum" else 18
+    return op.input(1) if op.version >= since else None
+
+
+def _check_reduce(op: Op, facts: Facts) -> str | None:
+    reason = needs_one_type([op.required(0)], facts, *_REDUCED)
+    if reason:
+        return reason
+    if op.kind in _COMPOSED and (reason := needs_floats(op, facts)):
+        return reason
+    if facts.dtype(op.input(0)) == ir.DataType.BOOL and op.kind not in ("ReduceMax", "ReduceMin"):
+        return "it is of conditions"
+    axes = _axes_input(op)
+    if axes is not None and facts.constant(axes) is None:
+        return "its axes are not constant"
+    try:
+        found = reduced_axes(op, facts)
+    except BackendError as error:
+        return str(error)
+    if not found and op.kind in ("ReduceSumSquare", "ReduceL1", *_COMPOSED):
+        return "it has no axes to reduce"
+    return None
+
+
+def reduced_axes(op: Op, facts: Facts) -> tuple[int, ...]:
+    """Give the axes that are reduced, each once.
+
+    Raises:
+        BackendError: they are not those of the input, or repeat.
+    """
+    rank = facts.rank(op.input(0)) or 0
+    given = _axes_input(op)
+    array = facts.constant(given)
+    listed = op.get("axes", None) if array is None else [int(axis) for axis in array.reshape(-1)]
+    if not listed:
+        return () if op.get("noop_with_empty_axes", 0) else tuple(range(rank))
+    if any(not -rank <= axis < rank for axis in listed):
+        raise BackendError(f"its axes {listed} are not those of an input of rank {rank}")
+    axes = tuple(dict.fromkeys(axis % rank for axis in listed))
+    if len(axes) != len(listed):
+        raise BackendError(f"its axes {listed} repeat")
+    return axes
+
+
+def _reduce(op: Op, builder: Builder) -> None:
+    given, output = op.required(0), op.output
+    perm = layout_of(builder, [given])
+    axes = reduced_axes(op, builder.facts)
+    if not axes:
+        builder.alias(output, builder.at(given, perm), perm)
+        return
+    slot = typed_operand(builder, given, perm)
+    physical = tuple(sorted(perm.index(axis) for axis in axes))
+    slot = _reduced(op, builder, slot, physical)
+    if slot.dtype == np.uint8:
+        slot = builder.part(Convert(), [slot], output)
+    if op.get("keepdims", 1):
+        builder.alias(output, slot, perm)
+        return
+    builder.compute(DropAxes(physical), [slot], output, without(perm, axes))
+
+
+def _reduced(op: Op, builder: Builder, slot: Slot, axes: tuple[int, ...]) -> Slot:
+    """Emit a reduction along axes of a slot, which stay as dimensions of 1."""
+
+    def part(computation: Computation, *operands: Slot) -> Slot:
+        return builder.emit(computation, operands, Slot(f"{op.output.name} (part)", slot.dtype))
+
+    def along(given: Slot, function: str) -> Slot:
+        return part(Reduce(function, axes), given)
+
+    if op.kind == "ReduceL2":
+        return part(Function("sqrt"), along(slot, "sum_squared"))
+    if op.kind == "ReduceLogSum":
+        return part(Function("log"), along(slot, "sum"))
+    if op.kind != "ReduceLogSumExp":
+        return along(slot, _KINDS[op.kind])
+    # Infinity less infinity would be NaN: less the largest number it is infinity still.
+    most = part(Unary("clamp", (-_LARGEST, _LARGEST)), along(slot, "max"))
+    powers = part(Function("exp"), part(Binary("subtract"), slot, most))
+    return part(Binary("add"), part(Function("log"), along(powers, "sum")), most)
+
+
+def without(perm: Perm, axes: Sequence[int]) -> Perm:
+    """Give the order of the axes that are left when `axes` of the value are dropped."""
+    rest = [axis for axis in perm if axis not in axes]
+    ranked = sorted(rest)
+    return tuple(ranked.index(axis) for axis in rest)
+
+
+RULES: tuple[Rule, ...] = (*rules(*_KINDS, *_COMPOSED, lower=_reduce, check=_check_reduce),)

@@ -1,0 +1,1 @@
+"""Nodes joined to the operations that one kernel computes."""

@@ -1,0 +1,1 @@
+"""Matmuls with constant and computed operands, and what ends with them."""

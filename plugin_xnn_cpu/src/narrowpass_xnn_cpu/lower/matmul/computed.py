@@ -1,0 +1,171 @@
+"""Matmul of two computed operands, read by strides wherever their axes lie."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue, emit
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.steps import broadcast
+from narrowpass_xnn_cpu.lower.views import View
+from narrowpass_xnn_cpu.lowered.op import PackedOp, Perm
+from narrowpass_xnn_cpu.native.own.batched import BATCH, Operand, Sizes, matmul
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputedMatMul(WithEpilogue):
+    """A matmul of two operands that are not known before a run, or of batches of them.
+
+    Operands are [..., M, K] or [K], [..., K, N] or [K], a bias [N] if there is one, and the
+    residual of the epilogue, which lies as the result does. The result lacks M or N where an
+    operand lacks it.
+
+    Attributes:
+        perms: the order that the axes of both operands lie in.
+        perm: the order that the axes of the result are to lie in; the last one stays last.
+        alpha: what the matmul is multiplied by.
+        bias: whether there is one, added to each row.
+    """
+
+    mnemonic = "matmul_computed"
+    kernel = "matmul"
+    perms: tuple[Perm, Perm]
+    perm: Perm
+    alpha: float = 1.0
+    bias: bool = False
+
+    def in_place(self) -> Sequence[int]:
+        """See `Computation.in_place`: accumulators are stored before a residual is read."""
+        return ()
+
+    def reuse_key(self) -> Hashable:
+        """See `Computation.reuse_key`."""
+        return self
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        a, b = (View(shape, perm) for shape, perm in zip(shapes, self.perms, strict=False))
+        (m, k), (inner, n) = _matrix(a.shape, 0), _matrix(b.shape, 1)
+        if k != inner:
+            raise BackendError(f"matrices {list(a.shape)} and {list(b.shape)} do not fit together")
+        leading = broadcast(a.shape[:-2], b.shape[:-2])
+        ends = (*((m,) if len(a.shape) > 1 else ()), *((n,) if len(b.shape) > 1 else ()))
+        result = (*leading, *ends)
+        lies = tuple(result[axis] for axis in self.perm)
+        epilogue = self.fitting([shapes[0], *shapes[2 + self.bias :]], lies)
+        if not elements(result):
+            return Run(lies)
+        if self.bias and shapes[2] != (n,):
+            raise BackendError(f"a bias of {list(shapes[2])} does not fit {n} columns")
+        made = View(lies, self.perm)
+        params, workspace = matmul(
+            Sizes((1,) * (BATCH - len(leading)) + leading, m, k, n),
+            _operand(a.steps, 0, n),
+            _operand(b.steps, 1, n),
+            _result(made.steps, len(a.shape) > 1, len(b.shape) > 1),
+            alpha=self.alpha,
+            bias=self.bias,
+            epilogue=epilogue,
+            threads=sizing.pool.threads,
+        )
+        return Run(lies, "NP_MATMUL", params=params, workspace=workspace)
+
+
+def _matrix(shape: Shape, second: int) -> tuple[int, int]:
+    """Give the rows and columns of the first or second operand, which may be a vector."""
+    if len(shape) > 1:
+        return shape[-2], shape[-1]
+    return (shape[0], 1) if second else (1, shape[0])
+
+
+def _batch(steps: Sequence[int]) -> tuple[int, ...]:
+    return (0,) * (BATCH - len(steps)) + tuple(steps)
+
+
+def _operand(steps: Sequence[int], second: int, columns: int) -> Operand:
+    if len(steps) > 1:
+        column = 1 if second and columns == 1 else steps[-1]
+        return Operand(_batch(steps[:-2]), steps[-2], column)
+    return Operand(_batch(()), steps[0], 1) if second else Operand(_batch(()), 0, steps[0])
+
+
+def _result(steps: Sequence[int], has_rows: bool, has_columns: bool) -> Operand:
+    """Give the strides of a result whose rows or columns may be left out."""
+    left = list(steps)
+    column = left.pop() if has_columns else 1
+    row = left.pop() if has_rows else 0
+    return Operand(_batch(left), row, column or 1)
+
+
+def _readable(builder: Builder, value: ir.Value) -> Perm:
+    """Give an order of axes that an operand can be had in, rows or columns dense."""
+    rank = builder.rank(value)
+    if builder.has(value, identity(rank)):
+        return identity(rank)
+    perm = builder.layout(value)
+    return perm if perm[-1] >= rank - 2 else identity(rank)
+
+
+def _lies(builder: Builder, output: ir.Value) -> Perm:
+    """Give the order of axes in which the result is wanted."""
+    rank = builder.rank(output)
+    user = builder.facts.only_user(output)
+    if user is None or user.op_type != "Transpose" or user.domain:
+        return identity(rank)
+    perm = user.attributes.get("perm")
+    axes = tuple(perm.as_ints()) if perm is not None else identity(rank)[::-1]
+    fits = sorted(axes) == list(range(rank)) and axes[-1:] == (rank - 1,)
+    return axes if fits else identity(rank)
+
+
+def lower_computed(
+    op: Op,
+    builder: Builder,
+    *,
+    transposed: tuple[bool, bool] = (False, False),
+    bias: Slot | None = None,
+    complete: bool = True,
+) -> Slot | None:
+    """Lower a matmul of the first two inputs of an operation, which end with its epilogue.
+
+    Args:
+        op: the operation; its attribute ``alpha`` scales the matmul.
+        builder: of the partition.
+        transposed: whether the operands have their last two axes the other way round.
+        bias: [N], or None.
+        complete: whether the result is the output of `op`, with its epilogue.
+
+    Returns:
+        The slot of the matmul, its axes in ONNX's order, where it is not `complete`.
+    """
+    slots, perms = [], []
+    for value, turned in zip((op.required(0), op.required(1)), transposed, strict=True):
+        perm = _readable(builder, value)
+        slots.append(builder.at(value, perm))
+        if turned:
+            last = len(perm) - 1
+            swap = {last: last - 1, last - 1: last}
+            perm = tuple(swap.get(axis, axis) for axis in perm)
+        perms.append(perm)
+    a, b = slots
+    alpha, both = float(op.get("alpha", 1.0)), (perms[0], perms[1])
+    if not complete:
+        perm = identity(builder.rank(op.output))
+        return builder.part(ComputedMatMul(perms=both, perm=perm, alpha=alpha), [a, b], op.output)
+    perm = _lies(builder, op.output)
+    matmul_ = ComputedMatMul(
+        op.epilogue,
+        op.residual_fits,
+        perms=both,
+        perm=perm,
+        alpha=alpha,
+        bias=bias is not None,
+    )
+    emit(op, builder, matmul_, [a, b, *(() if bias is None else (bias,))], perm)
+    return None

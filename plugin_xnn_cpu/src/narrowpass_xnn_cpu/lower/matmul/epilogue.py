@@ -1,0 +1,121 @@
+"""Steps of products and convolutions that end with a residual and a function.
+
+Where the residual surely has the shape of the result, that is one step. Where sizes are known at
+run time only it may have to be broadcast, which the kernel does not do: then the step leaves it
+out, and steps behind it do the rest. For shapes that are equal these are views of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
+from narrowpass_xnn_cpu.lower.op import Op
+from narrowpass_xnn_cpu.lower.steps import Binary, Unary
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.weights_cache import Session
+
+_UNARY = {"gelu": "gelu", "tanh-gelu": "approxgelu", "hard-swish": "hardswish"}
+"""XNNPACK's names of functions."""
+
+
+PLAIN = Epilogue()
+"""Accumulators are stored as they are."""
+
+
+@dataclass(frozen=True)
+class WithEpilogue(Computation):
+    """A computation whose accumulators pass through an epilogue before they are stored.
+
+    The residual of the epilogue, if it has one, is the last operand.
+
+    Attributes:
+        epilogue: applied to accumulators.
+        fits: whether the residual surely has the shape of the result.
+    """
+
+    epilogue: Epilogue = PLAIN
+    fits: bool = True
+
+    def in_place(self) -> Sequence[int]:
+        """See `Computation.in_place`.
+
+        A residual that is read with the bias is read tile by tile, before the tile is stored.
+        """
+        return (1,) if self.epilogue.residual == "before" else ()
+
+    def fitting(self, shapes: Sequence[Shape], result: Shape) -> Epilogue:
+        """Return the epilogue for operands of these shapes: the first, and the residual.
+
+        Raises:
+            BackendError: a residual that was to be of the result's shape is not.
+        """
+        if len(shapes) < 2 or shapes[1] == result:
+            return self.epilogue
+        if self.fits:
+            raise BackendError(f"{list(shapes[1])} and {list(result)} were declared to be equal")
+        return self.epilogue.without_residual()
+
+
+@dataclass(frozen=True)
+class IfBroadcast(Computation):
+    """A computation that has nothing to do where two slots are of one shape.
+
+    Operands are those of the computation, then the two slots.
+
+    Attributes:
+        computation: what is computed otherwise.
+    """
+
+    mnemonic = "if_broadcast"
+    computation: Computation
+
+    def kernel_name(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.kernel_name`."""
+        return f"{self.computation.kernel_name(op, packed)} if broadcast"
+
+    def pack(self, op: LoweredOp, session: Session | None) -> Any:
+        """See `Computation.pack`."""
+        return self.computation.pack(op, session)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        *given, one, other = shapes
+        return Run(given[0], view=0) if one == other else self.computation.size(step, given, sizing)
+
+
+def emit(
+    op: Op, builder: Builder, computation: WithEpilogue, operands: Sequence[Slot], perm: Perm
+) -> None:
+    """Emit a computation with the epilogue of `op`, and what may have to be done after it.
+
+    Args:
+        op: the operation; its residual becomes the last operand.
+        builder: of the partition.
+        computation: its result is the output of `op`.
+        operands: but the residual.
+        perm: the order of axes of the result.
+    """
+    slot = builder.new(op.output)
+    other = None if op.residual is None else builder.at(op.residual, perm)
+    inputs = operands if other is None else [*operands, other]
+    if other is None or op.residual_fits:
+        builder.emit(computation, inputs, slot, op.output, perm)
+        return
+    builder.emit(computation, inputs, slot)
+    total = builder.part(IfBroadcast(Binary("add")), [slot, other, slot, other], op.output)
+    if op.epilogue.residual == "before" and (op.function != "clamp" or op.clamped):
+        total = builder.part(IfBroadcast(_function(op)), [total, slot, other], op.output)
+    builder.alias(op.output, total, perm)
+
+
+def _function(op: Op) -> Computation:
+    if op.function == "clamp":
+        return Unary("clamp", op.limits)
+    return Unary(_UNARY[op.function]) if op.function in _UNARY else Function(op.function)

@@ -1,0 +1,177 @@
+"""Operators that choose elements by index or condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_planning.weights.weight import Quantized
+from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.elementwise.typed import ANY, needs_one_type
+from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.rule import Rule, rules
+from narrowpass_xnn_cpu.lower.steps import Convert, broadcast
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.native import kernels
+
+
+@dataclass(frozen=True)
+class Gather(Computation):
+    """Rows of a tensor, the first operand, by index.
+
+    Attributes:
+        axis: of the rows.
+    """
+
+    mnemonic = "gather"
+    axis: int
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        shape, indices = shapes
+        axis = self.axis
+        result = (*shape[:axis], *indices, *shape[axis + 1 :])
+        if not elements(indices):
+            return Run(result)
+        params = kernels.gather(
+            elements(shape[:axis]),
+            shape[axis],
+            elements(indices),
+            elements(shape[axis + 1 :]) * step.op.output.dtype.itemsize,
+            step.op.operands[1].dtype.itemsize,
+        )
+        return Run(result, "NP_GATHER", params=params)
+
+
+@dataclass(frozen=True)
+class GatherInt8(Computation):
+    """Rows of an int8 embedding, by index, dequantized to float32.
+
+    Operands are int8 [rows, ...], indices, and scales: float32 [rows] or [1].
+    """
+
+    mnemonic = "gather_int8"
+    kernel = "gather int8"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        table, indices, scales = shapes
+        result = (*indices, *table[1:])
+        if not elements(result):
+            return Run(result)
+        params = kernels.gather_s8(
+            table[0],
+            elements(table[1:]),
+            elements(indices),
+            step.op.operands[1].dtype.itemsize,
+            scales=elements(scales),
+        )
+        return Run(result, "NP_GATHER_S8", params=params)
+
+
+def _rows_of_bytes(value: ir.Value, facts: Facts) -> Quantized | None:
+    """Give the integers and scales of a constant, if each row has one scale and no zero point."""
+    stored = facts.stored(value).quantized if facts.is_constant(value) else None
+    if stored is None or (stored.axis != 0 and stored.scale.size != 1):
+        return None
+    zero = stored.zero
+    return None if zero is not None and zero.array().any() else stored
+
+
+def _check_gather(op: Op, facts: Facts) -> str | None:
+    reason = needs(op.required(0), facts, *ANY) or needs(
+        op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
+    )
+    if reason:
+        return reason
+    rank = facts.rank(op.input(0)) or 0
+    axis = op.get("axis", 0)
+    if not -rank <= axis < rank:
+        return f"axis {axis} is not one of an input of rank {rank}"
+    return None
+
+
+def _gather(op: Op, builder: Builder) -> None:
+    given, indices = op.required(0), op.required(1)
+    axis = op.get("axis", 0) % builder.rank(given)
+    stored = _rows_of_bytes(given, builder.facts) if axis == 0 else None
+    if stored is not None:
+        # Only the rows that are taken become floats.
+        table = builder.constant_slot(given.name or "", stored.integers.view())
+        scales = builder.constant_slot(f"{given.name} (scales)", stored.scale.view().reshape(-1))
+        at = builder.at(indices)
+        builder.compute(GatherInt8(), [table, at, scales], op.output)
+        return
+    narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
+    if narrow is not None:
+        # A table that is stored narrow stays so: only the rows that are taken are widened.
+        table = builder.constant_slot(given.name or "", narrow.view())
+        taken = Slot(op.output.name or "", table.dtype)
+        builder.emit(Gather(axis), [table, builder.at(indices)], taken)
+        slot = builder.compute(Convert(), [taken], op.output)
+        builder.set_exact(slot, builder.facts.dtype(op.output))
+        return
+    builder.compute(Gather(axis), [builder.at(given), builder.at(indices)], op.output)
+
+
+def _check_gather_s8(op: Op, facts: Facts) -> str | None:
+    table, scales = op.required(0), op.required(2)
+    reason = needs(table, facts, ir.DataType.INT8) or needs(
+        op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
+    )
+    if reason:
+        return reason
+    if facts.dtype(op.output) != ir.DataType.FLOAT or facts.dtype(scales) != ir.DataType.FLOAT:
+        return "its rows become another type than float32"
+    dims, sizes = facts.dims(table), facts.dims(scales)
+    if not facts.is_constant(table) or not facts.is_constant(scales) or len(dims or ()) != 2:
+        return "its table is no constant of rows"
+    if sizes not in ((), (1,), ((dims or ())[0], 1)):
+        return "its scales are not of its rows"
+    return None
+
+
+def _gather_s8(op: Op, builder: Builder) -> None:
+    facts = builder.facts
+    table = builder.constant_slot(op.required(0).name or "", facts.array(op.required(0)))
+    scales = facts.array(op.required(2)).reshape(-1)
+    slots = builder.at(op.required(1)), builder.constant_slot(op.required(2).name or "", scales)
+    builder.compute(GatherInt8(), [table, *slots], op.output)
+
+
+@dataclass(frozen=True)
+class Where(Computation):
+    """Elements of the second or third operand, as the first one says."""
+
+    mnemonic = "where"
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        result = broadcast(*shapes)
+        if not elements(result):
+            return Run(result)
+        strides = [kernels.broadcast_strides(shape, result) for shape in shapes]
+        params = kernels.where(result, strides, step.op.output.dtype.itemsize)
+        return Run(result, "NP_WHERE", params=params)
+
+
+def _check_where(op: Op, facts: Facts) -> str | None:
+    return needs(op.required(0), facts, ir.DataType.BOOL) or needs_one_type(
+        op.inputs[1:], facts, *ANY
+    )
+
+
+def _where(op: Op, builder: Builder) -> None:
+    slots = [builder.at(op.required(index)) for index in range(3)]
+    builder.compute(Where(), slots, op.output, identity(builder.rank(op.output)))
+
+
+RULES: tuple[Rule, ...] = (
+    *rules("Gather", lower=_gather, check=_check_gather),
+    *rules("gather-s8", lower=_gather_s8, check=_check_gather_s8),
+    *rules("Where", lower=_where, check=_check_where),
+)
