@@ -37,7 +37,7 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
-    """Give each test the same random numbers, whichever tests ran before it in its process."""
+    """Seed numpy's random generators before each test: order and workers do not matter."""
     state = np.random.default_rng(zlib.crc32(request.node.nodeid.encode())).bit_generator.state
     kits = [module for name, module in list(sys.modules.items()) if name.endswith("_kit")]
     for module in (request.module, *kits):

@@ -20,11 +20,11 @@ import narrowpass
 
 WHEELS = os.environ.get("NARROWPASS_TEST_WHEELS")
 
-pytestmark = pytest.mark.skipif(WHEELS is None, reason="only tox tells what it installed")
+pytestmark = pytest.mark.skipif(WHEELS is None, reason="only tox reports what it installed")
 
 
 def installed() -> list[importlib.metadata.Distribution]:
-    """Give the distributions of this repository that this Python has."""
+    """Return the distributions of this repository that this Python has."""
     found = importlib.metadata.distributions()
     return [item for item in found if item.name.partition("-")[0] == "narrowpass"]
 

@@ -26,7 +26,7 @@ SCALES = {
 
 
 def attention(scale="none", mask="", heads=4, output="y"):
-    """Give a model: q, k and v as [b, rows, heads · depth], the result likewise."""
+    """Return a model: q, k and v as [b, rows, heads · depth], the result likewise."""
     masked = "t = Add(s, mask)" if mask else "t = Identity(s)"
     given = f", float[{mask}] mask" if mask else ""
     text = f"""<ir_version: 9, opset_import: ["": 18]>
@@ -50,7 +50,7 @@ def attention(scale="none", mask="", heads=4, output="y"):
 
 
 def feeds(rng, b, m, n, w, u, **more):
-    """Give standard normal operands."""
+    """Return standard normal operands."""
     shapes = {"qs": (b, m, w), "ks": (b, n, w), "vs": (b, n, u), **more}
     return {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
 
@@ -189,7 +189,7 @@ def test_three_dimensions(m, n, d, e):
 
 
 def test_casts_between_floats_are_looked_through():
-    """Scores and mask are wide, the products are not: as mixed precision leaves them."""
+    """Scores and mask are float32, the matmuls narrow: as mixed precision leaves them."""
     text = """<ir_version: 9, opset_import: ["": 18]>
     g (float16[2, 5, 7, 8] q, float16[2, 5, 8, 9] k, float16[2, 5, 9, 6] v, float[7, 9] mask)
         => (float16[2, 5, 7, 6] y)

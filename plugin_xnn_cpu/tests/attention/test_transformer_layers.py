@@ -96,12 +96,12 @@ FEEDFORWARD = {
 }
 
 KNOWN = {fully_connected(), "attention", "layer-norm", "add + layer-norm", "rotary", "where"}
-ENDINGS = {"xnn add", "xnn gelu", "xnn multiply", "gate"}
-"""What products take in, where these are kernels of ours; but a factor they do not."""
+EPILOGUES = {"xnn add", "xnn gelu", "xnn multiply", "gate"}
+"""Fused into the epilogue of a matmul where the kernel is our own; a factor never is."""
 
 
 def layer(norm, attention, feedforward):
-    """Give a layer whose norms come first, as a model."""
+    """Return a layer whose norms come first, as a model."""
     norms = NORMS[norm]
     body = f"""{norms.format(x="x", y="h", n="p")} {ATTENTION[attention]} {AFTER}
         {norms.format(x="a", y="h2", n="q")} {FEEDFORWARD[feedforward]} y = Add(a, f0)"""
@@ -137,11 +137,11 @@ def feeds_of(b=2, n=7):
 @pytest.mark.parametrize("feedforward", FEEDFORWARD)
 def test_layers(norm, attention, feedforward):
     model, feeds = layer(norm, attention, feedforward), feeds_of()
-    # Three products after one another: their errors add up.
+    # Three matmuls in sequence: their errors add up.
     program = check(model, feeds, native=None, tolerance=3e-5)
     kernels = [row.kernel for row in program.profile(feeds, runs=1)]
     ours = fp32_choice.matmuls_are_ours()
-    left = {"xnn multiply"} if ours and feedforward == "SwiGLU" else set() if ours else ENDINGS
+    left = {"xnn multiply"} if ours and feedforward == "SwiGLU" else set() if ours else EPILOGUES
     assert not set(kernels) - KNOWN - {"not bool"} - left
     assert kernels.count("attention") == 1
     assert kernels.count("rotary") == (2 if "rotary" in attention else 0)

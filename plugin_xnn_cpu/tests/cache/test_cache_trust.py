@@ -40,12 +40,12 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch):
-    """Have each test hear the warnings that a process gives once."""
+    """Let each test receive the warnings that a process emits once."""
     monkeypatch.setattr(folder_module, "_warned", set())
 
 
 def changed(path: Path, key: str = "w0", at: int = 5) -> bytes:
-    """Change an element of a tensor; give the file as it was."""
+    """Change an element of a tensor; return the file as it was."""
     before = path.read_bytes()
     info = Bundle.load(path.parent).manifest.tensors[key]
     data = bytearray(before)
@@ -134,7 +134,7 @@ def test_a_weights_file_that_is_cut_off_while_it_is_open(tmp_path, bundle):
 
 
 def signed(cache: Path, change) -> None:
-    """Change entries of a file, and give them and all else the checksums that fit."""
+    """Change entries of a file, and sign all of it with valid checksums."""
     import hashlib
     import json
 
@@ -259,7 +259,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 def other_owner(path: Path) -> None:
     if not ROOT:
-        pytest.skip("only the superuser can give a file away")
+        pytest.skip("only the superuser can change the owner of a file")
     os.chown(path, 12345, 12345)
 
 

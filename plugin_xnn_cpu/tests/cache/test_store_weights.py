@@ -28,7 +28,7 @@ def floats(*shape):
 
 
 def decoder(opset=18, **changed):
-    """Make an embedding whose table is the last product's matrix too, with a product between."""
+    """Build a tied embedding (its table is the LM head too), with a matmul between."""
     constants = {"table": floats(64, 48), "w": floats(48, 48), "b": floats(48), **changed}
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["e"]),
@@ -78,7 +78,7 @@ def test_weights_are_halved_and_biases_are_not(tmp_path, dtype):
     assert {node.input[0] for node in casts} == {"table", "w"}
     sizes = {info.nbytes for info in bundle.data.values()}
     assert sizes == {64 * 48 * 2, 48 * 48 * 2}  # the bias is so small that it is no data
-    # Any tool computes the same; against the model as it was, rounding makes the difference.
+    # Any tool computes the same; only rounding differs from the model before.
     right = ReferenceEvaluator(model).run(None, {"ids": IDS})[0]
     reference = ReferenceEvaluator(stored).run(None, {"ids": IDS})[0]
     program = compiled(Bundle.load(tmp_path / "m.narrow"), cache="memory")
@@ -195,7 +195,7 @@ def test_a_weight_that_is_lost_in_rounding_is_kept():
     assert tolerant["w"].decision == "float16"
 
 
-def test_what_is_fed_or_given_back_stays():
+def test_inputs_and_outputs_keep_their_dtype():
     model = decoder()
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [48, 48]))
     model.graph.output.append(helper.make_tensor_value_info("table", TensorProto.FLOAT, [64, 48]))
@@ -241,12 +241,12 @@ def test_a_weight_that_only_a_subgraph_reads():
 def test_an_operator_set_without_the_cast_is_upgraded():
     model = decoder(opset=11)
     bundle = build(model, "store-weights{dtype=bfloat16}")
-    made = ir.to_proto(bundle.methods["main"])
-    assert [entry.version for entry in made.opset_import] == [13]
-    types = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    proto = ir.to_proto(bundle.methods["main"])
+    assert [entry.version for entry in proto.opset_import] == [13]
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     assert types["w"] == types["table"] == TensorProto.BFLOAT16
     right = ReferenceEvaluator(model).run(None, {"ids": IDS})[0]
-    got = ReferenceEvaluator(made).run(None, {"ids": IDS})[0]
+    got = ReferenceEvaluator(proto).run(None, {"ids": IDS})[0]
     np.testing.assert_allclose(got, right, rtol=2e-2, atol=2e-2 * np.abs(right).max())
     assert StoreWeights().dtype == "float16"
 

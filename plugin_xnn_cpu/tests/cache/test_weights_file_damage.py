@@ -71,7 +71,7 @@ def test_each_field_of_the_header_signed_anew(bundle, cache, field, value):
 
 
 def tamper(cache: Path, change) -> None:
-    """Change the index, with all checksums and sizes made to fit."""
+    """Change the index, and set all checksums and sizes accordingly."""
     whole = cache.read_bytes()
     start, _ = struct.unpack_from("<QQ", whole, 16)
     index = json.loads(whole[start:])
@@ -83,7 +83,7 @@ def tamper(cache: Path, change) -> None:
 
 
 def entry(position, value):
-    """Give a change of one part of the first entry."""
+    """Return a change of one part of the first entry."""
 
     def change(index):
         index["entries"][0][position] = value

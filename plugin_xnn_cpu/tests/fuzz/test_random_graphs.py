@@ -23,7 +23,7 @@ pytestmark = pytest.mark.once
 
 def try_seed(seed: int, nodes: int) -> None:
     model = random_model(seed, nodes)
-    # Sums in a chain may cancel: the error is that of numbers around 1, and of a chain.
+    # Additions in a chain may cancel: the tolerance is for values around 1 after a chain.
     check(model, feeds_for(model, seed), native=None, tolerance=1e-3, least=1e-2)
 
 

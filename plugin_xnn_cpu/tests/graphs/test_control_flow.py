@@ -51,7 +51,7 @@ def test_loops(body):
 
 
 def test_states_that_change_places():
-    """What one iteration gives as one state is the other state of the next one."""
+    """Each state of an iteration is the other state of the next one."""
     model = model_of("""g (int64 n, float[A] x, float[A] z)
         => (float[A] p, float[A] q, float[T, A] rows) {
             p, q, rows = Loop (n, , x, z) <body = b (int64 i, bool c, float[A] s, float[A] t)

@@ -1,4 +1,4 @@
-"""Where values lie: no transposes inside a CNN, fusions, partitions, and what explain tells."""
+"""Layouts: no transposes inside a CNN, fusions, partitions, and what explain reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def profile(model: onnx.ModelProto) -> list[str]:
-    """Give the kernels that run, in order; whose a convolution is depends on the processor."""
+    """Return the kernels that run, in order, with one name for XNNPACK's and our convolutions."""
     program = compile_model(model)
     names = {"convolution": "xnn convolution"}
     return [names.get(row.kernel, row.kernel) for row in program.profile(feeds_for(model), runs=1)]
@@ -50,10 +50,10 @@ def test_one_transpose_at_the_border_of_a_cnn():
 
 
 def test_activations_run_in_their_producers():
-    sums = parse("""g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {
+    additions = parse("""g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {
         a = Sigmoid(x) b = Add(a, x) y = Relu(b)
     }""")
-    kernels = [*profile(block()), *profile(sums)]
+    kernels = [*profile(block()), *profile(additions)]
     assert "xnn clamp" not in kernels
     assert "add-clamp" in kernels
 
@@ -153,9 +153,9 @@ def test_attention_moves_nothing():
     shapes = {"heads": np.array([0, 0, 3, 4]), "flat": np.array([0, 0, 12])}
     model = parse(text, **weights, **shapes, b=floats(12))
     check(model)
-    # The last product has its bias.
-    product = fully_connected()
-    assert profile(model) == [product, product, product, "attention", product]
+    # The bias is fused into the last matmul.
+    matmul = fully_connected()
+    assert profile(model) == [matmul, matmul, matmul, "attention", matmul]
 
 
 @pytest.mark.parametrize("declared", ["[2, M]", "[a, b, c, d]"])

@@ -24,7 +24,7 @@ TOLERANCE = ACCUMULATED.relative
 
 
 def fully_connected() -> str:
-    """Give what explain calls a matmul with a constant matrix of float32 on this processor."""
+    """Return what explain calls a matmul with a constant matrix of float32 on this processor."""
     ours = fp32_choice.matmuls_are_ours()
     return "fully connected" if ours else "xnn fully connected"
 
@@ -59,7 +59,7 @@ def one_node(
     outputs: int = 1,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """Make a model of one node; arrays become initializers, shapes float32 inputs."""
+    """Build a model of one node; arrays become initializers, shapes float32 inputs."""
     inputs, initializers, names = [], [], []
     for index, given in enumerate(shapes):
         name = "" if given is None else f"x{index}"
@@ -80,7 +80,7 @@ def one_node(
 def feeds_for(
     model: onnx.ModelProto, seed: int = 0, sizes: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """Make standard normal feeds; `sizes` gives the symbolic dimensions."""
+    """Build standard normal feeds; `sizes` maps symbolic dimensions to numbers."""
     rng = np.random.default_rng(seed)
     given = {tensor.name for tensor in model.graph.initializer}
     feeds = {}

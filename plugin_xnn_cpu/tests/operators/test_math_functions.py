@@ -57,7 +57,7 @@ SPECIAL = np.concatenate([SPECIAL, np.float32([1e-3, -1e-3, 20, -20, 88.8, -88.8
 
 
 def arguments(low, high):
-    """Give numbers of all sizes between bounds, and some evenly spread."""
+    """Return numbers of all sizes between bounds, and some evenly spread."""
     rng = np.random.default_rng(1)
     even = rng.uniform(low, high, 60_000)
     exponents = rng.uniform(-30, math.log2(max(abs(low), abs(high))), 60_000)

@@ -69,8 +69,8 @@ def max_pool(x, kernel_shape, strides=None, pads=None, dilations=None, ceil_mode
             start = at * strides[axis] - pads[axis]
             some = start + dilations[axis] * np.arange(kernel_shape[axis])
             taps.append(some[(some >= 0) & (some < x.shape[2 + axis])])
-        window = x[np.ix_(range(x.shape[0]), range(x.shape[1]), *taps)]
-        y[(slice(None), slice(None), *place)] = window.max(axis=tuple(range(2, 2 + axes)))
+        patch = x[np.ix_(range(x.shape[0]), range(x.shape[1]), *taps)]
+        y[(slice(None), slice(None), *place)] = patch.max(axis=tuple(range(2, 2 + axes)))
     return y
 
 

@@ -218,7 +218,7 @@ EXTREMES = np.array(
      "Relu", "Round", "Sigmoid", "Softmax", "Sqrt", "Tanh"],
 )  # fmt: skip
 def test_extremes(op_type):
-    """Infinities, huge numbers and NaN give what the specification's formula gives."""
+    """Infinities, huge numbers and NaN: the results of the specification's formula."""
     model = one_node(op_type, [[17, 1] if op_type == "Softmax" else [17]])
     feed = EXTREMES.reshape(17, 1) if op_type == "Softmax" else EXTREMES
     # onnxruntime's Sigmoid is 0 from about -18 on: less precise than what is tested.

@@ -34,7 +34,7 @@ def code(dtype):
 
 
 def model_of(kind, dtypes, ranks, out, opset=22, **attributes):
-    """Make a model of one node; all sizes are unknown."""
+    """Build a model of one node; all sizes are unknown."""
     names = [f"x{index}" for index in range(len(dtypes))]
     inputs = [
         helper.make_tensor_value_info(name, code(dtype), [f"{name}_{i}" for i in range(rank)])

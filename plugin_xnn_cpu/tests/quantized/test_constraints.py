@@ -47,7 +47,7 @@ def test_ratios():
 
 
 def moving(op_type: str, rng: np.random.Generator) -> tuple[onnx.ModelProto, np.ndarray]:
-    """Make a node of `DATA_MOVEMENT` between Q/DQ of one scale."""
+    """Build a node of `DATA_MOVEMENT` between Q/DQ of one scale."""
     attributes: dict[str, Any] = {}
     shape = {"Squeeze": [2, 1, 6, 4]}.get(op_type, [2, 4, 6, 4])
     more: dict[str, np.ndarray] = {}
@@ -108,7 +108,7 @@ def test_what_moves_data_moves_bytes(op_type):
 
 
 def proposed(op_type: str, scales: dict[str, float]) -> tuple[onnx.ModelProto, NodeQuantization]:
-    """Make a node between Q/DQ with the scales of x, y and a second operand w, and propose it.
+    """Build a node between Q/DQ with the scales of x, y and a second operand w, and propose it.
 
     The second operand of a MatMul is a weight; other operators read it at run time.
     """

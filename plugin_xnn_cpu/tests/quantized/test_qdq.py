@@ -1,9 +1,9 @@
 """Operators between DequantizeLinear and QuantizeLinear, each computed with bytes.
 
-The oracle is onnx's evaluator on the model as it is, which computes with floats between. Sums of
-bytes are exact here and rounded there, and scales are multiplied in another order, so that halves
-may fall the other way: at most one step, and on few elements. Tables, moves and conversions are
-equal.
+The oracle is onnx's evaluator on the model as it is, which computes with floats between. Int32
+accumulators are exact here and rounded there, and scales are multiplied in another order, so that
+ties may round the other way: at most one step, on few elements. Lookup tables, data movement and
+conversions are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNSIGNED = pytest.mark.parametrize("unsigned", [False, True], ids=["int8", "uint
 
 
 def kernels(model) -> dict[str, str]:
-    """Give the kernel of each operator; none has a reason to run elsewhere."""
+    """Return the kernel of each operator; none has a reason to run elsewhere."""
     plans = compile_model(model).explain()
     assert not [plan for plan in plans if plan.reason]
     return {plan.op_type: plan.kernel for plan in plans}
@@ -118,7 +118,7 @@ def test_product(result, turned, unsigned):
 
 
 @pytest.mark.parametrize("result", ["bytes", "floats"])
-def test_product_of_batches_with_a_bias(result):
+def test_matmul_of_batches_with_a_bias(result):
     graph = QdqGraph()
     x = graph.quantize(graph.input([2, "S", 16]), 0.03, 9)
     y = graph.node("MatMul", x, graph.weight((16, 12), 1))
@@ -177,7 +177,7 @@ FUNCTIONS = [
 @UNSIGNED
 @pytest.mark.parametrize("op_type", FUNCTIONS)
 def test_function(op_type, unsigned):
-    """A table has 256 entries. Infinities saturate; onnx's evaluator makes anything of them."""
+    """A table has 256 entries. Infinities saturate; those of onnx's evaluator are arbitrary."""
     graph = QdqGraph(unsigned=unsigned)
     positive = op_type in ("Log", "Reciprocal", "Sqrt")
     zero_point = -128 if positive else 3
@@ -236,14 +236,14 @@ MOVES = {
 
 
 @UNSIGNED
-@pytest.mark.parametrize("made", [(0.03, 4), (0.05, -9)], ids=["kept", "requantized"])
+@pytest.mark.parametrize("result", [(0.03, 4), (0.05, -9)], ids=["kept", "requantized"])
 @pytest.mark.parametrize("op_type", MOVES)
-def test_move(op_type, made, unsigned):
+def test_data_movement(op_type, result, unsigned):
     operands, attributes = MOVES[op_type]
     graph = QdqGraph(unsigned=unsigned)
     x = graph.quantize(graph.input([2, 8, 6, 4]), 0.03, 4)
     rest = [item if isinstance(item, str) else graph.constant(item) for item in operands]
-    graph.output(graph.quantize(graph.node(op_type, x, *rest, **attributes), *made))
+    graph.output(graph.quantize(graph.node(op_type, x, *rest, **attributes), *result))
     model = graph.model()
     names = [kernel for op, kernel in kernels(model).items() if "Linear" not in op]
     assert names

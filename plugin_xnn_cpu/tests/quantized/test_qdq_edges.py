@@ -19,8 +19,8 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(2).standard_normal(shape).astype(np.float32)
 
 
-def told(model: ir.Model) -> Counter[str]:
-    """Count how often `explain` tells of each node."""
+def explained(model: ir.Model) -> Counter[str]:
+    """Count the rows of `explain` of each node."""
     return Counter(plan.node for plan in compile_model(model).explain())
 
 
@@ -99,7 +99,7 @@ def test_transposed_convolution_of_which_nothing_is_left(quantized):
 
 @pytest.mark.parametrize("op_type", ["Relu", "Transpose", "Conv", "Concat", "MaxPool"])
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "float read too"])
-def test_each_node_is_told_once(op_type, also):
+def test_each_node_is_explained_once(op_type, also):
     graph = QdqGraph()
     x = graph.quantize(graph.input(["N", 3, 5, 5]), 0.1, 3)
     if op_type == "Conv":
@@ -114,7 +114,7 @@ def test_each_node_is_told_once(op_type, also):
         graph.output(y)
     graph.output(graph.quantize(y, 0.05))
     model = graph.model()
-    assert told(model) == nodes(model)
+    assert explained(model) == nodes(model)
     assert set(off_by(model, {"x": numbers(2, 3, 5, 5)})) <= {0, 1}
 
 

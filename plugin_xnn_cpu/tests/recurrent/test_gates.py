@@ -57,11 +57,11 @@ def kernels_of(program, feeds):
 def test_gated_units(gate, operands, last):
     model, feeds = model_of(f"{operands} {GATES[gate]} {last}"), feeds_of()
     found = kernels_of(check(model, feeds), feeds)
-    products = [fully_connected()] * (2 if operands == APART else 1)
+    matmuls = [fully_connected()] * (2 if operands == APART else 1)
     if operands == APART and gate != "quick" and fp32_choice.matmuls_are_ours():
-        assert found == [*products, "xnn multiply"]  # the first product ends with the gate
+        assert found == [*matmuls, "xnn multiply"]  # the gate is fused into the first matmul
     else:
-        assert found == [*products, "gate"]
+        assert found == [*matmuls, "gate"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

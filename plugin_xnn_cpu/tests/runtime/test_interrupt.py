@@ -129,7 +129,7 @@ def test_handlers_that_raise_nothing_end_nothing():
 
 
 def test_other_threads_go_on():
-    """A run of another thread asks nobody; it gives what it gives."""
+    """A run on another thread than the main one is not interrupted."""
     model = one_node("MatMul", [(500, 512), np.ones((512, 512), np.float32)])
     program = compile_model(model, threads=2)
     x = np.ones((500, 512), np.float32)

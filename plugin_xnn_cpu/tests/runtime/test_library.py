@@ -102,7 +102,7 @@ def test_another_library_in_its_place_is_refused(monkeypatch):
 
 
 def loads(environment: dict[str, str]) -> str:
-    """Give what a fresh process says about the library and where it lies."""
+    """Return what a fresh process reports about the library, and its path."""
     code = (
         "from narrowpass_xnn_cpu.native import unavailable; print(unavailable());"
         "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'xnnpack.so' in line})"
