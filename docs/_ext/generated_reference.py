@@ -34,7 +34,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def commands() -> Mapping[str, click.Command]:
-    """Return this repository's commands by full name, the group first; those of others are left out."""
+    """Return this repository's commands by full name, the group first, without those of others."""
     from narrowpass.cli import app
     from narrowpass.cli._app import COMMANDS
 
