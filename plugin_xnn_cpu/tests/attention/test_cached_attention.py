@@ -83,7 +83,7 @@ def kernel_of(program, feeds) -> list[str]:
     values=st.sampled_from([1, 5, 16, 48, 64, 70]),
     threads=st.integers(1, 3),
 )
-def test_sizes(target, heads, batch, rows, past, new, depth, values, threads):
+def test_kernel_at_all_sizes(target, heads, batch, rows, past, new, depth, values, threads):
     feeds = feeds_of(heads, rows, past, new, depth, values, batch=batch)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "TARGET", target)
@@ -130,7 +130,7 @@ def test_shapes_that_change():
                 assert program.run(feeds)["k"].shape == (1, 3, 0, 16)
 
 
-def test_what_is_not_finite_stays_where_it_is():
+def test_nan_in_the_cache_reaches_its_head_only():
     feeds = feeds_of(2, 1, 40, 1, 16, 16)
     feeds["past_k"][0, 0, 30] = np.nan
     with compile_model(model_of()) as program:

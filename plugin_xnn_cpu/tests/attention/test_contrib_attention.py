@@ -182,7 +182,7 @@ def test_multi_head_attention_with_a_past(batch, rows, past, heads, mask, causal
 def test_group_query_attention(
     batch, rows, groups, each, shared, packed, rotary, local_window, softcap, past
 ):
-    """With a cache that grows, and with one that has room; for the first step and later ones."""
+    """With a growing KV cache, and with a preallocated one; for the first step and later ones."""
     depth, heads = 32, groups * each
     if rows > 1 and past:
         batch = 1  # onnxruntime takes several rows after others for one batch only

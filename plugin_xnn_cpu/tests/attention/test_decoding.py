@@ -108,7 +108,7 @@ def test_shapes_that_grow_shrink_and_fail():
                 program.run({**feeds, "mask": np.zeros((1, past + 7), np.float32)})
 
 
-def test_a_step_that_grows_a_cache_sizes_what_follows_from_it_only():
+def test_a_growing_kv_cache_resizes_its_readers_only():
     with compile_model(decoder()) as program:
         (partition,) = program._methods["main"].partitions
         outputs = program.run(first(40))
@@ -121,7 +121,7 @@ def test_a_step_that_grows_a_cache_sizes_what_follows_from_it_only():
         assert len(kept) > len(runs) / 2
 
 
-def test_what_somebody_holds_is_not_written_again():
+def test_arrays_that_are_referenced_are_not_reused():
     """Outputs of 38 KB lie in memory that is used again, once nobody holds a part of it."""
     with compile_model(decoder()) as program:
         held, copies = [], []

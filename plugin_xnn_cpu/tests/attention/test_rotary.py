@@ -48,7 +48,7 @@ def turned(x, cosines, sines, rotated, interleaved):
     threads=st.sampled_from([1, 2]),
     seed=st.integers(0, 1000),
 )
-def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed):
+def test_kernel_against_numpy(sizes, half, rest, interleaved, halved, in_place, threads, seed):
     rng = np.random.default_rng(seed)
     depth, width = 2 * half + rest, half if halved else 2 * half
     x = rng.standard_normal((*sizes, depth)).astype(np.float32)
@@ -73,7 +73,7 @@ def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed)
 
 
 @pytest.mark.parametrize("rotated", [3, -2, 18])
-def test_what_is_no_pairs_is_refused(rotated):
+def test_operands_that_are_no_pairs_are_refused(rotated):
     with pytest.raises(BackendError, match="no pairs"):
         attention_params.rotary(
             sizes=(1, 1, 1),
@@ -126,14 +126,14 @@ def kernels_of(program):
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize("addition", ADDITIONS)
 @pytest.mark.parametrize("table", ["b, 1, n, 16", "n, 16", "1, 1, n, 16", "1, 16"])
-def test_halves(halves, addition, table):
+def test_rotation_of_halves_is_one_step(halves, addition, table):
     model = model_of(f"{HALVES[halves]} {JOINED} {ADDITIONS[addition]}", table=table)
     program = check(model, given_for(table))
     assert kernels_of(program) == {"rotary"}
 
 
 @pytest.mark.parametrize("addition", ADDITIONS)
-def test_neighbours(addition):
+def test_rotation_of_pairs_is_one_step(addition):
     program = check(model_of(f"{NEIGHBOURS} {ADDITIONS[addition]}"), given_for("b, 1, n, 16"))
     assert kernels_of(program) == {"rotary"}
 
@@ -186,7 +186,7 @@ NOT_ONE = {
 
 
 @pytest.mark.parametrize("name", NOT_ONE)
-def test_what_only_looks_like_it(name):
+def test_near_misses_are_not_fused(name):
     y = "float[b, h, n, 16] y" + (", float[b, h, n, 16] z" if name == "it is read" else "")
     body = f"{HALVES['Slice']} {NOT_ONE[name]} {ADDITIONS['first']}"
     program = check(model_of(body, y=y), given_for("b, 1, n, 16"))

@@ -135,7 +135,7 @@ def feeds_of(b=2, n=7):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("feedforward", FEEDFORWARD)
-def test_layers(norm, attention, feedforward):
+def test_layers_run_as_fused_steps(norm, attention, feedforward):
     model, feeds = layer(norm, attention, feedforward), feeds_of()
     # Three matmuls in sequence: their errors add up.
     program = check(model, feeds, native=None, tolerance=3e-5)
@@ -150,7 +150,7 @@ def test_layers(norm, attention, feedforward):
     assert kernels.count("xnn add") == (0 if ours else 1)
 
 
-def test_the_page_names_what_is_recognised():
+def test_the_page_names_every_recognised_form():
     text = PAGE.read_text(encoding="utf-8")
     for name in (*NORMS, *ATTENTION, *FEEDFORWARD):
         assert f"| {name} |" in text, name

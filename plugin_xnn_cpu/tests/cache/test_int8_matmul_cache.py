@@ -84,7 +84,7 @@ def test_both_forms_of_one_matrix_are_two_blocks(tmp_path):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
-def test_integers_are_packed_and_not_what_they_stand_for(tmp_path, dynamic):
+def test_integers_are_packed_without_dequantization(tmp_path, dynamic):
     """The packed form has a byte for each weight, and comes from the file at the second load."""
     bundle = saved(
         tmp_path / "b.narrow", main=quantized_matmul(512, 256, bias=True, dynamic=dynamic)
@@ -114,8 +114,8 @@ def test_a_process_that_was_not_forked_finds_them(tmp_path, dynamic):
     process.join()
 
 
-def test_what_does_not_fit_is_kept_too(tmp_path):
-    """In float32; and integers that differ in their zero points only are not mixed up."""
+def test_matmuls_that_do_not_fit_int8_are_cached_apart(tmp_path):
+    """Those run in float32; integers that differ in their zero points alone are distinct."""
     fit, unfit = {"s": PER_CHANNEL, "z": ZEROS}, {"s": PER_CHANNEL, "z": at(ZEROS, 4, 3)}
     methods = {"fit": quantized_matmul(**fit), "unfit": quantized_matmul(**unfit)}
     bundle = saved(tmp_path / "b.narrow", **methods)

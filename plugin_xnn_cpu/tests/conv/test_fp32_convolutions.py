@@ -133,7 +133,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name):
+def test_models_run_our_kernels_at_changing_sizes(name):
     """Sizes that change from run to run, an empty batch among them."""
     kernel_shape, attributes = MODELS[name]
     kernel = np.random.default_rng(1).standard_normal((18, 8, *kernel_shape)).astype(np.float32)
@@ -163,7 +163,7 @@ def test_the_choice_follows_the_processor(monkeypatch):
 
 
 @pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
-def test_refusals(movement, shape, message):
+def test_invalid_convolutions_are_refused(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
         fp32.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))

@@ -94,7 +94,7 @@ def test_depthwise_convolutions(
 @pytest.mark.parametrize(
     ("shape", "divided"), [((1, 64, 9, 40), "row_tiles"), ((1, 7, 7, 200), "parts")]
 )
-def test_tasks(shape, divided):
+def test_images_are_divided_among_threads(shape, divided):
     rng = np.random.default_rng(2)
     kernel = normal(rng, 3, 3, shape[3])
     movement = Movement((1, 1, 1, 1), groups=shape[3])
@@ -139,7 +139,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name):
+def test_models_run_our_kernel_at_changing_sizes(name):
     """Sizes that change from run to run, an empty batch among them."""
     kernel_shape, attributes = MODELS[name]
     kernel = normal(np.random.default_rng(1), 18, 1, *kernel_shape)
@@ -176,7 +176,7 @@ def test_several_outputs_of_a_channel_are_for_xnnpack():
         (Movement(groups=4), (1, 2, 4, 4), "window of 3 is larger"),
     ],
 )
-def test_refusals(movement, shape, message):
+def test_invalid_convolutions_are_refused(movement, shape, message):
     kernel = Weight.of(np.ones((3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
         fp32_depthwise.DEPTHWISE.create(

@@ -67,7 +67,7 @@ def follow(x, stages, residual):
     stem=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-def test_separable(
+def test_fused_blocks_against_float64(
     seed, batch, size, kernel_shape, stride, dilation, pads, channels, epilogues, stem, threads
 ):
     rng = np.random.default_rng(seed)
@@ -103,7 +103,7 @@ def test_separable(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_strips_and_spans(threads):
+def test_images_larger_than_a_strip(threads):
     """Images that are larger than what a thread works on at a time."""
     rng = np.random.default_rng(5)
     epilogue = Epilogue(limits=(0.0, 6.0))
@@ -125,7 +125,7 @@ def test_strips_and_spans(threads):
     compare(run(operator, x, expected.shape, threads), expected, magnitudes, terms)
 
 
-def test_refusals():
+def test_residuals_and_other_channels_are_refused():
     rng = np.random.default_rng(6)
     ones = Weight.of(np.ones((3, 3, 8), np.float32))
     plain = fp32_depthwise.DEPTHWISE.create(
@@ -199,7 +199,7 @@ HALF = "depthwise convolution and product"
 
 
 @pytest.mark.parametrize(("expands", "kernel_shape"), [(True, 1), (True, 3), (False, 1)])
-def test_models(monkeypatch, expands, kernel_shape):
+def test_blocks_are_fused(monkeypatch, expands, kernel_shape):
     monkeypatch.setattr(separable, "LEAST_BYTES", 1)
     # 3x3 convolutions of stride 1 would run as Winograd, which has no row tiles.
     monkeypatch.setattr(winograd, "tile_for", lambda *_: 0)

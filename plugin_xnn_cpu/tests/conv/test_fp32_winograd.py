@@ -133,7 +133,7 @@ def test_convolutions(
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("tile", TILES)
-def test_blocks_and_parts(tile, threads):
+def test_work_is_divided_into_blocks_and_panels(tile, threads):
     """Many tiles are divided into blocks; panels of few tiles among threads."""
     rng = np.random.default_rng(3)
     movement = Movement((1, 1, 1, 1))
@@ -150,7 +150,7 @@ def test_blocks_and_parts(tile, threads):
 
 
 @pytest.mark.parametrize("tile", TILES)
-def test_the_residual_may_lie_where_the_result_does(tile):
+def test_the_residual_may_alias_the_result(tile):
     rng = np.random.default_rng(4)
     kernel = rng.standard_normal((70, 3, 3, 20)).astype(np.float32)
     x = rng.standard_normal((1, 9, 6, 20)).astype(np.float32)
@@ -247,7 +247,7 @@ def _model(size, **attributes):
     return one_node("Conv", [["n", 64, *size], kernel, bias], pads=[1, 1, 1, 1], **attributes)
 
 
-def test_models():
+def test_models_run_winograd_at_changing_batches():
     """An image whose size is known; any batch, an empty one too."""
     model = _model((56, 30))
     program = compile_model(model)
@@ -340,7 +340,7 @@ def test_the_choice_follows_sizes(size):
         (Movement(), 4, (1, 2, 4, 4), "window of 3 is larger"),
     ],
 )
-def test_refusals(movement, tile, shape, message):
+def test_invalid_convolutions_are_refused(movement, tile, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
         fp32_winograd.BY_TILE[tile].create(Convolution(kernel, None, movement)).reshape(

@@ -130,7 +130,7 @@ def test_kernel_of_several_strides_is_a_convolution(kernel, attributes, relu):
         ((5, 7, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
     ],
 )
-def test_what_is_not_finite_stays_where_it_belongs(kernel, attributes):
+def test_nonfinite_numbers_reach_their_outputs_only(kernel, attributes):
     model = convolved(kernel, **attributes)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     x = RNG.standard_normal((1, 5, 6, 7)).astype(np.float32)

@@ -104,7 +104,7 @@ def test_dot_products(bf16_emulated, name, kind):
         ("rounded_pairs_memory", True, 0, "merge"),
     ],
 )
-def test_rounding(bf16_emulated, name, pairs, offset, masked, kind):
+def test_conversions_round_to_nearest_even(bf16_emulated, name, pairs, offset, masked, kind):
     for _ in range(20):
         first, second, third = words("numbers", 16), words(kind, 16), words(kind, 16 * 9)
         mask = int(RNG.integers(0, 1 << 32)) if masked else 0xFFFFFFFF
@@ -121,7 +121,7 @@ def test_rounding(bf16_emulated, name, pairs, offset, masked, kind):
         same(got.astype(np.uint32) << 16, expected)
 
 
-def test_it_counts_what_it_executes(bf16_emulated):
+def test_the_emulator_counts_instructions(bf16_emulated):
     before = executed()
     call(bf16_emulated, "dot_memory", words("numbers", 16), words("numbers", 16),
          words("numbers", 144), 0)  # fmt: skip

@@ -215,7 +215,7 @@ def test_all_instruction_sets_return_the_same_bits(bf16_code, monkeypatch):
 
 
 @pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
-def test_refusals(movement, shape, message):
+def test_invalid_convolutions_are_refused(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), ml_dtypes.bfloat16))
     with pytest.raises(BackendError, match=message):
         bf16.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))

@@ -92,7 +92,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name):
+def test_models_run_natively_and_within_rounding(name):
     """Within twice the bfloat16 rounding of a result of the model in float32."""
     construct, shape, shapes = MODELS[name]
     maker = Maker()

@@ -35,7 +35,7 @@ def packed(groups, outputs, runs, length, weights, bias):
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_panels(sizes, has_bias):
+def test_layout_of_panels(sizes, has_bias):
     """A panel has the bias and then, for each pair of a run, two weights of each column."""
     groups, outputs, _, length = sizes
     rng = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def weight(*shape, name="weights"):
     return Weight.of(array, name)
 
 
-def test_it_is_found_again_for_whatever_code(monkeypatch):
+def test_packed_weights_are_shared_by_all_instruction_sets(monkeypatch):
     with shared().begin() as session:
         for target in kernels.TARGETS:
             monkeypatch.setattr(kernels, "TARGET", target)

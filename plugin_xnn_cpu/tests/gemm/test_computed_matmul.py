@@ -166,7 +166,7 @@ def test_gemm_of_computed_matrices(turned, added):
 @pytest.mark.parametrize(
     ("first", "second"), [((3, 8, 64), (3, 64, 70)), ((1, 1, 64), (1, 64, 70))]
 )
-def test_what_is_not_finite_is_as_in_onnxruntime(first, second, level, monkeypatch):
+def test_nonfinite_numbers_agree_with_onnxruntime(first, second, level, monkeypatch):
     monkeypatch.setattr(kernels, "TARGET", level)
     x, y = floats(*first), floats(*second)
     x[..., 3], x[..., -1, 60], y[..., 5, 2], y[..., 6, -1] = -np.inf, np.inf, np.inf, np.nan

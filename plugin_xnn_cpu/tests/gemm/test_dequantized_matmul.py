@@ -68,7 +68,7 @@ def test_matmul(target, outputs, channels, rows, threads, clamped, seed):
 
 
 @pytest.mark.parametrize("rows", [1, 5, 15, 16, 130])
-def test_models(rows):
+def test_int8_weights_are_dequantized_by_our_kernel(rows):
     integers = RNG.integers(-127, 128, (96, 72)).astype(np.int8)
     scales = (RNG.random(72) / 32).astype(np.float32)
     graph = helper.make_graph(

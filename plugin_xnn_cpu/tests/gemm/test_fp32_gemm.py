@@ -92,7 +92,7 @@ def test_work_is_divided(size, threads):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_is_not_finite(function):
+def test_nonfinite_numbers(function):
     """NaN stays, infinities are the limits of functions, or NaN; others are as ever."""
     x = np.array([[np.nan], [np.inf], [-np.inf], [3e38], [-3e38], [1.5], [-0.0]], np.float32)
     matrix = np.ones((20, 1), np.float32)
@@ -127,7 +127,7 @@ def test_epilogues_that_there_are_not(arguments, message):
         Epilogue(**arguments)
 
 
-def test_refusals():
+def test_invalid_operands_are_refused():
     kernel = Weight.of(np.ones((16, 4), np.float32))
     with pytest.raises(BackendError, match="bias must be float32\\[16\\]"):
         fp32.MATMUL.create(Matmul(kernel, Weight.of(np.ones(4, np.float32)), Epilogue()))

@@ -89,7 +89,7 @@ def run(proto, feeds):
 @pytest.mark.parametrize("order", ["", "before", "after"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("maker", MAKERS)
-def test_endings(maker, function, order):
+def test_epilogues_are_fused(maker, function, order):
     text, shape, given, output = MAKERS[maker]
     inputs = given
     if order:

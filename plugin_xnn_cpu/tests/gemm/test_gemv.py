@@ -168,7 +168,7 @@ def test_nan_and_infinity_stay(kind, target, monkeypatch):
         np.testing.assert_array_equal(result[2], np.clip(np.inf * matrix[:, 11], -1, 1))
 
 
-def test_a_matrix_that_lies_otherwise_is_left_to_xnnpack(monkeypatch):
+def test_matrices_in_another_layout_run_on_xnnpack(monkeypatch):
     look = xnn_matmul._layout.__wrapped__
     kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4, 1)}
     monkeypatch.setattr(panels, "_KINDS", kinds)
@@ -195,7 +195,7 @@ def tied(rows: int):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 5])
-def test_a_table_that_is_looked_up_is_multiplied_as_it_lies(rows):
+def test_a_tied_embedding_is_multiplied_in_place(rows):
     model = tied(rows)
     ids = np.arange(rows) * 11
     with compile_model(model) as program:

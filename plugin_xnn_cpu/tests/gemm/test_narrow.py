@@ -59,7 +59,7 @@ def floats() -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_rounding(name):
+def test_casts_round_to_nearest_even(name):
     given = floats()
     program = compile_model(cast(TensorProto.FLOAT, KINDS[name]))
     got = program.run({"x": given})["y"]

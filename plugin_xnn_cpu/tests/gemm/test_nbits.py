@@ -99,7 +99,7 @@ def test_matmul(target, rows, blocks, outputs, block, bits, zeros, bias, low, th
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_what_is_not_finite_stays_in_its_row(rows):
+def test_nonfinite_numbers_stay_in_their_row(rows):
     model, matrix = block_matmul(32, 5, 16, 4, zeros=True)
     x = RNG.standard_normal((rows + 1, 32)).astype(np.float32)
     x[0, 3], x[0, 20] = np.nan, np.inf

@@ -47,7 +47,7 @@ def with_weights(name: str) -> onnx.ModelProto:
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", TRANSPOSES)
-def test_network(name):
+def test_networks_run_as_one_partition(name):
     """One partition, as few transposes as there can be, and onnxruntime's results."""
     model = with_weights(name)
     (given,) = model.graph.input

@@ -19,7 +19,7 @@ SQUEEZE = """g (float[N, M, 4] x) => (float[%s] y) <int64[1] one = {1}, int64 i 
     %s }"""
 
 
-def test_an_if_that_shapes_decide_is_compiled_with_what_is_behind_it():
+def test_an_if_that_shapes_decide_is_compiled_with_its_readers():
     """Its branches differ in rank; other shapes decide otherwise, and come again."""
     model = model_of(SQUEEZE % ("A, B, C", "r = Relu(q) y = Neg(r)"))
     del model.graph.output[0].type.tensor_type.shape.dim[:]

@@ -114,7 +114,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_pattern(name):
+def test_patterns_become_one_kernel(name):
     body, kernel = PATTERNS[name]
     numbers = {key: np.array(value, np.float32) for key, value in NUMBERS.items()}
     model = parse(f"g (float[3, 40] x) => (float[3, 40] y) {{ {body} }}", **numbers)
@@ -133,7 +133,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_only_looks_like_a_pattern(name):
+def test_near_misses_of_patterns_are_not_fused(name):
     numbers = {key: np.array(value, np.float32) for key, value in NUMBERS.items()}
     text = f"g (float[3, 40] x, float[3, 40] z) => (float[3, 40] y) {{ {BROKEN[name]} }}"
     check(parse(text, **numbers), native=None)
@@ -174,7 +174,7 @@ def test_a_rank_that_is_declared_wrong(declared):
     np.testing.assert_array_equal(got, np.maximum(x, 0).reshape(2, 3, 4))
 
 
-def test_what_no_host_operation_awaits_runs_with_its_reader():
+def test_operations_that_no_host_node_reads_run_with_their_reader():
     """Between them is no border of partitions, where values lie in ONNX's order."""
     text = """g (float[3, 40] x) => (float[3, 5] y) {
         a = Relu(x) e, n, v = BatchNormalization<training_mode = 1>(a, s, s, s, s)

@@ -157,7 +157,7 @@ def test_a_plan_without_the_library(monkeypatch):
         ("input ?", "cannot read"),
     ],
 )
-def test_what_is_wrong_with_a_plan_is_said_with_its_line(line, problem):
+def test_errors_in_a_plan_name_the_line(line, problem):
     with pytest.raises(UsageError, match=problem):
         read_plans(f'plan "layout" "main" {{\nlowered {{\n{line}\n}}\n}}\n', BY_MNEMONIC, CLASSES)
 

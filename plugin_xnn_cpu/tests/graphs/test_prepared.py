@@ -83,7 +83,7 @@ def test_from_the_third_run_on(prepared, outputs, threads):
             np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_results_that_lie_in_the_workspace_are_copied(prepared):
+def test_results_in_the_workspace_are_copied(prepared):
     """The states of an LSTM lie behind its sequence; a constant is an output, too."""
     sizes = {"w": (1, 32, 8), "r": (1, 32, 8), "k": (2, 3)}
     constants = {name: RNG.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
@@ -173,7 +173,7 @@ class Own(np.ndarray):
     """A subclass of arrays."""
 
 
-def test_feeds_that_lie_otherwise(prepared):
+def test_feeds_of_other_memory_layouts(prepared):
     """Strided, at the end of a page, of a subclass, and of the other byte order."""
     proto = model(("y", "z"))
     wide = RNG.standard_normal((3, 16)).astype(np.float32)

@@ -87,7 +87,7 @@ def test_outputs_are_fresh():
     assert first.flags.writeable
 
 
-def test_out():
+def test_outputs_are_written_into_given_arrays():
     program = compile_model(network())
     feeds = {"x": floats(2, 3, 8, 8)}
     expected = program.run(feeds)["y"]
@@ -364,7 +364,7 @@ def test_pools_are_shared_and_freed():
     assert shared(3).threads == 3
 
 
-def test_spinning_workers_stay_awake_for_a_while_only():
+def test_spinning_workers_sleep_after_a_while():
     def workers() -> int:
         """Return the processor time that the threads of the pool have used, in ticks."""
         total = 0
@@ -386,7 +386,7 @@ def test_spinning_workers_stay_awake_for_a_while_only():
     time.sleep(0.1)
     before = workers()
     time.sleep(0.5)
-    assert workers() - before <= 1, "workers are awake long after the last run"
+    assert workers() - before <= 1, "workers spin long after the last run"
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

@@ -65,14 +65,14 @@ def inputs(count):
 
 @pytest.mark.parametrize(("kind", "zero"), CASES)
 @pytest.mark.parametrize("count", [0, 1, 37, 70_000])
-def test_floats_are_rounded_to_what_integers_stand_for_in_one_pass(kind, zero, count):
+def test_fake_quantization_is_one_pass(kind, zero, count):
     floats = TensorProto.FLOAT
     model = model_of(kind, zero, [quantize(), dequantize()], floats, floats, ["N"])
     check(model, inputs(count), "fake quantize", threads=2)
 
 
 @pytest.mark.parametrize(("kind", "zero"), CASES)
-def test_integers_that_somebody_reads(kind, zero):
+def test_integers_with_other_readers(kind, zero):
     x = inputs(1000)
     model = model_of(kind, zero, [quantize(produced="y")], TensorProto.FLOAT, KINDS[kind], ["N"])
     check(model, x, "quantize")

@@ -104,7 +104,7 @@ def test_a_gemm_that_is_scaled(alpha):
     ],
 )
 @pytest.mark.parametrize("cached", [False, "memory"])
-def test_what_does_not_fit_is_computed_in_float32(constants, reason, cached):
+def test_operands_that_do_not_fit_int8_run_in_float32(constants, reason, cached):
     if not np.isfinite(constants.get("s", 1)).all():
         skip_where_nan_is_lost()
     inputs = len(constants.get("w", with_one(0)))
@@ -232,7 +232,7 @@ def test_rows_that_are_exact():
     np.testing.assert_array_equal(program.run({"x": x})["y"], exact.astype(np.float32))
 
 
-def test_rows_of_nothing_and_next_to_nothing():
+def test_rows_of_zeros_and_tiny_numbers():
     model = quantized_matmul(bias=True, dynamic=True)
     x = rows(4)
     x[0], x[1], x[2] = 0, 1e-38, x[2] * np.float32(1e-37)
@@ -284,7 +284,7 @@ def test_accumulators_at_the_limit_of_32_bits():
         np.testing.assert_allclose(program.run({"x": x})["y"], right, rtol=1e-4)
 
 
-def test_rows_with_what_does_not_fit(monkeypatch):
+def test_matmuls_that_cannot_quantize_rows_run_in_float32(monkeypatch):
     monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
     unfit = compile_model(quantized_matmul(w=with_one(-128), dynamic=True))
     assert kernel_of(unfit) == f"{fully_connected()} in float32: a weight is -128"

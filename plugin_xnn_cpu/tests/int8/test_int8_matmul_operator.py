@@ -85,7 +85,7 @@ def test_rows_of_either_sign(unsigned):
     np.testing.assert_array_equal(single, got[:1])
 
 
-def test_what_the_operator_refuses():
+def test_inputs_that_the_operator_refuses():
     matrix = np.ones((4, 3), np.int8)
     with pytest.raises(UnfitError, match="2 scales or zero points for 4 outputs"):
         xnn_matmul.create(Matmul(quantized(matrix, [1, 1]), None))

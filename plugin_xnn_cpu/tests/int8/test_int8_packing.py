@@ -44,7 +44,7 @@ def weights_of(seed, identity):
     )
 
 
-def test_sessions_share_what_is_packed():
+def test_sessions_share_packed_weights():
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
     other = Requantized(Quantization(0.5, 1), Quantization(0.125, 2))
     cache = WeightsCache()
@@ -104,7 +104,7 @@ def test_a_hit_reads_no_weights():
     assert second.counts.hits == 1
 
 
-def test_refusals(monkeypatch):
+def test_operands_that_do_not_fit_are_refused(monkeypatch):
     kernel, bias = weights_of(0, "")
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
     wrong = Quantized(

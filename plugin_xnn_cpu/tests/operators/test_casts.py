@@ -36,13 +36,13 @@ def run(proto, x=GIVEN):
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_there_and_back(name):
+def test_casts_to_a_narrow_type_round_once(name):
     proto = model([cast("x", "h", KINDS[name]), cast("h", "y", TensorProto.FLOAT)])
     np.testing.assert_array_equal(run(proto), there_and_back(GIVEN, NARROW[name]))
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_what_rounding_takes_away(name):
+def test_rounding_between_casts_is_kept(name):
     nodes = [
         cast("x", "h", KINDS[name]),
         cast("h", "r", TensorProto.FLOAT),
@@ -107,7 +107,7 @@ def test_integers_become_narrow(name):
     np.testing.assert_array_equal(run(model(nodes, source=TensorProto.INT64), x), expected)
 
 
-def test_a_view_of_what_is_rounded_is_not_rounded_again():
+def test_a_view_of_a_rounded_value_is_not_rounded_again():
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axis"], ["u"]),
         cast("u", "w", TensorProto.FLOAT),

@@ -82,7 +82,7 @@ def test_the_error_is_as_stated(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FUNCTIONS if kind not in OPSETS])
-def test_what_is_not_finite_comes_out_as_in_onnxruntime(kind):
+def test_nonfinite_numbers_agree_with_onnxruntime(kind):
     model = one_node(kind, [["n"]], opset=17, **FUNCTIONS[kind][0])
     x = SPECIAL
     if kind == "Selu":  # onnxruntime computes exp(x) - 1: it loses what is small

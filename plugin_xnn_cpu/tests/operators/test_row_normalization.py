@@ -59,7 +59,7 @@ def kernels_of(program, feeds):
     target=st.sampled_from(["best", "avx2", "plain"]),
     seed=st.integers(0, 1000),
 )
-def test_kernel(rows, columns, spread, keeps, bias, rms, target, seed):
+def test_kernel_against_float64(rows, columns, spread, keeps, bias, rms, target, seed):
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((*rows, columns)) + 2).astype(np.float32)
     shapes = {"none": None, "same": rows, "row": (1, 1, 1), "outer": (1, *rows[1:])}
@@ -198,7 +198,7 @@ NOT_ONE = {
 
 
 @pytest.mark.parametrize("name", NOT_ONE)
-def test_what_only_looks_like_it(name):
+def test_near_misses_are_not_fused(name):
     model = model_of(NOT_ONE[name], "float[b, n, 24] x, float[b, n, 24] z")
     feeds = feeds_of("x", "z")
     program = check(model, feeds, native=None)
@@ -268,7 +268,7 @@ def test_the_first_of_two_normalizations_takes_the_sum():
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 24), (2, 0, 24)])
-def test_nothing_at_all(shape):
+def test_empty_inputs(shape):
     model = model_of(
         f"a = Add(x, z) {NORM['layer']} o = Mul(a, y)",
         "float[b, n, 24] x, float[b, n, 24] z",

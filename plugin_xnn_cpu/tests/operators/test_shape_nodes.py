@@ -156,7 +156,7 @@ def test_pad_of_images_between_convolutions(mode):
         check(model, feeds, program=program)
 
 
-def test_pads_that_have_nothing_to_take_elements_from():
+def test_pads_larger_than_the_axis():
     model = one_node("Pad", [["N", 3], ints(0, 1, 0, 1)], mode="edge")
     program = compile_model(model)
     model = one_node("Pad", [["N", 3], ints(1, 0, 1, 0)], mode="edge")

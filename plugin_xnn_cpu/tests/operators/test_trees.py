@@ -49,7 +49,7 @@ def test_regressors_of_random_trees(rows, dtype):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_comparison(mode):
+def test_every_mode_of_comparison(mode):
     """With equal, infinite and missing features, tracked to the true branch or not."""
     x = np.array([[-np.inf], [-1], [0], [1], [np.inf], [np.nan]], np.float32)
     rng = np.random.default_rng(0)

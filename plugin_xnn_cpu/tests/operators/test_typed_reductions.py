@@ -53,7 +53,7 @@ def reduction(kind, dtype, rank, axes, keepdims, opset):
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("opset", [13, 18])
-def test_floats(kind, axes, keepdims, opset):
+def test_reductions_of_floats(kind, axes, keepdims, opset):
     model = reduction(f"Reduce{kind}", np.float32, 3, axes, keepdims, opset)
     program = compile_model(model)
     for shape in SHAPES.values():
@@ -113,7 +113,7 @@ def test_nan_and_infinity_in_reductions(kind):
 
 
 @pytest.mark.parametrize("kind", FLOATS)
-def test_reductions_of_nothing(kind):
+def test_reductions_of_no_elements(kind):
     model = reduction(f"Reduce{kind}", np.float32, 2, [1], 1, 18)
     (got,) = compile_model(model).run({"x": np.zeros((3, 0), np.float32)}).values()
     none = {"Prod": 1.0, "Max": -np.inf, "Min": np.inf, "Mean": np.nan}
@@ -134,7 +134,7 @@ def test_softmax_and_relatives_along_each_axis(kind, axis, opset):
         check(model, {"x0": x}, program=program, oracle="onnxruntime", tolerance=1e-6)
 
 
-def test_log_softmax_of_what_is_not_finite():
+def test_log_softmax_of_nonfinite_numbers():
     model = one_node("LogSoftmax", [["a", "b"]], opset=13)
     x = RNG.standard_normal((5, 40)).astype(np.float32)
     x[0, 3], x[1, 3], x[2, :20], x[3], x[4, 0] = np.nan, np.inf, -np.inf, 1e38, -3e38

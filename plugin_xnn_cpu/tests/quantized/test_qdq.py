@@ -133,7 +133,7 @@ def test_matmul_of_batches_with_a_bias(result):
 @pytest.mark.parametrize("activation", [False, True])
 @pytest.mark.parametrize("shapes", [((2, 5, 4, 4),) * 2, ((2, 5, 4, 4), (5, 1, 1))], ids=str)
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul"])
-def test_two_operands(op_type, shapes, activation, unsigned):
+def test_binary_operators_run_in_int8(op_type, shapes, activation, unsigned):
     graph = QdqGraph(unsigned=unsigned)
     first = graph.quantize(graph.input(shapes[0]), 0.03, 4)
     second = graph.quantize(graph.input(shapes[1], "x2"), 0.02, -9)
@@ -176,7 +176,7 @@ FUNCTIONS = [
 
 @UNSIGNED
 @pytest.mark.parametrize("op_type", FUNCTIONS)
-def test_function(op_type, unsigned):
+def test_functions_of_bytes_become_lookup_tables(op_type, unsigned):
     """A table has 256 entries. Infinities saturate; those of onnx's evaluator are arbitrary."""
     graph = QdqGraph(unsigned=unsigned)
     positive = op_type in ("Log", "Reciprocal", "Sqrt")
@@ -188,7 +188,7 @@ def test_function(op_type, unsigned):
 
 
 @pytest.mark.parametrize("form", ["gelu", "tanh-gelu", "hard-swish", "silu", "normalized"])
-def test_region(form):
+def test_elementwise_regions_become_one_lookup_table(form):
     graph = QdqGraph()
     x = graph.quantize(graph.input([4, 33]), 0.05, 3)
 
@@ -263,7 +263,7 @@ def test_concatenation(same, unsigned):
     check(graph, (2, 8, 6, 4), equal=True)
 
 
-def test_split():
+def test_split_returns_bytes():
     graph = QdqGraph()
     x = graph.quantize(graph.input([2, 8, 3]), 0.03, 4)
     parts = graph.node("Split", x, outputs=2, axis=1, num_outputs=2)
@@ -273,7 +273,7 @@ def test_split():
     check(graph, (2, 8, 3), equal=True)
 
 
-def test_padding_with_what_no_byte_stands_for():
+def test_padding_with_a_value_that_no_byte_represents():
     graph = QdqGraph()
     x = graph.quantize(graph.input([2, 3]), 0.03, 4)
     pads, value = graph.constant(np.int64([0, 1, 0, 1])), graph.constant(np.float32(0.041))
@@ -294,7 +294,7 @@ def test_bytes_go_through_moves_to_a_product():
     check(graph, (2, 8, 3, 3))
 
 
-def test_floats_read_what_bytes_stand_for():
+def test_float_readers_of_bytes_get_dequantized_values():
     """A value that both kinds of operators read: both are right."""
     graph = QdqGraph()
     x = graph.quantize(graph.input([1, 4, 6, 6]), 0.03, 4)

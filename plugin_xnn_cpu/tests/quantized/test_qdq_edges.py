@@ -51,7 +51,7 @@ def test_unsigned_bytes_that_are_read_as_numbers_too():
     off_by(graph.model(), {"x": x})
 
 
-def test_mean_of_nothing():
+def test_mean_over_no_elements():
     """It is NaN, which becomes the least byte."""
     graph = QdqGraph()
     x = graph.quantize(graph.input(["N", 4]), 0.1)
@@ -81,7 +81,7 @@ def test_scales_of_which_bytes_stand_for_infinity():
 
 
 @pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
-def test_transposed_convolution_of_which_nothing_is_left(quantized):
+def test_transposed_convolution_with_an_empty_output(quantized):
     """It is refused, and other sizes are right after that."""
     graph = QdqGraph()
     x = graph.quantize(graph.input([1, 2, 3, "W"]), 0.1)

@@ -80,7 +80,7 @@ def test_bytes_equal_those_of_two_nodes(dims, row, options, threads):
     assert np.array_equal(got, as_floats(x * numbers(*row, seed=1)))
 
 
-def test_what_is_not_finite():
+def test_nonfinite_numbers():
     row = np.float32([1, 0, -1, np.inf, 1e30])
     x = np.float32([[np.nan, np.inf, np.inf, 0, 1e30], [np.inf, 0, -np.inf, -1, -1e30]])
     (got,) = compile_model(multiplied(("N", 5), row)).run({"x": x}).values()

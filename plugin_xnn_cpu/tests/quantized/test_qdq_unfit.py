@@ -52,7 +52,7 @@ WEIGHT = np.random.default_rng(0).integers(-127, 128, (12, 5)).astype(np.int8)
 SCALES = np.linspace(0.01, 0.02, 5, dtype=np.float32)
 
 
-def test_fit():
+def test_operands_that_fit_run_in_int8():
     """What the other tests vary."""
     assert kernel_of(quantized_matmul(WEIGHT, SCALES), "MatMul", x=normal(7, 12)).endswith("int8")
 

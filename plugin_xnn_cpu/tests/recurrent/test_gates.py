@@ -83,7 +83,7 @@ NOT_ONE = {
 
 
 @pytest.mark.parametrize("name", NOT_ONE)
-def test_what_is_not_joined(name):
+def test_forms_that_are_not_fused(name):
     model, feeds = model_of(NOT_ONE[name]), feeds_of()
     found = kernels_of(check(model, feeds), feeds)
     assert "xnn multiply" in found or "xnn add" in found
@@ -98,7 +98,7 @@ def test_what_is_not_joined(name):
     factor=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_kernel(rows, columns, form, factor, seed):
+def test_kernel_against_numpy(rows, columns, form, factor, seed):
     rng = np.random.default_rng(seed)
     whole = (rng.standard_normal((rows, 2 * columns + 3)) * 10).astype(np.float32)
     width = whole.shape[1]
@@ -137,7 +137,7 @@ def test_numbers_out_of_range(number):
         ),
     ],
 )
-def test_operands_of_other_shapes_are_multiplied_apart(body, shapes):
+def test_operands_of_other_shapes_are_not_fused(body, shapes):
     """Batches of matrices, and a sum that is broadcast, from rows of one tensor."""
     rng = np.random.default_rng(7)
     model = parser.parse_model(f"""

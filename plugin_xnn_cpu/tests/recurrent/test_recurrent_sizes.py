@@ -153,7 +153,7 @@ def test_outputs_that_are_left_out(outputs):
 
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("shape", [(0, 2, 3), (3, 0, 3)])
-def test_nothing_to_do(op_type, shape):
+def test_empty_sequences_and_batches(op_type, shape):
     model = model_of(op_type, weights_of(op_type, 1, 3, 20))
     with compile_model(model) as program:
         y, state, *_ = program.run({"x": np.zeros(shape, np.float32)}).values()

@@ -113,7 +113,7 @@ def test_nodes_without_a_narrow_kernel_gain_nothing():
     assert BACKEND.gain(conv, HALF) == BACKEND.gain(computed, HALF) == 0
 
 
-def test_its_classifier_keeps_wide_what_numpy_computes():
+def test_the_classifier_keeps_numpy_nodes_wide():
     chain = choose_classifiers("target", {}, BACKEND)
     native = matmul_node(4)
     det = ir.from_proto(one_node("Det", [[4, 4]])).graph[0]
@@ -122,7 +122,7 @@ def test_its_classifier_keeps_wide_what_numpy_computes():
     assert chain.reason(det) == "Det has no native kernel"
 
 
-def test_its_classifier_knows_what_runs_natively_in_a_pattern():
+def test_the_classifier_asks_for_whole_patterns():
     """Within GELU, Erf is no node of its own; Bernoulli has no kernel anywhere."""
     numbers = {"r": 2**0.5, "one": 1.0, "half": 0.5}
     nodes = [

@@ -125,7 +125,7 @@ def test_a_table_that_is_not_as_known_is_left_alone(monkeypatch):
 
 @x86
 @pytest.mark.parametrize("level", [x for x in FEATURE if FEATURE[x] in cpu.flags()])
-def test_what_linux_names_is_detected(level):
+def test_features_that_linux_reports_are_detected(level):
     assert isa.LEVELS.index(level) <= DETECTED
 
 

@@ -124,7 +124,7 @@ def test_subnormal_numbers_are_no_zeros():
 
 @pytest.mark.parametrize("count", [5, 40_000])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-def test_what_is_not_finite(count, bad):
+def test_nonfinite_numbers(count, bad):
     array = np.linspace(-1, 2, count, dtype=np.float32)
     array[count // 2] = bad
     for meter in (Extremes(), Counts(256, 128, 0.1)):
@@ -135,7 +135,7 @@ def test_what_is_not_finite(count, bad):
             assert (found.low, found.high) == (array.min(), array.max())
 
 
-def test_nothing_and_single_elements():
+def test_empty_arrays_and_single_elements():
     meter = Extremes()
     observe(np.zeros((0, 3), np.float32), meter)
     assert meter == Extremes()
@@ -170,8 +170,8 @@ def test_values_of_a_network_against_onnx():
         assert moved <= 1e-4 * right[name].size + 1
 
 
-def test_values_stay_where_they_lie():
-    """Looking at a value costs a step, and moves nothing."""
+def test_observing_adds_steps_and_moves_no_data():
+    """Each observed value has a step of its own; all other steps are unchanged."""
     model = block()
     names = ("b", "f", "p")
     plain = compile_model(model).profile(feeds_for(model), runs=1)
@@ -184,7 +184,7 @@ def test_values_stay_where_they_lie():
     ]
 
 
-def test_only_what_is_asked_for_is_filled():
+def test_only_requested_outputs_are_filled():
     model = block()
     feeds = feeds_for(model)
     program = compile_model(model, keep=("b", "f"), observe=True)
@@ -198,7 +198,7 @@ def test_only_what_is_asked_for_is_filled():
     np.testing.assert_array_equal(result["y"], compile_model(model).run(feeds)["y"])
 
 
-def test_what_cannot_be_observed():
+def test_values_that_cannot_be_observed_are_refused():
     model = block()
     feeds = feeds_for(model)
     program = compile_model(model, keep=("b", "s"), observe=True)

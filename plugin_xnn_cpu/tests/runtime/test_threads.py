@@ -64,7 +64,7 @@ def attention_free_layer() -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["awake", "asleep"])
+@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["spinning", "sleeping"])
 def test_runs_at_the_same_time_share_the_workers(pause):
     """More threads than processors, and runs that find the workers at another job."""
     model = attention_free_layer()
