@@ -13,7 +13,7 @@ import pytest
 from onnx import parser
 from xnn_kit import check, fully_connected
 
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target
 
 pytestmark = pytest.mark.once
 
@@ -140,7 +140,7 @@ def test_layers_run_as_fused_steps(norm, attention, feedforward):
     # Three matmuls in sequence: their errors add up.
     program = check(model, feeds, native=None, tolerance=3e-5)
     kernels = [row.kernel for row in program.profile(feeds, runs=1)]
-    ours = fp32_choice.matmuls_are_ours()
+    ours = target.current().has_fp32_gemm
     left = {"xnn multiply"} if ours and feedforward == "SwiGLU" else set() if ours else EPILOGUES
     assert not set(kernels) - KNOWN - {"not bool"} - left
     assert kernels.count("attention") == 1

@@ -13,7 +13,6 @@ import narrowpass
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.own.fp32_winograd import LARGEST_WEIGHT
 from narrowpass_xnn_cpu.native.pool import shared
@@ -21,6 +20,7 @@ from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -231,7 +231,7 @@ def test_weights_that_are_too_large_are_multiplied_directly(weight):
     kernel = np.ones((64, 3, 3, 64), np.float32)
     kernel[3, 1, 2, 5] = weight
     image = 1, 56, 56
-    operator = fp32_choice.convolution(Weight.of(kernel), None, Movement(), Epilogue(), image=image)
+    operator = create_convolution(Convolution(Weight.of(kernel), None, Movement(), image=image))
     assert operator.kernel is fp32.CONVOLUTION
     with pytest.raises(UnfitError, match="not finite, or above"):
         fp32_winograd.BY_TILE[4].create(Convolution(Weight.of(kernel), None, Movement()))

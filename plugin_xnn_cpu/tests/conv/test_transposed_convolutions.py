@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -51,7 +51,7 @@ def assert_as_onnxruntime(model, *shapes, kernel=None):
             assert got.shape == wanted.shape
             assert np.abs(got - wanted).max(initial=0) <= 1e-5 * np.abs(wanted).max(initial=0)
         found = {plan.op_type: plan.kernel for plan in program.explain()}["ConvTranspose"]
-    if kernel is not None and fp32_choice.matmuls_are_ours():
+    if kernel is not None and target.current().has_fp32_gemm:
         assert found.split(" + ")[0] == kernel
 
 

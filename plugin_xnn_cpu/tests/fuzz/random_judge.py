@@ -25,7 +25,7 @@ from narrowpass import Bundle, CompileOptions, Program
 from narrowpass.errors import NarrowpassError
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target as targets
 
 Feeds = dict[str, Array]
 
@@ -108,8 +108,7 @@ def code(target: str, ours: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(kernels, "TARGET", target))
         if ours:
-            for name in ("convolutions_are_ours", "matmuls_are_ours"):
-                stack.enter_context(patch.object(fp32_choice, name, lambda: True))
+            stack.enter_context(patch.dict(targets.OVERRIDES, {"fp32_lanes": 8}))
         yield
 
 

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
-from narrowpass_xnn_cpu.native.operators import bf16_choice
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
 
@@ -103,13 +104,13 @@ def test_models_run_natively_and_within_rounding(name):
     reported = [plan.kernel for plan in plans.values() if plan.op_type in ("Conv", "Gemm")]
     if name == "images":
         *convolutions, classifier = reported
-        pairs = bf16_choice.multiplies_pairs()
+        pairs = target.current().has_bf16_dot
         depthwise = convolutions.pop()
         assert depthwise.removeprefix("xnn ") == "depthwise convolution in float32"
         assert all(("in bfloat16" in kernel) is pairs for kernel in convolutions)
         # XNNPACK has a kernel too, for processors with AVX512-BF16, where ours is the plain one.
         ours = classifier == "fully connected in bfloat16"
-        assert ours is bf16_choice.product_is_ours(None)
+        assert ours is not bf16_passed_over(None, target.current())
     wide = ir.to_proto(maker.model("float32", shape, output))
     rng = np.random.default_rng(1)
     for size in shapes:

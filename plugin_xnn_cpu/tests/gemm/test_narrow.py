@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
-from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.operators import bf16_choice
+from narrowpass_xnn_cpu.native import cpu, target
+from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
 from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 RNG = np.random.default_rng(9)
@@ -118,7 +118,7 @@ def test_a_narrow_network(name):
     assert {p.partition for p in program.explain()} == {0}
     convolution = program.explain()[0]
     assert convolution.dtype == name
-    narrow = name == "bfloat16" and bf16_choice.convolution_is_ours(depthwise=False)
+    narrow = name == "bfloat16" and target.current().has_bf16_dot
     expected = f"convolution in {name if narrow else 'float32'}"
     assert convolution.kernel.removeprefix("xnn ") == expected
     proto = ir.to_proto(model)
@@ -181,7 +181,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
     if name == "float16":
         fast = rows <= 8 and size[0] * size[1] >= 1 << 19 and has_half_matmul()
         assert kernel.endswith(f" in {'float16' if fast else 'float32'}")
-    elif bf16_choice.product_is_ours(rows):
+    elif not bf16_passed_over(rows, target.current()):
         assert kernel == "fully connected in bfloat16"
     else:
         # In float32 only where the processor cannot multiply bfloat16.

@@ -16,12 +16,12 @@ from qdq_kit import off_by
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.own import int8_convolution
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems import quantization
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
+from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 
@@ -175,7 +175,7 @@ def test_own_and_xnnpack_kernels_return_the_same_bytes(monkeypatch):
     operators = []
     for ours in (True, False):
         monkeypatch.setitem(target.OVERRIDES, "int8_is_own", ours)
-        operators.append(int8_choice.convolution_s8(kernel, bias, Movement(), requantized))
+        operators.append(create_convolution(Convolution(kernel, bias, Movement(), requantized)))
     assert operators[0].kernel is int8_convolution.CONVOLUTION
     assert operators[1].kernel is xnn_convolution.CONVOLUTION_S8
     x = bytes_of(np.random.default_rng(1), (2, 7, 6, 5), False)

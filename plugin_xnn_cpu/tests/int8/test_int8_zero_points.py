@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from int8_kernels_kit import code, convolve, requantize, run
 
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8, fully_connected_s8
 from narrowpass_xnn_cpu.native.own import int8_convolution, int8_depthwise, int8_matmul
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
@@ -27,6 +26,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     Requantized,
     UnfitError,
 )
+from narrowpass_xnn_cpu.native.table import create_convolution, create_matmul
 
 Array = np.ndarray[Any, Any]
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -159,6 +159,12 @@ def test_kernels_of_ours_are_chosen_for_zero_points():
     """XNNPACK's take none: ours multiply on any processor."""
     matrix, _ = drawn(0, (16, 1, 1, 8), 16, 0)
     change = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
-    assert convolution_s8(matrix, None, Movement(), change).kernel is int8_convolution.CONVOLUTION
+    assert (
+        create_convolution(Convolution(matrix, None, Movement(), change)).kernel
+        is int8_convolution.CONVOLUTION
+    )
     matrix, _ = drawn(0, (16, 8), 16, 0)
-    assert fully_connected_s8(matrix, None, change).kernel is int8_convolution.MATMUL
+    assert (
+        create_matmul(Matmul(matrix, None, change, operand=change.given)).kernel
+        is int8_convolution.MATMUL
+    )

@@ -9,14 +9,14 @@ from oracle_kit import expected_outputs
 
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native.operators import int8_choice
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.upcast import widens
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 RNG = np.random.default_rng(31)
 WEIGHTS = f"{'' if widens() else 'xnn '}fully connected in int8 (weights)"
-ROWS = f"{'' if int8_choice.ours() else 'xnn '}fully connected in int8 (rows too)"
+ROWS = f"{'' if target.current().int8_is_own else 'xnn '}fully connected in int8 (rows too)"
 
 
 def quantized_matmul(

@@ -16,7 +16,7 @@ from tolerances import ACCUMULATED, tolerance_of
 
 from narrowpass import Bundle, CompileOptions, Program
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,7 @@ TOLERANCE = ACCUMULATED.relative
 
 def fully_connected() -> str:
     """Return what explain calls a matmul with a constant matrix of float32 on this processor."""
-    ours = fp32_choice.matmuls_are_ours()
+    ours = target.current().has_fp32_gemm
     return "fully connected" if ours else "xnn fully connected"
 
 
@@ -34,7 +34,7 @@ def skip_where_nan_is_lost() -> None:
 
     Their clamp, which even operators without bounds have, turns NaN into infinity.
     """
-    if not fp32_choice.matmuls_are_ours():
+    if not target.current().has_fp32_gemm:
         pytest.skip("XNNPACK's matmuls for processors without AVX2 lose NaN (see xnn-cpu.md)")
 
 

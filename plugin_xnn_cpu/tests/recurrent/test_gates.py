@@ -11,8 +11,7 @@ from onnx import parser
 from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_lost
 
 from narrowpass_planning.plan.executor import Entry
-from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import kernels, target
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Tape
 
@@ -58,7 +57,7 @@ def test_gated_units(gate, operands, last):
     model, feeds = model_of(f"{operands} {GATES[gate]} {last}"), feeds_of()
     found = kernels_of(check(model, feeds), feeds)
     matmuls = [fully_connected()] * (2 if operands == APART else 1)
-    if operands == APART and gate != "quick" and fp32_choice.matmuls_are_ours():
+    if operands == APART and gate != "quick" and target.current().has_fp32_gemm:
         assert found == [*matmuls, "xnn multiply"]  # the gate is fused into the first matmul
     else:
         assert found == [*matmuls, "gate"]
