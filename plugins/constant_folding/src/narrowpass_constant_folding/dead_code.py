@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from narrowpass import Pass, PassResult
 from narrowpass.ir.subgraphs import nested_graphs, subgraphs
@@ -74,7 +75,7 @@ def _unused(node: ir.Node) -> bool:
 
 
 class _Purity:
-    """Tells whether nodes only compute their outputs, through functions and subgraphs."""
+    """Nodes without side effects, through functions and subgraphs."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
@@ -105,17 +106,7 @@ def _remove_initializers(graph: ir.Graph) -> int:
 
 
 def _remove_functions(model: ir.Model) -> int:
-    """Remove functions that no call reaches from the model's graph."""
-    reached: set[ir.OperatorIdentifier] = set()
-    waiting = [model.graph]
-    while waiting:
-        for graph in nested_graphs(waiting.pop()):
-            for node in graph:
-                key = node.op_identifier()
-                if key in model.functions and key not in reached:
-                    reached.add(key)
-                    waiting.append(model.functions[key].graph)
-    dead = [key for key in model.functions if key not in reached]
-    for key in dead:
-        del model.functions[key]
-    return len(dead)
+    """Remove functions that no call reaches from the model's graph; return their number."""
+    before = len(model.functions)
+    RemoveUnusedFunctionsPass()(model)
+    return before - len(model.functions)
