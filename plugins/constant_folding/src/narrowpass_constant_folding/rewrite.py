@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from narrowpass import Pass, PassResult, matching_nodes
 from narrowpass.ir.subgraphs import nested_graphs
-from narrowpass_constant_folding.derived import derived_types
 from narrowpass_constant_folding.graphs.constants import initializer_graphs
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.scope import Scope
 from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Report
+from narrowpass_constant_folding.shapes.derived import derived_types
 from narrowpass_constant_folding.shapes.values import ShapeValues
 
 if TYPE_CHECKING:

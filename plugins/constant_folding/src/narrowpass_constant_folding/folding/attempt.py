@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_constant_folding.evaluation.backend import NativeEvaluation
 from narrowpass_constant_folding.evaluation.calls import Call, make_call
 from narrowpass_constant_folding.evaluation.evaluator import (
     Evaluation,
@@ -17,7 +18,6 @@ from narrowpass_constant_folding.evaluation.evaluator import (
     UndefinedError,
 )
 from narrowpass_constant_folding.evaluation.inference import UNKNOWN, Inference
-from narrowpass_constant_folding.evaluation.native import NativeEvaluation
 from narrowpass_constant_folding.evaluation.operands import Operand, operand_of
 from narrowpass_constant_folding.evaluation.results import (
     NoTensorError,

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from narrowpass.ir.subgraphs import subgraphs
-from narrowpass_constant_folding.derived import declared_output
 from narrowpass_constant_folding.folding.attempt import Folded, Folder, Left
 from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import (
@@ -24,6 +23,7 @@ from narrowpass_constant_folding.graphs.scopes import (
     roots,
 )
 from narrowpass_constant_folding.report import Refusal, Report
+from narrowpass_constant_folding.shapes.derived import declared_output
 from narrowpass_constant_folding.shapes.types import Type, merge
 
 

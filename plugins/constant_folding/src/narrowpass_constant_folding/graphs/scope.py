@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from narrowpass_constant_folding.graphs.broadcasts import repeated_of
 from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.names import Names
-from narrowpass_constant_folding.graphs.repeated import repeated_of
 from narrowpass_constant_folding.graphs.scopes import Root, inner_nodes, output_positions
 from narrowpass_constant_folding.shapes.values import ShapeValues
 

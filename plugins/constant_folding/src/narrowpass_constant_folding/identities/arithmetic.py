@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_constant_folding.graphs.broadcasts import without_repeats
 from narrowpass_constant_folding.graphs.matching import dims_of, input_of, is_op
-from narrowpass_constant_folding.graphs.repeated import without_repeats
 from narrowpass_constant_folding.graphs.scope import Scope
 
 _FIRST_WITH_BROADCASTING = 7
