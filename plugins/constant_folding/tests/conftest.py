@@ -1,4 +1,4 @@
-"""Makes `folding_kit` and the counterexamples importable by the tests of these folders."""
+"""Puts the kits and the counterexamples on the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constant folding and graph clean-up: the pass ``fold`` and the passes that it is made of.
+"""Constant folding and graph clean-up: the pass ``fold`` and its parts.
 
 This is the plugin's entry module. It imports neither onnx nor numpy; what does the work is
 imported when the hook is called.

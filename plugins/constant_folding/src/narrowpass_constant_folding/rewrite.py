@@ -31,7 +31,7 @@ class Work:
         kept: the nodes that the option ``keep`` selects.
         names: the names that the model uses.
         values: what is known of integers that are computed from shapes.
-        report: told what is done, and what is left alone and why.
+        report: records rewrites and refusals.
         ctx: the context of the run.
         changed: whether anything was changed.
     """
@@ -83,7 +83,7 @@ class Rewrite(Pass):
         return PassResult(model, work.changed)
 
 
-def warn_of_idle_items(name: str, keep: tuple[str, ...], model: ir.Model, ctx: Context) -> None:
+def warn_unmatched_keep(name: str, keep: tuple[str, ...], model: ir.Model, ctx: Context) -> None:
     """Warn of items of the option ``keep`` that select no node."""
     for item, found in _matches(model, keep).items():
         if not found:

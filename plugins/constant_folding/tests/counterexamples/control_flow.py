@@ -28,19 +28,19 @@ CONTROL = {
          else_branch = b () => (float[?] q) { q = Abs(v) }> }""",
         YES,
     ),
-    "if giving an outer value through identity": Counterexample(
+    "if returning an outer value through identity": Counterexample(
         """g (float[2] x) => (float[?] y, float[?] z) { v = Neg(x) y, z = If(c)
         <then_branch = a () => (float[?] p, float[?] r) { p = Identity(v) r = Identity(v) },
          else_branch = b () => (float[?] q, float[?] s) { q = Abs(x) s = Abs(x) }> }""",
         YES,
     ),
-    "if giving an initializer": Counterexample(
+    "if returning an initializer": Counterexample(
         """g (float[2] x) => (float[?] y, float[?] z) { z = Neg(x) y = If(c)
         <then_branch = a () => (float[?] p) <float[2] p = {1, 2}> { },
          else_branch = b () => (float[?] q) { q = Abs(x) }> }""",
         YES,
     ),
-    "two ifs that give the same names": Counterexample(
+    "two ifs that define the same names": Counterexample(
         """g (float[2] x) => (float[?] y) { t = If(c) <then_branch = a () => (float[?] p)
         { v = Neg(x) p = Exp(v) }, else_branch = b () => (float[?] q) { q = Abs(x) }>
         u = If(c) <then_branch = a () => (float[?] p) { v = Abs(x) p = Sqrt(v) },
@@ -274,7 +274,7 @@ FUNCTIONS = {
         more=', "local" : 1',
         ir=9,
     ),
-    "a function that gives its parameter": Counterexample(
+    "a function that returns its parameter": Counterexample(
         """g (float[3] x) => (float[?] y) { a, b = local.f(x) y = Add(a, b) }
         <opset_import: ["" : 17], domain: "local"> f (v) => (w, u)
         { w = Identity(v) u = Neg(v) }""",

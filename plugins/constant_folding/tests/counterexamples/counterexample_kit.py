@@ -1,4 +1,4 @@
-"""What models are made of that a naive folder gets wrong; `test_counterexamples.py` runs them."""
+"""Counterexamples to naive rewrites; `test_counterexamples.py` runs them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def i64(*numbers):
 
 
 def unary(body, **options):
-    """Give a case on eight special floats."""
+    """Return a case on eight special floats."""
     options.setdefault("feeds", {"x": S})
     return Counterexample(f"g (float[N] x) => (float[?] y) {{ {body} }}", **options)
 
 
 def constant(body, kind="float", rank=1, **options):
-    """Give a case whose result follows from constants alone."""
+    """Return a case whose result follows from constants alone."""
     dims = f"[{', '.join('?' * rank)}]" if rank else ""
     options.setdefault("gone", ())
     return Counterexample(

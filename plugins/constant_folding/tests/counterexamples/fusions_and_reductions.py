@@ -177,7 +177,7 @@ REDUCTIONS = {
     "sum of nothing": constant(
         "y = ReduceSum <keepdims = 0> (k)", rank=0, constants={"k": np.zeros(0, F)}
     ),
-    "product of nothing": constant(
+    "ReduceProd of no elements": constant(
         "y = ReduceProd <keepdims = 0> (k)", rank=0, constants={"k": np.zeros(0, F)}, opset=18
     ),
     "sum along nothing": constant(
@@ -315,7 +315,7 @@ SHAPES = {
     ),
     "max of a shape": shapes("s = Shape(x) y = Max(s, two)", feeds={"x": np.ones((1, 3, 4), F)}),
     "modulo of a shape": shapes("s = Shape(x) a = Sub(axis0, s) y = Mod(a, two)"),
-    "product of a shape": shapes("s = Shape(x) y = ReduceProd <keepdims = 1> (s)"),
+    "ReduceProd of a shape": shapes("s = Shape(x) y = ReduceProd <keepdims = 1> (s)"),
     "scatter into a shape": shapes("s = Shape(x) y = ScatterElements(s, one, minus)"),
     "range of a shape": shapes(
         "s = Shape(x) n = Gather(s, zero) a = Squeeze(axis0) o = Squeeze(one) y = Range(a, n, o)"
@@ -359,7 +359,7 @@ NAMES = {
         "g (float[2] x) => (float[2] y) { [b] a = Neg(x) [a] b = Abs(a) y = Exp(b) }",
         tolerance=1e-6,
     ),
-    "names that folding would make": Counterexample(
+    "names that folding would create": Counterexample(
         """g (float[2, 6] x) => (float[?, ?] y, int64[?] z) { a = Reshape(x, k) b = Flatten(a)
         y = Neg(b) z = Identity(l) }""",
         {"k": i64(2, 2, 3), "l": i64(7)},

@@ -1,4 +1,4 @@
-"""Counterexamples to naive rewrites, before and after `fold`, in onnxruntime without optimizations."""
+"""Counterexamples to naive rewrites, before and after `fold`, in unoptimized onnxruntime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALL = {
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_results_are_those_before(name):
+def test_fold_keeps_results(name):
     case = ALL[name]
     proto = parse(case.text, case.ir, case.opset, case.more, dict(case.constants))
     feeds = {**feeds_of(proto, special=False), **case.feeds}

@@ -192,7 +192,7 @@ REPORTS = [
         ["Add"],
     ),
     Report(
-        SIM + "452",  # an If of constants, both of them made by Constant
+        SIM + "452",  # an If of constants, both from Constant nodes
         """g () => (float[2] y) { y = If(c) <
         then_branch = a () => (float[2] p) { p = Constant <value = float[2] {1, 2}> () },
         else_branch = b () => (float[2] q) { q = Constant <value = float[2] {3, 4}> () }> }""",
@@ -260,7 +260,7 @@ REPORTS = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.url.split(".com/")[1])
-def test_reported(report):
+def test_reported_bug(report):
     constants = {
         name: report.constants["c"].copy() if value is None else value
         for name, value in report.constants.items()

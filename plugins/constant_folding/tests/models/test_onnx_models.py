@@ -1,4 +1,4 @@
-"""Models that the onnx package ships: the light networks, and its node tests with constant inputs."""
+"""Models of the onnx package: the light networks, and its node tests with constant inputs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def tensor_of(data):
 
 
 def fold_all(cases):
-    """Fold node tests with constant inputs; return how many fold entirely, to the results expected."""
+    """Fold node tests with constant inputs; return how many fold to their expected results."""
     folded = 0
     for case in cases:
         proto, outputs = with_constant_inputs(case)

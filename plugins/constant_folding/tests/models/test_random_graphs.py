@@ -24,20 +24,20 @@ VALUES = st.sampled_from([0.0, -0.0, 1.5, -2.0, np.nan, np.inf, -np.inf, 2.0**-1
 
 @st.composite
 def models(draw):
-    """Make nodes over constants and one input, all of one shape, which may be empty."""
+    """Build nodes over constants and one input, all of one shape, which may be empty."""
     shape = draw(st.sampled_from([(), (1,), (3,), (0,), (2, 3), (0, 2)]))
     arrays = draw(st.lists(hnp.arrays(np.float32, shape, elements=VALUES), min_size=1, max_size=3))
     floats = [f"c{index}" for index in range(len(arrays))] + ["x"]
-    nodes, made = [], []
+    nodes, produced = [], []
     for index in range(draw(st.integers(1, 12))):
         op = draw(st.sampled_from(UNARY + BINARY))
         inputs = [draw(st.sampled_from(floats)) for _ in range(1 + (op in BINARY))]
         name = f"v{index}"
         nodes.append(onnx.helper.make_node(op, inputs, [name]))
-        made.append((name, op))
+        produced.append((name, op))
         if op not in ("IsNaN", "Shape", "Less"):
             floats.append(name)
-    outputs = draw(st.lists(st.sampled_from(made), min_size=1, max_size=4, unique=True))
+    outputs = draw(st.lists(st.sampled_from(produced), min_size=1, max_size=4, unique=True))
     infos = []
     for name, op in outputs:
         kind = {"IsNaN": 9, "Less": 9, "Shape": 7}.get(op, 1)
@@ -58,8 +58,8 @@ def models(draw):
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(models())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_the_same_bits_before_and_after(made):
-    proto, x = made
+def test_fold_keeps_bits(produced):
+    proto, x = produced
     model = ir.from_proto(proto)
     ctx = Context()
     Fold().run(model, ctx)

@@ -10,7 +10,7 @@ from narrowpass_constant_folding.passes.cse import Cse
 from narrowpass_constant_folding.passes.infer_shapes import InferShapes
 
 
-def test_equal_nodes_become_one():
+def test_equal_nodes_merge():
     proto = parse(
         "g (float[N] x, float[N] v) => (float[N] y) {"
         " a = Exp(x) b = Exp(x) c = Add(a, v) d = Add(v, b) y = Mul(c, d) }"
@@ -34,7 +34,7 @@ def test_equal_nodes_become_one():
         "a = Max(x, v) b = Max(v, x)",
     ],
 )
-def test_nodes_that_are_not_equal(body):
+def test_different_nodes_do_not_merge(body):
     proto = parse(
         f"g (float[4] x, float[4] v) => (float[4] y) {{ {body} y = Add(a, b) }}",
         initializers={"r": np.float32(0.5), "t": np.array(True)} if "Dropout" in body else {},
@@ -49,7 +49,7 @@ def test_two_outputs_of_the_graph_keep_their_names():
     assert ops(after) == ["Exp", "Exp"]
 
 
-def test_the_first_may_be_an_output():
+def test_the_first_node_may_produce_an_output():
     proto = parse("g (float[N] x) => (float[N] y, float[N] z) { y = Exp(x) b = Exp(x) z = Neg(b) }")
     after, _, _ = fold(proto)
     assert ops(after) == ["Exp", "Neg"]
@@ -90,7 +90,7 @@ def test_integers_that_follow_from_shapes_in_different_ways():
     check_bits(proto, after, N=5)
 
 
-def test_dimensions_without_a_name_are_not_taken_for_equal():
+def test_unnamed_dimensions_are_not_equal():
     proto = parse(
         "g (float[?] x, float[?] v) => (int64[1] y, int64[1] z)"
         "{ a = Shape(x) b = Shape(v) y = Neg(a) z = Neg(b) }"
@@ -98,7 +98,7 @@ def test_dimensions_without_a_name_are_not_taken_for_equal():
     assert ops(run(Cse(), proto)[0]) == ["Shape", "Shape", "Neg", "Neg"]
 
 
-def test_a_graph_and_a_branch_within_it_are_apart():
+def test_nodes_of_a_graph_and_a_branch_do_not_merge():
     proto = parse(
         """g (float[4] x, bool c) => (float[4] y) { a = Exp(x)
         t = If(c) <then_branch = t () => (float[4] p) { u = Exp(x) v = Exp(x) p = Add(u, v) },
@@ -115,7 +115,7 @@ def test_a_kept_node_is_not_merged():
     assert ops(run(Cse(keep=("k",)), proto)[0]) == ["Exp", "Exp", "Mul"]
 
 
-def test_quantization_is_left_as_it_is():
+def test_quantization_nodes_do_not_merge():
     proto = parse(
         "g (int8[N] x) => (float[N] y) { a = DequantizeLinear(x, s) b = DequantizeLinear(x, s)"
         " y = Mul(a, b) }",

@@ -31,7 +31,7 @@ def names(proto):
 A = np.arange(4, dtype=np.float32)
 
 
-def test_equal_weights_become_the_first():
+def test_equal_weights_are_merged_into_the_first():
     proto = model(a=A, b=A + 1, c=A.copy(), d=A.copy())
     after, _, ctx = run(DedupWeights(), proto)
     assert names(after) == ["a", "b"]
@@ -50,7 +50,7 @@ def test_equal_weights_become_the_first():
         (np.zeros(0, np.float32), np.zeros((0, 2), np.float32)),
     ],
 )
-def test_type_shape_and_sign_tell_weights_apart(one, other):
+def test_weights_of_other_type_shape_or_sign_are_not_merged(one, other):
     proto = parse(
         "g (float[4] x) => (float[4] y, int64[?] p, int64[?] q)"
         "{ y = Abs(x) p = Shape(a) q = Shape(b) }",
@@ -59,14 +59,14 @@ def test_type_shape_and_sign_tell_weights_apart(one, other):
     assert names(run(DedupWeights(), proto)[0]) == ["a", "b"]
 
 
-def test_not_a_number_is_compared_by_its_bits():
+def test_nans_are_compared_by_bits():
     quiet = np.full(4, np.nan, np.float32)
     other = (quiet.view(np.uint32) | 1).view(np.float32)
     assert names(run(DedupWeights(), model(a=quiet, b=quiet.copy()))[0]) == ["a"]
     assert names(run(DedupWeights(), model(a=quiet, b=other))[0]) == ["a", "b"]
 
 
-def test_texts():
+def test_strings():
     proto = parse(
         "g (string[2] x) => (bool[2] y, bool[2] z, bool[2] w)"
         "{ y = Equal(x, a) z = Equal(x, b) w = Equal(x, c) }",
@@ -79,7 +79,7 @@ def test_texts():
     assert names(run(DedupWeights(), proto)[0]) == ["a", "c"]
 
 
-def test_inputs_and_outputs_keep_their_own():
+def test_inputs_and_outputs_are_not_merged():
     proto = parse(
         "g (float[4] x, float[4] a) => (float[4] y, float[4] c) { y = Sum(x, a, b, d) }",
         initializers={"a": A, "b": A, "c": A, "d": A},
@@ -119,7 +119,7 @@ def mapped(tmp_path):
     return load_model(tmp_path / "m.onnx")
 
 
-def test_only_a_few_bytes_are_read_of_weights_that_differ(mapped, monkeypatch):
+def test_differing_weights_are_read_only_at_samples(mapped, monkeypatch):
     read = 0
     original = MappedTensor.read
 
@@ -135,14 +135,14 @@ def test_only_a_few_bytes_are_read_of_weights_that_differ(mapped, monkeypatch):
     monkeypatch.setattr(MappedTensor, "numpy", refuse)
     assert DedupWeights().run(mapped, Context()).modified
     assert list(mapped.graph.initializers) == ["a", "b", "d"]
-    # samples of four, and two pairs that the samples do not tell apart
+    # samples of four, and two pairs that have equal samples
     assert read <= 4 * 1024 + 2 * 2 * (1 << 20)
     read = 0
     assert not DedupWeights().run(mapped, Context()).modified
     assert read <= 3 * 1024 + 2 * (1 << 20)
 
 
-def test_tensors_at_one_place_of_a_file_are_equal_unread(mapped, monkeypatch):
+def test_tensors_at_one_file_offset_are_equal_unread(mapped, monkeypatch):
     tensor = mapped.graph.initializers["a"].const_value
     again = MappedTensor(tensor.file, tensor.offset, tensor.dtype, tensor.shape, "a")
     mapped.graph.initializers["c"].const_value = again

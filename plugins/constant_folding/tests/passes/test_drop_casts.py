@@ -11,7 +11,7 @@ from folding_kit import check_bits, ops, parse, run
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass_constant_folding.passes.dead_code import DeadCode
-from narrowpass_constant_folding.passes.drop_casts import DropCasts, is_exact
+from narrowpass_constant_folding.passes.drop_casts import DropCasts, is_lossless_cast
 from narrowpass_constant_folding.passes.infer_shapes import InferShapes
 
 D = ir.DataType
@@ -33,7 +33,7 @@ TYPES = {
 
 
 def samples(dtype):
-    """Give values of a type at its borders."""
+    """Return values of a type at its borders."""
     if dtype == D.BOOL:
         return np.array([False, True])
     if dtype.is_integer():
@@ -53,7 +53,7 @@ def test_the_table_of_exact_casts(source, target):
         back = there.astype(TYPES[source].numpy())
         wide = values.astype(np.float64), there.astype(np.float64)
     same = back.tobytes() == values.tobytes() and bool((wide[0] == wide[1]).all())
-    assert is_exact(TYPES[source], TYPES[target]) == same
+    assert is_lossless_cast(TYPES[source], TYPES[target]) == same
 
 
 def chain(*types):

@@ -71,7 +71,7 @@ STAYS = [
     ),
     ("b = Pad(a, p)", {"p": np.array([0, 0, 0, 0, 0, 1])}, 17),
     ("b = Dropout(a, r, t)", {"r": np.float32(0.5), "t": np.array(True)}, 17),
-    # weights of 0 make NaN of a neighbour that is not finite
+    # weights of 0 times a neighbour that is not finite are NaN
     ('b = Resize <mode = "cubic"> (a, , s)', {"s": np.ones(3, np.float32)}, 17),
     ("b = Clip(a)", {}, 9),
 ]
@@ -92,32 +92,32 @@ def model(body, constants, opset):
 
 
 def shaped(proto):
-    """Give the model with the shapes that the rules ask for."""
+    """Return the model with the shapes that the rules ask for."""
     return run(InferShapes(), proto)[0]
 
 
 @pytest.mark.parametrize(("body", "constants", "opset"), REMOVED)
 @pytest.mark.parametrize("size", [0, 1, 5])
-def test_what_gives_back_its_input_goes(body, constants, opset, size):
+def test_identities_are_removed(body, constants, opset, size):
     proto = shaped(model(body, constants, opset))
     after, _, ctx = run(EliminateIdentity(), proto)
     assert after.graph.node[-1].input[0] in ("a", "n")
     assert ctx.counters["identities"] == 1
     # a -1 beside a dimension of 0 stands for nothing: the original fails there
     if not (size == 0 and -1 in np.asarray(constants.get("s", 0))):
-        # onnx's evaluator makes the largest number of an infinity when it resizes
+        # onnx's evaluator turns an infinity into the largest number when it resizes
         check_bits(proto, after, special="Resize" not in body, N=size)
 
 
 @pytest.mark.parametrize(("body", "constants", "opset"), STAYS)
-def test_what_only_looks_like_it_stays(body, constants, opset):
+def test_near_identities_stay(body, constants, opset):
     proto = shaped(model(body, constants, opset))
     after, _, ctx = run(EliminateIdentity(), proto)
     assert after.graph.node == proto.graph.node
     assert not ctx.counters
 
 
-def test_what_undoes_itself_goes():
+def test_involutions_cancel():
     proto = parse(
         "g (float[4] x, bool[4] c) => (float[4] y, bool[4] z)"
         "{ a = Exp(x) b = Neg(a) d = Neg(b) y = Log(d) e = Not(c) f = Not(e) z = Or(f, c) }"
@@ -158,8 +158,8 @@ def test_outputs_keep_their_names(body):
     check_bits(proto, after)
 
 
-def test_a_weight_is_not_read_because_it_stands_in_a_sum():
-    # One element tells that a weight is not neutral; the rest of a large one is not looked at.
+def test_only_one_element_of_a_large_weight_is_read():
+    # One element shows that a weight is not neutral; the rest of a large one is not read.
     proto = parse(
         "g (float[N, 4] x) => (float[N, 4] y) { y = Mul(x, w) }",
         initializers={"w": np.array([2, 1, 1, 1], np.float32)},
@@ -167,7 +167,7 @@ def test_a_weight_is_not_read_because_it_stands_in_a_sum():
     assert ops(run(EliminateIdentity(), proto)[0]) == ["Mul"]
 
 
-def test_numbers_that_only_a_double_can_hold_are_not_zero():
+def test_double_subnormals_are_not_zero():
     proto = parse(
         "g (double[2] x) => (double[2] y) { a = Add(x, z) y = Abs(a) }",
         initializers={"z": np.array([-0.0, -1e-300])},
@@ -175,7 +175,7 @@ def test_numbers_that_only_a_double_can_hold_are_not_zero():
     assert ops(run(EliminateIdentity(), proto)[0]) == ["Add", "Abs"]
 
 
-def test_a_large_repeated_constant_is_looked_at_without_making_it():
+def test_a_large_broadcast_constant_is_not_materialized():
     proto = parse(
         "g (float[N, 1000000, 1000000] x) => (float[?, ?, ?] y)"
         "{ o = ConstantOfShape <value = float[1] {1}> (s) a = Mul(x, o)"

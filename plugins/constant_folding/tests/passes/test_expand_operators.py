@@ -2,7 +2,7 @@
 
 onnx's checker and onnxruntime take them.
 
-The tolerance is 1e-5 of the largest element: sums of fp32 products in another order.
+The tolerance is 1e-5 of the largest element: fp32 accumulation in another order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def floats(*shape):
 
 
 def layer(opset=17):
-    """Make a layer with an attention, a residual and a gated product, of dimensions with names."""
+    """Build an attention, a residual and a gated linear unit, with symbolic dimensions."""
     constants = {
         "w": floats(8, 24),
         "b": floats(24),
@@ -69,7 +69,7 @@ def expanded(proto, text="expand-operators"):
 
 @pytest.mark.parametrize("opset", [13, 17, 21])
 @pytest.mark.parametrize("text", ["expand-operators", "expand-operators,fold"])
-def test_a_layer_gives_what_onnxruntime_gives(opset, text):
+def test_a_layer_equals_onnxruntime(opset, text):
     onnxruntime = pytest.importorskip("onnxruntime")
     proto = layer(opset)
     after = expanded(proto, text)
@@ -92,7 +92,7 @@ def test_a_layer_gives_what_onnxruntime_gives(opset, text):
         np.testing.assert_allclose(result, results[0], rtol=1e-5, atol=1e-5 * largest)
 
 
-def test_what_was_done_is_told():
+def test_decisions_are_reported():
     bundle = narrowpass.build(ir.from_proto(layer()), "expand-operators", target="reference")
     (part,) = bundle.reports[0].methods.values()
     decisions = {(item["node"], item["decision"]) for item in part.decisions}
@@ -109,7 +109,7 @@ def test_a_second_run_changes_nothing():
     assert expanded(once).SerializeToString() == once.SerializeToString()
 
 
-def test_what_is_not_taken_stays_with_the_reason():
+def test_unsupported_nodes_stay_with_a_reason():
     proto = layer()
     proto.graph.node[0].attribute.append(helper.make_attribute("do_rotary", 1))
     bundle = narrowpass.build(ir.from_proto(proto), "expand-operators", target="reference")
@@ -118,7 +118,7 @@ def test_what_is_not_taken_stays_with_the_reason():
     assert [(item["node"], item["reason"]) for item in kept] == [("attention", "do_rotary is set")]
 
 
-def test_a_model_with_functions_is_told_of():
+def test_a_model_with_functions_is_refused():
     proto = layer()
     body = [helper.make_node("Relu", ["a"], ["r"])]
     function = helper.make_function("own", "F", ["a"], ["r"], body, [helper.make_opsetid("", 17)])

@@ -94,14 +94,14 @@ def test_every_form_of_constant_becomes_an_initializer(attribute, expected):
                       else_branch = e () => (float[2] q) { q = Neg(a) }> }""",
     ],
 )
-def test_what_is_random_stays(text):
+def test_random_operators_stay(text):
     proto = parse(text)
     after, _, ctx = run(FoldConstants(), proto)
     assert [node for node in ops(after) if node != "Neg"] == ops(proto)
     assert "determinism" in {item.by for item in ctx.decisions}
 
 
-def test_two_draws_are_not_merged():
+def test_two_random_nodes_are_not_merged():
     proto = parse(
         "g () => (float[2] y, float[2] z)"
         "{ y = RandomNormal <shape = [2]> ()  z = RandomNormal <shape = [2]> () }"
@@ -110,7 +110,7 @@ def test_two_draws_are_not_merged():
     assert ops(after) == ["RandomNormal", "RandomNormal"]
 
 
-def test_a_function_with_a_draw_in_it_is_not_folded_and_one_without_is():
+def test_only_functions_without_random_operators_fold():
     text = """g () => (float[2] y, float[2] z) <float[2] a = {1, 2}>
         { y = local.noisy(a)  z = local.plain(a) }
         <domain: "local", opset_import: ["" : 17]>
@@ -145,14 +145,14 @@ def test_quantization_of_constants_stays():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_a_cast_that_widens_a_stored_constant_stays(dtype):
+def test_an_upcast_of_a_stored_constant_stays(dtype):
     proto = parse(
         "g (float[4] x) => (float[4] y) { w = Cast <to = 1> (h)  y = Add(x, w) }",
         initializers={"h": np.array([1, 2, 3, 4], dtype)},
     )
     after, _, ctx = fold(proto)
     assert ops(after) == ["Cast", "Add"]
-    assert [item.by for item in ctx.decisions] == ["widening-cast"]
+    assert [item.by for item in ctx.decisions] == ["upcast"]
 
 
 def test_an_initializer_that_is_an_input_is_no_constant():
@@ -221,7 +221,7 @@ def test_an_attribute_of_the_caller_is_no_constant():
         ("Shape(x)", "float[0, 3]", [0, 3]),
     ],
 )
-def test_what_depends_on_a_known_shape_folds(node, declared, expected):
+def test_expressions_of_static_shapes_fold(node, declared, expected):
     rank = "" if isinstance(expected, int) else f"[{len(expected)}]"
     proto = parse(f"g ({declared} x) => (int64{rank} y) {{ y = {node} }}", opset=15)
     after, _, ctx = fold(proto)
@@ -243,7 +243,7 @@ def test_dynamic_dimensions_are_never_baked_in(node):
         check_reference(proto, after, {"x": np.zeros((size, 3), np.float32)})
 
 
-def test_what_depends_on_a_type_folds():
+def test_expressions_of_types_fold():
     proto = parse(
         "g (float16[N] x) => (float16[N] y) <float b = {1.5}> { c = CastLike(b, x)  y = Add(x, c) }"
     )
@@ -264,7 +264,7 @@ class Unreadable(ir.Tensor):
     tobytes = __array__ = numpy
 
 
-def test_nothing_is_read_that_is_not_folded():
+def test_only_folded_tensors_are_read():
     proto = parse(
         "g (float[N, 4] x, float[4, 4] v) => (float[N, 4] y, int64[2] s, float[4096, 4096] t)"
         "{ y = MatMul(x, v)  s = Shape(v)  t = Transpose(v) }"
@@ -292,7 +292,7 @@ def test_nothing_is_read_that_is_not_folded():
         ("Range(zero, n, one)", [1_000_000_000]),
     ],
 )
-def test_what_would_take_gigabytes_is_not_even_evaluated(node, shape):
+def test_results_of_gigabytes_are_not_evaluated(node, shape):
     proto = parse(
         f"g () => (double y) {{ c = {node}  d = Cast <to = 11> (c)"
         "  y = ReduceSum <keepdims=0>(d) }",
@@ -312,7 +312,7 @@ def test_what_would_take_gigabytes_is_not_even_evaluated(node, shape):
     assert ctx.counters["failed"] == 0
 
 
-def test_the_allowance_decides():
+def test_max_growth_bounds_the_result():
     proto = parse(
         "g (float[N] x) => (float[300, N] y) { e = Exp(a)  f = Add(e, b)  y = Mul(x, f) }",
         initializers={"a": np.ones(1, np.float32), "b": np.ones((300, 1), np.float32)},
@@ -330,14 +330,14 @@ def test_the_allowance_decides():
     assert ops(fold(shared, max_growth=1195)[0]) == ["Add", "Mul", "Mul"]
 
 
-def test_a_product_of_constants_is_stored_where_its_weight_stays():
+def test_a_matmul_of_constants_folds_while_its_weight_stays():
     # DeBERTa multiplies its relative positions by the weight of the keys, as it does the tokens.
     rng = np.random.default_rng(3)
     table, weight = (rng.standard_normal(shape, np.float32) for shape in ((96, 64), (64, 64)))
     proto = parse(
         "g (float[N, 64] x) => (float[N, 96] y) {"
-        "keys = MatMul(x, weight)  places = MatMul(table, weight)  sums = Add(places, bias)"
-        "turned = Transpose<perm = [1, 0]>(sums)  y = MatMul(keys, turned) }",
+        "keys = MatMul(x, weight)  positions = MatMul(table, weight)  biased = Add(positions, bias)"
+        "transposed = Transpose<perm = [1, 0]>(biased)  y = MatMul(keys, transposed) }",
         initializers={"table": table, "weight": weight, "bias": np.ones(64, np.float32)},
     )
     after, _, _ = fold(proto)
@@ -346,7 +346,7 @@ def test_a_product_of_constants_is_stored_where_its_weight_stays():
     check_onnxruntime(proto, after, {"x": x})
 
 
-def test_a_product_larger_than_its_operands_is_not_stored():
+def test_a_matmul_larger_than_its_operands_does_not_fold():
     vectors = {"a": np.ones((300, 1), np.float32), "b": np.ones((1, 300), np.float32)}
     proto = parse(
         "g (float[300, 300] x) => (float[300, 300] y) { f = MatMul(a, b)  y = Mul(x, f) }",
@@ -355,7 +355,7 @@ def test_a_product_larger_than_its_operands_is_not_stored():
     assert ops(fold(proto)[0]) == ["MatMul", "Mul"]
 
 
-def test_a_later_fold_gives_a_large_node_another_chance():
+def test_a_large_node_folds_after_a_later_fold_frees_its_operand():
     weight = np.arange(65536, dtype=np.float32).reshape(256, 256)
     proto = parse(
         "g (float[N, 256] x) => (float[N, 256] y, int64[1] s)"
@@ -379,7 +379,7 @@ def test_a_later_fold_gives_a_large_node_another_chance():
         'g () => (int64 y) <string a = {"ten"}> { y = Cast <to = 7> (a) }',
     ],
 )
-def test_an_expression_that_raises_neither_stops_the_run_nor_disappears(text):
+def test_an_expression_whose_evaluation_raises_stays(text):
     proto = parse(text)
     model = ir.from_proto(proto)
     ctx = Context()
@@ -391,7 +391,7 @@ def test_an_expression_that_raises_neither_stops_the_run_nor_disappears(text):
     assert left.reason
 
 
-def test_keep_names_nodes_and_types(caplog):
+def test_keep_selects_nodes_by_name_and_type(caplog):
     proto = parse(
         """g (float[4] x) => (float[4] y) <float[4] a = {1, 2, 3, 4}>
         { [one] p = Neg(a)  [two] q = Exp(p)  [three] r = Identity(x)  y = Add(r, q) }"""
@@ -402,7 +402,7 @@ def test_keep_names_nodes_and_types(caplog):
     assert "'nothing' matches no node" in caplog.text
 
 
-def test_unknown_operators_and_what_feeds_only_them():
+def test_unknown_operators_stay_with_their_operands():
     proto = parse(
         "g (float[4] x) => (float[4] y) <float[4] a = {1, 2, 3, 4}>"
         "{ n = Neg(a)  c = other.Op(n)  y = Add(x, c) }",
@@ -463,7 +463,7 @@ def test_strings_stay_bytes():
     assert list(initializer(after, "y").string_data) == ["é".encode(), b""]
 
 
-def test_zero_times_a_value_stays():
+def test_zero_times_a_value_does_not_fold():
     proto = parse("g (float[4] x) => (float[4] y) <float z = {0}> { y = Mul(x, z) }")
     assert ops(fold(proto)[0]) == ["Mul"]
 
@@ -494,7 +494,7 @@ class FakeBackend(ReferenceBackend):
 
 
 @pytest.mark.parametrize(("op", "native"), [("MaxPool", True), ("LpPool", False)])
-def test_what_takes_the_reference_long_is_computed_by_the_target(op, native):
+def test_slow_evaluations_run_on_the_target(op, native):
     proto = parse(
         "g () => (float[1, 1, ?, ?] y)"
         f"{{ y = {op} <kernel_shape = [9, 9], strides = [8, 8]> (a) }}",

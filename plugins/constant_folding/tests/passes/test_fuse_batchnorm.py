@@ -1,8 +1,8 @@
 """What `fuse-batchnorm` folds into weights, and what it must not.
 
-Tolerances are shares of the largest output: 3e-6 in float32, where the same products are rounded in
-another place, 2e-3 in float16 and 2e-2 in bfloat16, half a unit in the last place of the weights
-times the few roundings of each product.
+Tolerances are shares of the largest output: 3e-6 in float32, where the same multiplications are
+rounded in another place, 2e-3 in float16 and 2e-2 in bfloat16, half a unit in the last place of the
+weights times the few roundings of each multiplication.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def normal(*shape):
 
 
 def norm(channels, dtype=np.float32):
-    """Give factor, shift, mean and variance of a normalization."""
+    """Return factor, shift, mean and variance of a normalization."""
     return {
         "scale": (1 + 0.2 * normal(channels)).astype(dtype),
         "shift": normal(channels).astype(dtype),
@@ -102,7 +102,7 @@ def model(declared, body, constants, opset=17):
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_it_goes_into_the_weights(name):
+def test_batchnorm_folds_into_weights(name):
     declared, body, constants, left = FUSED[name]
     proto = model(declared, body, constants)
     after, _, _ = fold(proto)
@@ -154,7 +154,7 @@ STAYS = {
 
 
 @pytest.mark.parametrize("name", STAYS)
-def test_what_stays_says_why(name):
+def test_refusals_have_reasons(name):
     declared, body, constants, reason = STAYS[name]
     outputs = "float[?, ?, ?] y"
     if "z =" in body:
@@ -177,7 +177,7 @@ def test_what_stays_says_why(name):
         # a constant that is no more one value for each channel
         ("a = Conv(x, w) y = Mul(a, k)", {"k": normal(7)}, 17),
         ("a = Conv(x, w) y = Mul(a, k)", {"k": normal(2, 6, 1)}, 17),
-        # one that makes the result larger
+        # one that enlarges the result
         ("a = Conv(x, w1) y = Mul(a, k)", {"w1": normal(1, 4, 3), "k": normal(6, 1)}, 17),
         # a normalization in training, and one before opset 7 that does not say that it is none
         (
@@ -200,7 +200,7 @@ def test_what_stays_says_why(name):
         ),
     ],
 )
-def test_what_only_looks_like_it_stays(body, constants, opset):
+def test_non_affine_nodes_stay(body, constants, opset):
     names = {"w": normal(6, 4, 3), **norm(6)} | constants
     used = {name: value for name, value in names.items() if f"{name}" in body}
     rank = 4 if np.ndim(constants.get("k", 0)) == 4 else 3
@@ -244,7 +244,7 @@ def test_half_weights_that_would_overflow_stay():
     assert "finite" in ctx.decisions[0].reason
 
 
-def test_defaults_of_graph_inputs_are_no_constants():
+def test_defaults_of_graph_inputs_are_not_constants():
     # IR version 3: each initializer is an input, which a caller may override
     proto = model("float[N, 4, 9] x", f"a = Conv(x, w) y = {BN}", {"w": normal(6, 4, 3), **norm(6)})
     proto.ir_version = 3
@@ -258,7 +258,7 @@ def test_defaults_of_graph_inputs_are_no_constants():
     initializer(after, "w")
 
 
-def test_a_bias_that_is_repeated_is_seen_through():
+def test_a_broadcast_bias_is_fused():
     # As an exporter writes a convolution without bias: zeros, expanded to the channels.
     proto = model(
         "float[N, 4, 9] x",

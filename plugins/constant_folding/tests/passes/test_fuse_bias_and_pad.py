@@ -93,7 +93,7 @@ def test_a_bias(declared, body, constants, left):
         ),
     ],
 )
-def test_what_is_no_bias(declared, body, constants):
+def test_additions_that_are_not_biases_stay(declared, body, constants):
     rank = max(declared.count(",") + 1, np.ndim(constants.get("k", 0)))
     kind = declared.split("[")[0]
     proto = parse(
@@ -169,7 +169,7 @@ def test_a_padding(opset, body, constants, pads):
         ("a = Pad(x, p) y = MaxPool <kernel_shape = [3, 3]> (a)", {"p": np.array(PADS)}),
     ],
 )
-def test_what_is_no_padding(body, constants):
+def test_pads_that_cannot_be_fused_stay(body, constants):
     weights = {"w": W} if "w)" in body else {}
     proto = parse(
         f"g ({X}) => (float[?, ?, ?, ?] y) {{ {body} }}", initializers={**weights, **constants}
@@ -177,7 +177,7 @@ def test_what_is_no_padding(body, constants):
     assert ops(run(FusePad(), proto)[0]) == ops(proto)
 
 
-def test_a_padding_that_others_read_stays_for_them():
+def test_a_pad_with_other_readers_stays():
     proto = parse(
         f"g ({X}) => (float[?, ?, ?, ?] y, float[?, ?, ?, ?] z)"
         " { a = Pad(x, p) y = Conv(a, w) z = Abs(a) }",

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.once
 
 @st.composite
 def chains(draw):
-    """Make a chain over a batch of images; some values have a second reader or are outputs."""
+    """Build a chain over a batch of images; some values have a second reader or are outputs."""
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     constants, nodes = {}, []
     channels, name = draw(st.sampled_from([2, 4])), "x"
@@ -46,14 +46,18 @@ def chains(draw):
         )
         if kind in ("Conv", "ConvTranspose"):
             groups = draw(st.sampled_from([1, 2]))
-            made = draw(st.sampled_from([2, 4]))
-            dims = (made, channels // groups) if kind == "Conv" else (channels, made // groups)
+            out_channels = draw(st.sampled_from([2, 4]))
+            dims = (
+                (out_channels, channels // groups)
+                if kind == "Conv"
+                else (channels, out_channels // groups)
+            )
             operands = [name, constant("w", rng.standard_normal((*dims, 2, 2)) / 2)]
             if draw(st.booleans()):
-                operands.append(constant("b", rng.standard_normal(made)))
+                operands.append(constant("b", rng.standard_normal(out_channels)))
             pads = draw(st.sampled_from(["", ", pads = [1, 0, 1, 1]"]))
             nodes.append(f"{new} = {kind} <group = {groups}{pads}> ({', '.join(operands)})")
-            channels = made
+            channels = out_channels
         elif kind == "Norm":
             parts = [
                 constant("s", 1 + rng.standard_normal(channels) / 4),
@@ -89,5 +93,5 @@ def chains(draw):
 def test_the_same_within_rounding(proto):
     after, _, _ = fold(proto)
     assert len(after.graph.node) <= len(proto.graph.node)
-    # Sums of up to seven layers in another order: a few units in the last place for each.
+    # Accumulation over up to seven layers in another order: a few units in the last place for each.
     check_onnxruntime(proto, after, feeds_of(proto, special=False, N=2), tolerance=1e-5)

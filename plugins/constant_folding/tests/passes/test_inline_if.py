@@ -36,7 +36,7 @@ BODIES = [
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("condition", [True, False])
-def test_the_branch_that_is_taken_stands_in_its_place(body, condition):
+def test_the_chosen_branch_replaces_the_if(body, condition):
     proto = model(body, condition)
     after, _, ctx = run(InlineIf(), proto)
     assert ctx.counters["inlined"] == 1
@@ -80,7 +80,7 @@ def test_both_branches_use_the_same_names():
         check_bits(whole, after)
 
 
-def test_one_within_another():
+def test_nested_ifs():
     inner = """{ r = If(c) <then_branch = m () => (float[4] v) { v = Sqrt(x) },
                             else_branch = n () => (float[4] w) { w = Exp(x) }> p = Mul(r, u) }"""
     proto = model(inner)
@@ -184,7 +184,7 @@ def test_nodes_within_nested_branches_get_names_of_their_own():
         np.testing.assert_array_equal(got, due)
 
 
-def test_a_constant_that_becomes_a_node_takes_no_name_of_another():
+def test_constants_that_become_nodes_get_unique_names():
     # Below IR version 4 a folded value is a Constant node; `k` is the name of a node already.
     proto = parse(
         "g (float[2] x) => (float[2] y) { a = Constant <value_ints = [1, 2]> ()"

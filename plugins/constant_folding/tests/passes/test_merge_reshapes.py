@@ -1,4 +1,4 @@
-"""What `merge-reshapes` merges, and the targets that it makes constant."""
+"""What `merge-reshapes` merges, and the targets that it folds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from narrowpass_constant_folding.passes.merge_reshapes import MergeReshapes
 
 
 def merged(proto, **options):
-    """Run with the shapes that the pass asks for; give the result."""
+    """Run with the shapes that the pass asks for; return the result."""
     return run(MergeReshapes(**options), run(InferShapes(), proto)[0])[0]
 
 
@@ -52,7 +52,7 @@ MERGED = [
 
 
 @pytest.mark.parametrize(("declared", "body", "constants", "expected"), MERGED)
-def test_two_become_one(declared, body, constants, expected):
+def test_two_reshapes_merge(declared, body, constants, expected):
     rank = len(expected)
     proto = parse(
         f"g ({declared}) => (float[{', '.join('?' * rank)}] y) {{ {body} }}",
@@ -106,7 +106,7 @@ def test_a_target_that_is_computed_from_the_shape_becomes_constant(body, expecte
         check_bits(proto, after, B=batch, S=sequence)
 
 
-def test_minus_one_does_not_stand_beside_a_dimension_that_may_be_0():
+def test_minus_one_is_not_used_beside_a_dimension_that_may_be_0():
     # [N, 12] by numbers works for a batch of 0; [0, -1] would not.
     proto = parse(
         """g (float[N, A, B] x) => (float[?, ?] y) {
@@ -136,7 +136,7 @@ def test_minus_one_does_not_stand_beside_a_dimension_that_may_be_0():
         "g (float[N, M] x, int64[2] t) => (float[?, ?] y) { y = Reshape(x, t) }",
     ],
 )
-def test_what_is_not_merged(text):
+def test_reshapes_that_do_not_merge(text):
     proto = parse(text, initializers={"s": np.array([-1])} if "s)" in text else {})
     if "t)" in text and "int64[2] t" not in text:
         proto.graph.initializer.extend(
@@ -159,7 +159,7 @@ def test_kept_nodes_stay():
 
 @st.composite
 def chains(draw):
-    """Make chains of reshapes over a tensor of 24 elements, in a batch."""
+    """Build chains of reshapes over a tensor of 24 elements, in a batch."""
     shapes = [(24,), (2, 12), (4, 6), (2, 3, 4), (1, 24), (24, 1), (2, 1, 12), (1, 1, 24)]
     nodes, constants, name = [], {}, "x"
     for index in range(draw(st.integers(1, 5))):

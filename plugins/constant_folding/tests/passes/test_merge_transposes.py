@@ -15,7 +15,7 @@ PERMS = list(itertools.permutations(range(3)))
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(PERMS, PERMS)))
-def test_two_become_one_or_none(first, second):
+def test_two_transposes_merge_or_cancel(first, second):
     proto = parse(
         f"g (float[2, N, 4] x) => (float[?, ?, ?] y) {{ t = Abs(x)"
         f" a = Transpose <perm = {list(first)}> (t) b = Transpose <perm = {list(second)}> (a)"
@@ -51,7 +51,7 @@ def test_the_first_stays_for_its_other_readers():
 
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
-def test_a_gemm_reads_matrices_transposed(trans_a, trans_b):
+def test_a_transpose_fuses_into_gemm(trans_a, trans_b):
     proto = parse(
         "g (float[3, 3] x, float[3, 3] v, float[3] c) => (float[3, 3] y) {"
         " a = Transpose(x) b = Transpose <perm = [1, 0]> (v)"

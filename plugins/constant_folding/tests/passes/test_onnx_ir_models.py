@@ -20,7 +20,7 @@ def parse(text, more=""):
 
 
 def operators(graph):
-    """Give the operators of a graph and its subgraphs."""
+    """Return the operators of a graph and its subgraphs."""
     bodies = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
     inner = [name for body in bodies for name in operators(body)]
     return sorted([*(node.op_type for node in graph.node), *inner])
@@ -44,7 +44,7 @@ def operators(graph):
     ],
     ids=["Bernoulli", "Dropout", "minus zero"],
 )
-def test_what_is_not_the_same_is_not_merged(text):
+def test_random_nodes_and_signed_zeros_are_not_merged(text):
     proto = parse(text)
     after, _, _ = run(Cse(), proto)
     assert operators(after.graph) == operators(proto.graph)

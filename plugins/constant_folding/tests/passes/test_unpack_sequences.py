@@ -47,7 +47,7 @@ def test_outputs_keep_their_names():
     check_bits(proto, after)
 
 
-def test_a_sequence_that_is_made_and_taken_apart():
+def test_elements_of_a_constructed_sequence():
     proto = parse(
         "g (float[N] x, float[N] v) => (float[?] y) { s = SequenceConstruct(x, v)"
         " a = SequenceAt(s, l) t = SequenceConstruct(a, x) y = ConcatFromSequence <axis = 0> (t) }",
@@ -69,7 +69,7 @@ def test_a_sequence_that_is_made_and_taken_apart():
         "s = SequenceConstruct(x, x) e = SequenceErase(s, i) y = SequenceAt(e, i)",
     ],
 )
-def test_what_stays(body):
+def test_sequences_that_stay(body):
     body = body.replace("y = Expand(a, n1)", "m = Cast <to = 1> (n) y = Mul(a, m)")
     rank = 2 if "new_axis" in body or "keepdims" not in body else 1
     rank = 3 if "new_axis" in body else rank

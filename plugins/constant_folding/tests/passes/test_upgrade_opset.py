@@ -30,11 +30,11 @@ def model(nodes, opset, constants=(), inputs=("x",), functions=(), rank=4):
         [helper.make_tensor_value_info("y", FLOAT, [f"d{axis}" for axis in range(rank)])],
         [numpy_helper.from_array(array, name) for name, array in dict(constants).items()],
     )
-    made = helper.make_model(
+    after_pass = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], functions=functions
     )
-    made.ir_version = 4
-    return made
+    after_pass.ir_version = 4
+    return after_pass
 
 
 def upgraded(proto, text="upgrade-opset"):
@@ -93,11 +93,11 @@ def test_results_stay(name):
     rank = {"attributes that become inputs": 3, "convolutions and pools": 2}.get(name, 4)
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     proto = model(copies, opset, constants, rank=rank)
-    made = upgraded(proto)
-    onnx.checker.check_model(made, full_check=True)
-    assert [(item.domain, item.version) for item in made.opset_import] == [("", 22)]
+    after_pass = upgraded(proto)
+    onnx.checker.check_model(after_pass, full_check=True)
+    assert [(item.domain, item.version) for item in after_pass.opset_import] == [("", 22)]
     x = floats(2, 3, 8, 8)
-    (got,) = ReferenceEvaluator(made).run(None, {"x": x})
+    (got,) = ReferenceEvaluator(after_pass).run(None, {"x": x})
     if name == "upsampling":  # the evaluator has none of the old definition
         right = x.repeat(2, axis=2).repeat(2, axis=3)
     elif name == "dropout":
@@ -108,8 +108,8 @@ def test_results_stay(name):
     else:
         (right,) = ReferenceEvaluator(proto).run(None, {"x": x})
     np.testing.assert_allclose(got, right, rtol=1e-6, atol=1e-6)
-    again = upgraded(made)
-    assert again.SerializeToString() == made.SerializeToString()
+    again = upgraded(after_pass)
+    assert again.SerializeToString() == after_pass.SerializeToString()
 
 
 def test_names_metadata_and_order_stay():
@@ -125,18 +125,18 @@ def test_names_metadata_and_order_stay():
     helper.set_model_props(proto, {"author": "me"})
     entry = proto.graph.node[0].metadata_props.add()
     entry.key, entry.value = "kept", "yes"
-    made = upgraded(proto, "upgrade-opset{to=20}")
-    assert [value.name for value in made.graph.input] == ["z", "x", "big"]
-    assert [tensor.name for tensor in made.graph.initializer] == ["big", "small"]
-    assert [node.name for node in made.graph.node] == ["n0", "n1"]
-    assert [(p.key, p.value) for p in made.graph.node[0].metadata_props] == [("kept", "yes")]
-    assert [(p.key, p.value) for p in made.metadata_props] == [("author", "me")]
+    after_pass = upgraded(proto, "upgrade-opset{to=20}")
+    assert [value.name for value in after_pass.graph.input] == ["z", "x", "big"]
+    assert [tensor.name for tensor in after_pass.graph.initializer] == ["big", "small"]
+    assert [node.name for node in after_pass.graph.node] == ["n0", "n1"]
+    assert [(p.key, p.value) for p in after_pass.graph.node[0].metadata_props] == [("kept", "yes")]
+    assert [(p.key, p.value) for p in after_pass.metadata_props] == [("author", "me")]
     np.testing.assert_array_equal(
-        numpy_helper.to_array(made.graph.initializer[0]), constants["big"]
+        numpy_helper.to_array(after_pass.graph.initializer[0]), constants["big"]
     )
 
 
-def test_what_a_node_became_is_told():
+def test_upgraded_nodes_are_reported():
     bundle = narrowpass.build(
         ir.from_proto(model([helper.make_node("Clip", ["x"], ["y"], min=0.0)], 6)), "upgrade-opset"
     )
@@ -151,12 +151,12 @@ def test_what_a_node_became_is_told():
         ("upgrade-opset{to=0}", 13, "this onnx knows operator sets 1 to"),
     ],
 )
-def test_versions_that_are_none(text, opset, message):
+def test_invalid_versions_are_refused(text, opset, message):
     with pytest.raises(NarrowpassError, match=message):
         upgraded(model([helper.make_node("Relu", ["x"], ["y"])], opset), text)
 
 
-def test_functions_would_be_lost():
+def test_models_with_functions_are_refused():
     body = [helper.make_node("Relu", ["a"], ["b"])]
     function = helper.make_function("m", "F", ["a"], ["b"], body, [helper.make_opsetid("", 13)])
     nodes = [
@@ -176,30 +176,30 @@ def test_an_operator_that_cannot_be_converted():
     proto.graph.input[1].type.tensor_type.shape.Clear()
     proto.graph.input[1].type.tensor_type.shape.dim.add().dim_value = 4
     try:
-        made = upgraded(proto)
+        after_pass = upgraded(proto)
     except NarrowpassError as error:
         assert "operator set 9 cannot become 22" in str(error)  # noqa: PT017
     else:
         x, k = floats(2, 3, 8, 8), np.array([1, 1, 2, 2], np.float32)
-        (got,) = ReferenceEvaluator(made).run(None, {"x": x, "k": k})
+        (got,) = ReferenceEvaluator(after_pass).run(None, {"x": x, "k": k})
         np.testing.assert_array_equal(got, x.repeat(2, axis=2).repeat(2, axis=3))
 
 
 @pytest.mark.parametrize("opset", [9, 10])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_where_samples_lie(opset, mode):
+def test_resize_and_grid_sample_coordinates(opset, mode):
     """Before operator set 11 they lay at multiples of the scale, against onnxruntime."""
     onnxruntime = pytest.importorskip("onnxruntime")
     op_type = "Upsample" if opset == 9 else "Resize"
     nodes = [helper.make_node(op_type, ["x", "k"], ["y"], mode=mode)]
     proto = model(nodes, opset, {"k": np.array([1, 1, 2, 2], np.float32)})
-    made = upgraded(proto)
+    after_pass = upgraded(proto)
     x = {"x": floats(2, 3, 8, 8)}
     right, got = (
         onnxruntime.InferenceSession(
             each.SerializeToString(), providers=["CPUExecutionProvider"]
         ).run(None, x)[0]
-        for each in (proto, made)
+        for each in (proto, after_pass)
     )
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
 
@@ -214,7 +214,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_the_converter_gets_wrong_is_refused(message):
+def test_wrong_conversions_are_refused(message):
     opset, node = REFUSED[message]
     copy = onnx.NodeProto.FromString(node.SerializeToString())
     constants = {"s": np.ones(1, np.float32)} if "s" in node.input else {}
@@ -225,8 +225,8 @@ def test_what_the_converter_gets_wrong_is_refused(message):
 def test_a_constant_that_is_an_output():
     proto = model([helper.make_node("Relu", ["x"], ["y"])], 13, {"c": floats(2)})
     proto.graph.output.append(helper.make_tensor_value_info("c", FLOAT, [2]))
-    made = upgraded(proto)
-    assert [tensor.name for tensor in made.graph.initializer] == ["c"]
+    after_pass = upgraded(proto)
+    assert [tensor.name for tensor in after_pass.graph.initializer] == ["c"]
 
 
 @pytest.mark.parametrize("text", ["upgrade-opset", "expand-operators"])
@@ -246,10 +246,10 @@ def test_pad_of_any_type_and_mode(dtype, mode, text):
         [helper.make_tensor_value_info("y", kind, [4, 6])],
     )
     imports = [helper.make_opsetid("", 10), helper.make_opsetid("com.microsoft", 1)]
-    made = upgraded(helper.make_model(graph, opset_imports=imports, ir_version=5), text)
-    onnx.checker.check_model(made, full_check=True)
+    after_pass = upgraded(helper.make_model(graph, opset_imports=imports, ir_version=5), text)
+    onnx.checker.check_model(after_pass, full_check=True)
     x = floats(3, 4).astype(dtype)
-    (got,) = ReferenceEvaluator(made).run(None, {"x": x})
+    (got,) = ReferenceEvaluator(after_pass).run(None, {"x": x})
     given = {"constant_values": 0.5} if mode == "constant" else {}
     padded = np.pad(x, [(1, 0), (0, 2)], mode, **given)
     assert got.dtype == dtype
@@ -270,6 +270,6 @@ def test_an_output_that_is_an_initializer_stays_as_it_was_declared(rows):
         [numpy_helper.from_array(floats(rows, 3), "w")],
     )
     imports = [helper.make_opsetid("", 10)]
-    made = upgraded(helper.make_model(graph, opset_imports=imports, ir_version=5))
-    dims = made.graph.output[1].type.tensor_type.shape.dim
+    after_pass = upgraded(helper.make_model(graph, opset_imports=imports, ir_version=5))
+    dims = after_pass.graph.output[1].type.tensor_type.shape.dim
     assert [dim.WhichOneof("value") for dim in dims] == [None, None]

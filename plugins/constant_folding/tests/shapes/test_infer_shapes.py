@@ -22,7 +22,7 @@ pytestmark = pytest.mark.once
 
 
 def inferred(proto):
-    """Give the shapes of all values after the pass, by name."""
+    """Return the shapes of all values after the pass, by name."""
     _, model, _ = run(InferShapes(), proto)
     values = {value.name: value for node in model.graph for value in node.outputs}
     return {name: type_of(value) for name, value in values.items()}
@@ -133,7 +133,7 @@ def test_shapes_that_are_computed_in_parts(body, expected):
     check_against_runs(proto, model, [{"N": 2, "S": 3}, {"N": 1, "S": 1}, {"N": 4, "S": 5}])
 
 
-def test_a_name_that_may_be_more_than_one_size_is_not_given():
+def test_no_name_for_a_dimension_of_several_sizes():
     # N against M may be either, if one of them is 1
     types = inferred(
         parse("g (float[N] x, float[M] v) => (float[?] y) { a = Add(x, v) y = Abs(a) }")
@@ -152,7 +152,7 @@ def test_inputs_and_outputs_stay_as_they_are_declared():
     assert not ctx.counters
 
 
-def test_what_is_declared_otherwise_stays_and_is_told():
+def test_contradicting_declarations_stay_and_are_reported():
     proto = parse("g (float[2, 3] x) => (float[?, ?] y) <float[5, 5] a> { a = Neg(x) y = Abs(a) }")
     # outside of the kit, since ONNX's checker refuses the model
     model = ir.from_proto(proto)
@@ -164,7 +164,7 @@ def test_what_is_declared_otherwise_stays_and_is_told():
     assert "[5, 5] is declared, [2, 3] is inferred" in ctx.decisions[0].reason
 
 
-def test_a_node_at_fault_is_counted_and_told():
+def test_an_invalid_node_is_counted_and_reported():
     proto = parse(
         "g (float[2, 3] x, float[4, 5] v) => (float[?, ?] y) { a = MatMul(x, v) y = Abs(a) }"
     )
@@ -197,7 +197,7 @@ def test_branches_and_bodies():
     assert by_name["l"].dtype == ir.DataType.FLOAT
 
 
-def test_node_tests_come_out_as_inferred():
+def test_onnx_node_tests_run_with_the_inferred_types():
     seen = 0
     for case in node_cases():
         model = ir.from_proto(case.model)
@@ -218,7 +218,7 @@ def test_node_tests_come_out_as_inferred():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(models())
-def test_random_models_come_out_as_inferred(proto):
+def test_random_models_run_with_the_inferred_types(proto):
     proto = proto if isinstance(proto, onnx.ModelProto) else ir.to_proto(proto)
     _, model, ctx = run(InferShapes(), proto)
     assert ctx.counters["failed"] == ctx.counters["contradictions"] == 0

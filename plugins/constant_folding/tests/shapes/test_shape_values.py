@@ -35,7 +35,7 @@ SIZES = ({"N": 1, "M": 1}, {"N": 3, "M": 5}, {"N": 4, "M": 4}, {"N": 0, "M": 2},
 
 @st.composite
 def arithmetic(draw):
-    """Make integers of rank 1 from the shape of an input, and from each other."""
+    """Build integers of rank 1 from the shape of an input, and from each other."""
     constants = {
         "c0": np.array([0]),
         "c1": np.array([1]),
@@ -112,7 +112,7 @@ def value_of(element, sizes):
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(arithmetic())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_elements_are_what_comes_out(proto):
+def test_elements_equal_evaluated_integers(proto):
     model = ir.from_proto(onnx.ModelProto.FromString(proto.SerializeToString()))
     InferShapes().run(model, Context())
     values = ShapeValues()

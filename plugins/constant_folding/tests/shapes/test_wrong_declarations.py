@@ -1,4 +1,4 @@
-"""Files whose declarations of values contradict what the operators give."""
+"""Files whose declarations of values contradict the operators."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_wrong_shape_between_nodes_is_not_believed(name, wrong):
 
 
 @pytest.mark.parametrize("wrong", ["float[7, 3] c", "float[7, 3] d", "float[7, 3] c, float[1] d"])
-def test_nor_one_that_follows_from_another(wrong):
+def test_a_shape_inferred_from_a_wrong_one_is_not_believed(wrong):
     proto = declared("a = Relu(x) c = Neg(a) d = Abs(c) y = Shape(d)", "int64[?]", wrong)
     assert ops(check(proto)) == []
 
@@ -187,7 +187,7 @@ def test_what_a_function_declares_within_is_not_believed():
     folded, _ = after(Fold(), proto)
     for got in run_onnxruntime(folded, feeds):
         assert got.tolist() == [2, 3]
-    # ONNX's inference of the body says what the call gives.
+    # ONNX's inference of the body infers the call's result.
     assert ops(folded) == ["f"]
 
 

@@ -25,7 +25,7 @@ _PARAMETER_INDEX = {2: 0, 3: 1, 4: 2, 5: 3, 6: 4}
 
 
 def q_embed_layer_norm(e: Emitter) -> Sequence[ir.Value | None]:
-    """Emit QEmbedLayerNormalization: int8 rows are gathered, then emit_dequantize."""
+    """Emit QEmbedLayerNormalization: int8 rows are gathered, then dequantized."""
 
     def real(index: int, rows: ir.Value) -> ir.Value:
         index_of_table = _PARAMETER_INDEX[index]

@@ -1,4 +1,4 @@
-"""Evaluates calls by the backend that the model is built for."""
+"""Evaluates calls on the target backend."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _REFERENCE = "reference"
 
 
-class NativeEvaluation:
-    """Evaluates what takes the reference evaluator too long."""
+class BackendEvaluation:
+    """Evaluates calls that are too slow in the reference evaluator."""
 
     def __init__(self, target: Backend, ctx: Context) -> None:
         """Take a backend, and what it may ask."""
@@ -27,8 +27,8 @@ class NativeEvaluation:
         self._ctx = ctx
 
     @classmethod
-    def of(cls, ctx: Context) -> NativeEvaluation | None:
-        """Return the evaluation by the target; None where there is none, or it is the reference."""
+    def of(cls, ctx: Context) -> BackendEvaluation | None:
+        """Return the evaluation on the target; None without a target, or for `reference`."""
         target = ctx.target
         if target is None or target.name == _REFERENCE or target.available() is not None:
             return None

@@ -1,4 +1,4 @@
-"""Constants that a node repeats: known without storing them."""
+"""Constants that Expand or ConstantOfShape broadcasts, as views."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from narrowpass_constant_folding.graphs.constants import constant_of, small_arra
 from narrowpass_constant_folding.graphs.matching import input_of, is_op
 
 
-def repeated_of(value: ir.Value) -> ir.TensorProtocol | None:
-    """Give the tensor that a value always has, also where a node makes it by repeating a constant.
-
-    That is an Expand, or a ConstantOfShape, of constants.
-    """
+def broadcast_constant(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return a value's constant tensor, also where Expand or ConstantOfShape computes it."""
     tensor = constant_of(value)
     if tensor is not None:
         return tensor
@@ -43,6 +40,6 @@ def repeated_of(value: ir.Value) -> ir.TensorProtocol | None:
     return ir.Tensor(np.broadcast_to(tensor.numpy(), shape), dtype=tensor.dtype)
 
 
-def without_repeats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def unbroadcast(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a view that has each element of a broadcast array once, so that looking is cheap."""
     return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]

@@ -1,4 +1,8 @@
-"""The pass ``cse``: common subexpressions."""
+"""The pass ``cse``: common subexpression elimination by value numbering.
+
+Dominator-based, within each graph: P. Briggs, K. Cooper and L. T. Simpson, "Value Numbering",
+Software: Practice and Experience 27(6), 1997.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,10 @@ _SHAPE_DTYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 
 @dataclass(frozen=True)
 class Cse(Rewrite):
-    """Compute once what several nodes of a graph compute from the same values.
+    """Eliminate common subexpressions: nodes with equal operator, inputs and attributes.
 
-    Also integers that follow from shapes in different ways and are always equal. Random operators
-    never count as equal. Two nodes that both make outputs of the graph stay: each output has a
+    Also nodes that compute equal integers from shapes in different ways. Random operators
+    never count as equal. Two nodes that both produce graph outputs stay: each output has a
     name of its own.
     """
 
@@ -57,7 +61,7 @@ class _Merger:
 
     def run(self) -> None:
         for node in self._scope.graph:
-            if not self._scope.free(node):
+            if not self._scope.can_edit(node):
                 continue
             keys = self._keys(node)
             equal = (self._seen[key] for key in keys if key in self._seen)
@@ -66,10 +70,10 @@ class _Merger:
                 self._seen.setdefault(key, first)
 
     def _keys(self, node: ir.Node) -> list[Hashable]:
-        """Return what equal nodes have in common: their form, or the integers that they compute."""
+        """Return the value numbers of a node: its form, and the integers that it computes."""
         keys: list[Hashable] = []
         form = _form(node)
-        if form is not None and self._rules.judge(node, self._scope.root.opsets) is None:
+        if form is not None and self._rules.refuse_node(node, self._scope.root.opsets) is None:
             keys.append(form)
         elements = self._elements(node)
         if elements is not None:
@@ -89,14 +93,14 @@ class _Merger:
         return dtype, found
 
     def _merge(self, first: ir.Node, node: ir.Node) -> bool:
-        """Make everything that reads `node` read `first`."""
+        """Replace all uses of `node` by `first`."""
         if len(node.outputs) != len(first.outputs):
             return False
         names = self._scope.names
         for old, new in zip(node.outputs, first.outputs, strict=True):
             if is_used(old) and (old.is_graph_output() or not new.name):
                 return False
-            if names.ambiguous(old.name) or names.ambiguous(new.name):
+            if names.is_shadowed(old.name) or names.is_shadowed(new.name):
                 return False
         for old, new in zip(node.outputs, first.outputs, strict=True):
             if new.type is None:
@@ -105,7 +109,7 @@ class _Merger:
                 new.shape = old.shape
             old.replace_all_uses_with(new)
         self._scope.remove(node)
-        self._work.report.did(node, "merged", "cse", f"as {first.name or first.op_type!r} does")
+        self._work.report.record(node, "merged", "cse", f"as {first.name or first.op_type!r} does")
         return True
 
 
@@ -134,5 +138,5 @@ def _attribute(attr: ir.Attr) -> Hashable:
         hash(value)
     except TypeError:
         return id(attr)
-    # repr tells -0.0 from 0.0, and an integer from a float.
+    # repr distinguishes -0.0 from 0.0, and an integer from a float.
     return attr.type, repr(value)

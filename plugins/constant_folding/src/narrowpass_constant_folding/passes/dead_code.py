@@ -56,7 +56,7 @@ def _remove_nodes(graph: ir.Graph, purity: _Purity) -> int:
     removed = 0
     dead: list[ir.Node] = []
     for node in reversed(graph):
-        if _unused(node) and purity.holds(node):
+        if _unused(node) and purity.is_pure(node):
             # Detached at once, so that what fed only this node is seen to be dead.
             for inner in (node, *inner_nodes(node)):
                 for index in range(len(inner.inputs)):
@@ -81,7 +81,7 @@ class _Purity:
         self._functions = model.functions
         self._known: dict[ir.OperatorIdentifier, bool] = {}
 
-    def holds(self, node: ir.Node) -> bool:
+    def is_pure(self, node: ir.Node) -> bool:
         return all(self._node(inner) for inner in (node, *inner_nodes(node)))
 
     def _node(self, node: ir.Node) -> bool:
@@ -89,8 +89,8 @@ class _Purity:
         if key not in self._functions:
             return onnx.defs.has(node.op_type, node.domain)
         if key not in self._known:
-            self._known[key] = False  # what calls itself never ends
-            self._known[key] = all(self.holds(inner) for inner in self._functions[key])
+            self._known[key] = False  # recursion does not terminate
+            self._known[key] = all(self.is_pure(inner) for inner in self._functions[key])
         return self._known[key]
 
 

@@ -128,7 +128,7 @@ def _replace(names: Names, report: Report, first: ir.Value, other: ir.Value) -> 
     graph = other.graph
     if graph is None or other.is_graph_output():
         return
-    if names.ambiguous(first.name) or names.ambiguous(other.name):
+    if names.is_shadowed(first.name) or names.is_shadowed(other.name):
         return
     other.replace_all_uses_with(first)
     del graph.initializers[other.name or ""]

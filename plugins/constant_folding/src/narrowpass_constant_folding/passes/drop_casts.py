@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, dtype_of, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import remade
+from narrowpass_constant_folding.graphs.nodes import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _INTEGERS = {
 }
 
 
-def is_exact(source: ir.DataType, target: ir.DataType) -> bool:
-    """Whether a cast keeps every value, so that a cast back would give it again."""
+def is_lossless_cast(source: ir.DataType, target: ir.DataType) -> bool:
+    """Whether a cast represents every value exactly, so that casting back restores it."""
     if source == target:
         return True
     if source in _FLOATS and target in _FLOATS:
@@ -61,7 +61,7 @@ def is_exact(source: ir.DataType, target: ir.DataType) -> bool:
 
 @dataclass(frozen=True)
 class DropCasts(Rewrite):
-    """Remove casts that change nothing, and join two casts of which the first loses nothing.
+    """Remove casts without effect, and merge two casts of which the first is lossless.
 
     A cast to fewer bits and back stays: it rounds. A CastLike whose type is known becomes a Cast.
     """
@@ -77,8 +77,10 @@ class DropCasts(Rewrite):
             if scope.opset < _FIRST_CAST_WITH_NUMBERS:
                 continue
             for node in scope.graph:
-                if is_op(node, "Cast", "CastLike") and scope.free(node):
-                    done = _drop(scope, node) or _join(scope, node) or _settle(scope, node)
+                if is_op(node, "Cast", "CastLike") and scope.can_edit(node):
+                    done = (
+                        _drop(scope, node) or _join(scope, node) or _castlike_to_cast(scope, node)
+                    )
                     work.report.count("casts", done)
 
 
@@ -90,25 +92,25 @@ def _drop(scope: Scope, node: ir.Node) -> bool:
 
 
 def _join(scope: Scope, node: ir.Node) -> bool:
-    """Read what the cast before reads, where that loses nothing."""
+    """Bypass the cast before, if it is lossless."""
     target = _target(node)
     before = scope.producer(node.inputs[0])
-    if before is None or target is None or not is_op(before, "Cast") or not scope.free(before):
+    if before is None or target is None or not is_op(before, "Cast") or not scope.can_edit(before):
         return False
     source = before.inputs[0]
     middle = _target(before)
     origin = None if source is None else dtype_of(source)
-    if source is None or origin is None or middle is None or not is_exact(origin, middle):
+    if source is None or origin is None or middle is None or not is_lossless_cast(origin, middle):
         return False
-    if scope.names.ambiguous(source.name) or not _joins(origin, middle, target):
+    if scope.names.is_shadowed(source.name) or not _can_skip_intermediate(origin, middle, target):
         return False
     if origin != target or not scope.bypass(node, source):
         _replace(scope, node, source, target)
     return True
 
 
-def _settle(scope: Scope, node: ir.Node) -> bool:
-    """Make a CastLike a Cast, which reads one value less."""
+def _castlike_to_cast(scope: Scope, node: ir.Node) -> bool:
+    """Replace a CastLike by a Cast, which reads one value less."""
     source, target = node.inputs[0], _target(node)
     if node.op_type != "CastLike" or source is None or target is None:
         return False
@@ -119,12 +121,14 @@ def _settle(scope: Scope, node: ir.Node) -> bool:
 def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: ir.DataType) -> None:
     attributes = [attr for name, attr in node.attributes.items() if name != "to"]
     output = scope.successor(node.outputs[0])
-    cast = remade(node, "Cast", [source], [*attributes, ir.AttrInt64("to", int(target))], [output])
+    cast = clone_as(
+        node, "Cast", [source], [*attributes, ir.AttrInt64("to", int(target))], [output]
+    )
     scope.replace(node, cast, {node.outputs[0]: output})
 
 
-def _joins(origin: ir.DataType, middle: ir.DataType, target: ir.DataType) -> bool:
-    """Whether going straight to `target` gives the same as through `middle`, which is exact.
+def _can_skip_intermediate(origin: ir.DataType, middle: ir.DataType, target: ir.DataType) -> bool:
+    """Whether a direct cast to `target` equals one through `middle`, which is exact.
 
     Where the last cast goes from a float to an integer, or to text or 8 bits, results that are out
     of range or in another form may depend on where it comes from: those are left.
@@ -132,7 +136,7 @@ def _joins(origin: ir.DataType, middle: ir.DataType, target: ir.DataType) -> boo
     if target not in _FLOATS and target not in _INTEGERS:
         return False
     if middle in _FLOATS and target in _INTEGERS:
-        return is_exact(origin, target) and origin in _INTEGERS
+        return is_lossless_cast(origin, target) and origin in _INTEGERS
     # What an integer cannot hold wraps around, the same from any integer that holds the number.
     return True
 

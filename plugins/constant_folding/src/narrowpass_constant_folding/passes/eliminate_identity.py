@@ -1,4 +1,4 @@
-"""The pass ``eliminate-identity``: removes nodes that give back what they are given."""
+"""The pass ``eliminate-identity``: removes nodes that compute the identity."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EliminateIdentity(Rewrite):
-    """Remove nodes that give back what they are given, bit for bit.
+    """Remove nodes that compute the identity, bit for bit.
 
     Such as Identity, Dropout in inference, a Transpose that moves nothing, a Reshape, Expand,
     Slice or Pad that changes nothing, Concat of one tensor, ``x * 1``, ``x - 0`` and
-    ``Neg(Neg(x))``. Adding 0.0 is none of these: it makes 0.0 of -0.0.
+    ``Neg(Neg(x))``. Adding 0.0 is none of these: it changes -0.0 to 0.0.
 
-    One stays where it gives a graph output a name of its own: its source is an input, an
+    One stays where a graph output needs its own name: its source is an input, an
     initializer or an output of the graph, or comes from an outer graph.
     """
 
@@ -34,5 +34,5 @@ class EliminateIdentity(Rewrite):
         for scope in work.scopes():
             for node in scope.graph:
                 source = identity_source(scope, node)
-                if source is not None and scope.free(node) and scope.bypass(node, source):
+                if source is not None and scope.can_edit(node) and scope.bypass(node, source):
                     work.report.count("identities")

@@ -22,7 +22,7 @@ class ExpandOperators(Pass):
 
     Backends that lack them, and passes that know plain operators, take the model then. `xnn-cpu`
     does the same when it compiles a model. Results are those of the operators, but for the order
-    of sums. A model of an older operator set is written with set 24 first.
+    of additions. A model of an older operator set is written with set 24 first.
 
     Attributes:
         keep: nodes to leave alone: node-name globs, or ``op:TYPE``.
@@ -50,15 +50,17 @@ class ExpandOperators(Pass):
             if not node.domain and node.op_type == "SimplifiedLayerNormalization":
                 # No operator set has it; the converter would refuse it.
                 node.domain, model.opset_imports[_OURS] = _OURS, 1
-        made, _ = upgrade(model, OPSET)
-        for node in made.graph.all_nodes():
+        upgraded, _ = upgrade(model, OPSET)
+        for node in upgraded.graph.all_nodes():
             if node.domain == _OURS:
                 node.domain = ""
-        made.opset_imports.pop(_OURS, None)
-        skip = [node for node in made.graph.all_nodes() if node.name in names and _is_known(node)]
-        declared = {value.name: (value.type, value.shape) for value in _values(made)}
-        found = expand(made, skip=skip)
-        for value in _values(made):
+        upgraded.opset_imports.pop(_OURS, None)
+        skip = [
+            node for node in upgraded.graph.all_nodes() if node.name in names and _is_known(node)
+        ]
+        declared = {value.name: (value.type, value.shape) for value in _values(upgraded)}
+        found = expand(upgraded, skip=skip)
+        for value in _values(upgraded):
             # What inference found is not written into the file, nor over what it says.
             value.type, value.shape = declared.get(value.name, (None, None))
         for expansion in found:
@@ -73,7 +75,7 @@ class ExpandOperators(Pass):
                     expansion.reason,
                 )
             )
-        return PassResult(made, made is not model or any(not item.reason for item in found))
+        return PassResult(upgraded, upgraded is not model or any(not item.reason for item in found))
 
 
 _OURS = "narrowpass.expanding"

@@ -21,7 +21,7 @@ from narrowpass_constant_folding.passes.merge_reshapes import MergeReshapes
 from narrowpass_constant_folding.passes.merge_transposes import MergeTransposes
 from narrowpass_constant_folding.passes.unpack_sequences import UnpackSequences
 from narrowpass_constant_folding.report import Report
-from narrowpass_constant_folding.rewrite import warn_of_idle_items
+from narrowpass_constant_folding.rewrite import warn_unmatched_keep
 from narrowpass_constant_folding.shapes.derived import derived_types
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Fold(FixedPoint):
         self.parts()
 
     def parts(self) -> tuple[Pass, ...]:
-        """Return the passes that `fold` is made of, in their order."""
+        """Return the passes that `fold` runs, in order."""
         keep = self.keep
         return (
             InferShapes(),
@@ -82,7 +82,7 @@ class Fold(FixedPoint):
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Fold and clean up `model` in place."""
-        warn_of_idle_items(self.name, self.keep, model, ctx)
+        warn_unmatched_keep(self.name, self.keep, model, ctx)
         report = Report()
         with derived_types(model, report):
             model, changed = self.run_parts(model, ctx)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from narrowpass_constant_folding.evaluation.backend import NativeEvaluation
+from narrowpass_constant_folding.evaluation.backend import BackendEvaluation
 from narrowpass_constant_folding.folding.attempt import Folder
 from narrowpass_constant_folding.folding.rules import Rules
 from narrowpass_constant_folding.folding.sizes import SizeRule
@@ -22,7 +22,7 @@ class FoldConstants(Rewrite):
 
     Also those whose result depends on no more than the type or the shape of what they read. A
     folded value keeps its name. Initializers that are also graph inputs are no constants, since a
-    caller may override them. What is random, what would make the model grow, and the
+    caller may override them. What is random, what would increase the model's size, and the
     quantization of constants stays.
 
     What the reference evaluator would take long for is computed by the target, where that is
@@ -56,10 +56,10 @@ class FoldConstants(Rewrite):
     def apply(self, work: Work) -> None:
         """Fold what can be folded.
 
-        Counters: ``folded``, ``constants`` (Constant nodes made initializers), ``failed``,
+        Counters: ``folded``, ``constants`` (Constant nodes turned into initializers), ``failed``,
         ``too-large``.
         """
         rules = Rules(work.model, work.kept)
-        native = NativeEvaluation.of(work.ctx)
+        native = BackendEvaluation.of(work.ctx)
         folder = Folder(work.model, SizeRule(self.max_growth), rules, native)
         work.changed |= fold_constants(work.model, folder, work.kept, work.report)

@@ -19,7 +19,7 @@ _FIRST_IR = 4
 
 @dataclass(frozen=True)
 class FreezeWeights(Pass):
-    """Make constants of the weights that are also inputs of the model, as in old ONNX files.
+    """Turn weights that are also inputs of the model, as in old ONNX files, into constants.
 
     Such an input is optional: who runs the model may feed another tensor. As long as that may be,
     no pass can fold the weight, or store it in another type. Models of IR version 3 had to list all

@@ -18,8 +18,8 @@ class FuseBatchnorm(Rewrite):
 
     The operator before it is a Conv, ConvTranspose, Gemm or BatchNormalization with constant
     weights that no other node reads. New weights are computed in float64 and rounded once, so
-    that results change by rounding. They get the names of those that they are made of, joined by
-    a colon: the same in each method that does the same.
+    that results change by rounding. Their names are those of their operands, joined by a
+    colon, and so equal in all methods with equal weights.
     """
 
     name: ClassVar[str] = "fuse-batchnorm"

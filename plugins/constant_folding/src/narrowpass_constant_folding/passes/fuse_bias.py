@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.fusion.absorb import absorb
 from narrowpass_constant_folding.graphs.matching import dims_of, dtype_of, is_op
-from narrowpass_constant_folding.graphs.nodes import remade
+from narrowpass_constant_folding.graphs.nodes import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _FIRST_GEMM_WITH_BFLOAT16 = 13
 class FuseBias(Rewrite):
     """Fold the addition of a constant for each channel into the operator before it.
 
-    A Conv, ConvTranspose, Gemm or BatchNormalization gets it as its bias. The product of two
+    A Conv, ConvTranspose, Gemm or BatchNormalization gets it as its bias. A MatMul of two
     matrices (a MatMul of rank 2) and the addition become a Gemm. Results change by rounding,
     since the order of the additions may be another.
     """
@@ -44,21 +44,21 @@ class FuseBias(Rewrite):
             if scope.opset < _FIRST_GEMM_THAT_BROADCASTS:
                 continue
             for node in scope.graph:
-                if is_op(node, "Add") and scope.free(node) and _make_gemm(scope, node):
-                    work.report.did(node, "fused", "MatMul")
+                if is_op(node, "Add") and scope.can_edit(node) and _fuse_to_gemm(scope, node):
+                    work.report.record(node, "fused", "MatMul")
 
 
-def _make_gemm(scope: Scope, add: ir.Node) -> bool:
+def _fuse_to_gemm(scope: Scope, add: ir.Node) -> bool:
     for index in (0, 1):
-        product, bias = add.inputs[index], add.inputs[1 - index]
-        matmul = scope.producer(product)
-        if product is None or bias is None or matmul is None:
+        output, bias = add.inputs[index], add.inputs[1 - index]
+        matmul = scope.producer(output)
+        if output is None or bias is None or matmul is None:
             continue
-        if not is_op(matmul, "MatMul") or not scope.free(matmul):
+        if not is_op(matmul, "MatMul") or not scope.can_edit(matmul):
             continue
-        if scope.only_reader(product) is add and _is_gemm(scope, matmul, bias):
+        if scope.only_reader(output) is add and _is_gemm(scope, matmul, bias):
             output = scope.successor(add.outputs[0])
-            gemm = remade(matmul, "Gemm", [*matmul.inputs, bias], [], [output])
+            gemm = clone_as(matmul, "Gemm", [*matmul.inputs, bias], [], [output])
             scope.replace(add, gemm, {add.outputs[0]: output})
             scope.remove(matmul)
             return True

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import small_array
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import remade
+from narrowpass_constant_folding.graphs.nodes import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class FusePad(Rewrite):
         for scope in work.scopes():
             for node in scope.graph:
                 if is_op(node, "Conv", "AveragePool") and _fuse(scope, node):
-                    work.report.did(node, "fused", "Pad")
+                    work.report.record(node, "fused", "Pad")
 
 
 def _fuse(scope: Scope, node: ir.Node) -> bool:
     pad = scope.producer(node.inputs[0])
-    if pad is None or not is_op(pad, "Pad") or not scope.free(node) or not scope.free(pad):
+    if pad is None or not is_op(pad, "Pad") or not scope.can_edit(node) or not scope.can_edit(pad):
         return False
     source = pad.inputs[0]
     if source is None or not _pads_with_zeros(scope, pad):
@@ -63,7 +63,7 @@ def _fuse(scope: Scope, node: ir.Node) -> bool:
     attributes = [
         attr for name, attr in node.attributes.items() if name not in ("pads", "auto_pad")
     ]
-    fused = remade(
+    fused = clone_as(
         node,
         node.op_type,
         [source, *node.inputs[1:]],
@@ -124,7 +124,7 @@ def _own_pads(node: ir.Node, amounts: Sequence[int] | None) -> Sequence[int] | N
         return None
     if node.op_type == "AveragePool":
         # The zeros of Pad always count; those of the pool itself only where it says so. With
-        # ceil_mode the last window may reach beyond the padding, where nothing counts.
+        # ceil_mode the last kernel window may exceed the padding, whose elements are not counted.
         counts = attribute(node, "count_include_pad", 0)
         if attribute(node, "ceil_mode", 0) or not counts:
             return None

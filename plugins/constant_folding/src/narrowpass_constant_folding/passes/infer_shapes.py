@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InferShapes(Pass):
-    """Give values the types and shapes that follow from those of the inputs.
+    """Infer types and shapes of values from those of the inputs.
 
     Shapes follow by ONNX's own inference, operator by operator, and from partly known shape
     values through Shape, Gather, Slice, Concat and arithmetic. Names of dimensions are kept. What
-    the model declares is only ever made more exact: where it says something else than what
-    follows, it stays, nothing is inferred from it, and the report tells. Inputs and outputs of the
+    the model declares is only ever refined: where it contradicts what
+    follows, it stays, nothing is inferred from it, and reported. Inputs and outputs of the
     model stay as they are declared. Within functions only what follows from constants is known.
     """
 

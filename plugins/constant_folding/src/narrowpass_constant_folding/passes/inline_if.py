@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InlineIf(Rewrite):
-    """Put the branch that is taken in the place of an If whose condition is constant.
+    """Replace an If whose condition is constant by its branch.
 
     Values and nodes of the branch get new names where theirs are taken outside.
     """
@@ -35,11 +35,11 @@ class InlineIf(Rewrite):
             waiting = list(scope.graph)
             while waiting:
                 node = waiting.pop()
-                branch = _taken(scope, node) if is_op(node, "If") and scope.free(node) else None
+                branch = _taken(scope, node) if is_op(node, "If") and scope.can_edit(node) else None
                 if branch is not None:
                     waiting.extend(branch)  # there may be one within it
                     _inline(scope, node, branch)
-                    work.report.did(node, "inlined", "inline-if")
+                    work.report.record(node, "inlined", "inline-if")
 
 
 def _taken(scope: Scope, node: ir.Node) -> ir.Graph | None:
@@ -63,7 +63,7 @@ def _inline(scope: Scope, node: ir.Node, branch: ir.Graph) -> None:
     for old, value in zip(node.outputs, outputs, strict=True):
         if not old.name:
             continue
-        # An Identity gives the result its old name; where none is needed, another pass drops it.
+        # An Identity keeps the result's name; where none is needed, another pass drops it.
         copy = scope.successor(old)
         source = constants.get(value, value)
         name = scope.names.unique_node(node.name)
@@ -75,7 +75,7 @@ def _inline(scope: Scope, node: ir.Node, branch: ir.Graph) -> None:
 
 
 def _move_initializers(scope: Scope, node: ir.Node, branch: ir.Graph) -> dict[ir.Value, ir.Value]:
-    """Make constants of the graph around of the branch's; return these by the old ones."""
+    """Move the branch's constants to the outer graph; return the new ones by the old ones."""
     moved: dict[ir.Value, ir.Value] = {}
     for value in list(branch.initializers.values()):
         tensor, name = value.const_value, value.name
@@ -89,16 +89,16 @@ def _move_initializers(scope: Scope, node: ir.Node, branch: ir.Graph) -> dict[ir
 
 
 def _rename(scope: Scope, nodes: list[ir.Node]) -> None:
-    """Give nodes, what they define, and graphs within them, names that nothing outside has."""
+    """Rename nodes, their outputs and their subgraphs, so that no name occurs outside."""
     for node in nodes:
-        node.name = scope.names.moved_node(node.name)
+        node.name = scope.names.hoisted_node_name(node.name)
         for value in node.outputs:
-            value.name = scope.names.moved(value.name) if value.name else value.name
+            value.name = scope.names.hoisted_name(value.name) if value.name else value.name
         for graph in subgraphs(node):
             for value in graph.inputs:
-                value.name = scope.names.moved(value.name)
+                value.name = scope.names.hoisted_name(value.name)
             for value in list(graph.initializers.values()):
                 del graph.initializers[value.name or ""]
-                value.name = scope.names.moved(value.name)
+                value.name = scope.names.hoisted_name(value.name)
                 graph.initializers.add(value)
             _rename(scope, list(graph))

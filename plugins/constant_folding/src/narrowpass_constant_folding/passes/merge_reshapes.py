@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import remade
+from narrowpass_constant_folding.graphs.nodes import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 from narrowpass_constant_folding.shapes.partial import reshape_result
-from narrowpass_constant_folding.shapes.sizes import product
+from narrowpass_constant_folding.shapes.sizes import multiply_all
 from narrowpass_constant_folding.shapes.targets import constant_target
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _FIRST_RESHAPE_WITH_OPERAND = 5
 
 @dataclass(frozen=True)
 class MergeReshapes(Rewrite):
-    """Make one Reshape of several in a row, and give a Reshape a constant target where it has one.
+    """Merge consecutive reshapes, and replace computed targets by constants.
 
     What is computed from shapes that are known in part becomes constant with 0 (as before) for
     dimensions that stay, and -1 for one that follows from the others; where -1 would fail for
@@ -45,26 +45,31 @@ class MergeReshapes(Rewrite):
                 continue
             for found in scope.graph:
                 node = found
-                if not is_op(node, *_FAMILY) or not scope.free(node):
+                if not is_op(node, *_FAMILY) or not scope.can_edit(node):
                     continue
                 merged = _merge(scope, node)
                 while merged is not None:
-                    work.report.did(node, "merged", "merge-reshapes")
+                    work.report.record(node, "merged", "merge-reshapes")
                     node, merged = merged, _merge(scope, merged)
-                if _settle(scope, node):
-                    work.report.did(node, "constant-targets", "merge-reshapes")
+                if _fold_target(scope, node):
+                    work.report.record(node, "constant-targets", "merge-reshapes")
 
 
 def _merge(scope: Scope, node: ir.Node) -> ir.Node | None:
     """Read what the reshape before reads, if nothing else reads that; return the new node."""
     middle = node.inputs[0]
     before = scope.producer(middle)
-    if middle is None or before is None or not is_op(before, *_FAMILY) or not scope.free(before):
+    if (
+        middle is None
+        or before is None
+        or not is_op(before, *_FAMILY)
+        or not scope.can_edit(before)
+    ):
         return None
     source = before.inputs[0]
     if source is None or scope.only_reader(middle) is not node:
         return None
-    if scope.names.ambiguous(source.name):
+    if scope.names.is_shadowed(source.name):
         return None
     result = _result(scope, node)
     if result is None:
@@ -78,12 +83,12 @@ def _merge(scope: Scope, node: ir.Node) -> ir.Node | None:
     return reshape
 
 
-def _settle(scope: Scope, node: ir.Node) -> bool:
+def _fold_target(scope: Scope, node: ir.Node) -> bool:
     """Return a Reshape whose target is computed a constant one."""
     operand, source = input_of(node, 1), node.inputs[0]
     if node.op_type != "Reshape" or operand is None or source is None:
         return False
-    if scope.constant(operand) is not None or not _pays(scope, node, operand):
+    if scope.constant(operand) is not None or not _adds_no_node(scope, node, operand):
         return False
     result = _result(scope, node)
     if result is None:
@@ -96,7 +101,7 @@ def _settle(scope: Scope, node: ir.Node) -> bool:
     return True
 
 
-def _pays(scope: Scope, node: ir.Node, operand: ir.Value) -> bool:
+def _adds_no_node(scope: Scope, node: ir.Node, operand: ir.Value) -> bool:
     """Whether no node is added: where a constant is a node, another must go for it."""
     if scope.holds_initializers:
         return True
@@ -131,7 +136,7 @@ def _computed(scope: Scope, node: ir.Node) -> tuple[Element, ...] | None:
         return None
     if node.op_type == "Flatten":
         axis = attribute(node, "axis", 1)
-        return product(source[:axis]), product(source[axis:])
+        return multiply_all(source[:axis]), multiply_all(source[axis:])
     axes = _axes(scope, node)
     if axes is None:
         return None
@@ -165,6 +170,6 @@ def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: list[int]) -
     operand = scope.add_constant(
         f"{output.name}:shape", ir.Tensor(np.array(target, np.int64)), node
     )
-    reshape = remade(node, "Reshape", [source, operand], [], [output])
+    reshape = clone_as(node, "Reshape", [source, operand], [], [output])
     scope.replace(node, reshape, {node.outputs[0]: output})
     return reshape

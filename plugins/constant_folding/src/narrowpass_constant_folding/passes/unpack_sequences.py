@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import small_array
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import remade
+from narrowpass_constant_folding.graphs.nodes import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _FIRST_SPLIT_WITH_OPERAND = 13
 
 @dataclass(frozen=True)
 class UnpackSequences(Rewrite):
-    """Pass tensors on directly, instead of through a sequence that is made and taken apart again.
+    """Forward tensors through a sequence that is constructed and taken apart again.
 
     SplitToSequence whose parts are taken by number becomes a Split, an element of a
     SequenceConstruct is read where it comes from, and ConcatFromSequence of one is a Concat.
@@ -42,38 +42,42 @@ class UnpackSequences(Rewrite):
         }
         for scope in work.scopes():
             for node in scope.graph:
-                if not is_op(node, *rules) or not scope.free(node):
+                if not is_op(node, *rules) or not scope.can_edit(node):
                     continue
                 if rules[node.op_type](scope, node):
-                    work.report.did(node, "unpacked", "unpack-sequences")
+                    work.report.record(node, "unpacked", "unpack-sequences")
 
 
 def _take(scope: Scope, node: ir.Node) -> bool:
     """Read an element of a SequenceConstruct where it comes from."""
-    made = scope.producer(node.inputs[0])
+    sequence = scope.producer(node.inputs[0])
     place = _number(scope, node)
-    if made is None or not is_op(made, "SequenceConstruct") or place is None:
+    if sequence is None or not is_op(sequence, "SequenceConstruct") or place is None:
         return False
-    if not -len(made.inputs) <= place < len(made.inputs):
+    if not -len(sequence.inputs) <= place < len(sequence.inputs):
         return False
-    source = made.inputs[place]
+    source = sequence.inputs[place]
     return source is not None and scope.bypass(node, source)
 
 
 def _concat(scope: Scope, node: ir.Node) -> bool:
-    made = scope.producer(node.inputs[0])
-    if made is None or not is_op(made, "SequenceConstruct") or attribute(node, "new_axis", 0):
+    sequence = scope.producer(node.inputs[0])
+    if (
+        sequence is None
+        or not is_op(sequence, "SequenceConstruct")
+        or attribute(node, "new_axis", 0)
+    ):
         return False
-    if any(scope.names.ambiguous(value.name) for value in made.inputs if value is not None):
+    if any(scope.names.is_shadowed(value.name) for value in sequence.inputs if value is not None):
         return False
     output = scope.successor(node.outputs[0])
-    concat = remade(node, "Concat", list(made.inputs), [node.attributes["axis"]], [output])
+    concat = clone_as(node, "Concat", list(sequence.inputs), [node.attributes["axis"]], [output])
     scope.replace(node, concat, {node.outputs[0]: output})
     return True
 
 
 def _split(scope: Scope, node: ir.Node) -> bool:
-    """Make a Split of it, if every reader takes one part by its number."""
+    """Replace it by a Split, if every reader selects one part by its number."""
     sequence, source = node.outputs[0], node.inputs[0]
     sizes = _sizes(scope, node)
     if source is None or sizes is None or sequence.is_graph_output():
@@ -85,7 +89,7 @@ def _split(scope: Scope, node: ir.Node) -> bool:
         place = _number(scope, use.node)
         if use.node.graph is not scope.graph or not is_op(use.node, "SequenceAt"):
             return False
-        if place is None or not -len(sizes) <= place < len(sizes) or not scope.free(use.node):
+        if place is None or not -len(sizes) <= place < len(sizes) or not scope.can_edit(use.node):
             return False
         readers.setdefault(place % len(sizes), []).append(use.node)
     outputs = [
@@ -97,7 +101,7 @@ def _split(scope: Scope, node: ir.Node) -> bool:
     operand = scope.add_constant(
         f"{sequence.name}:split", ir.Tensor(np.array(sizes, np.int64)), node
     )
-    split = remade(
+    split = clone_as(
         node,
         "Split",
         [source, operand],

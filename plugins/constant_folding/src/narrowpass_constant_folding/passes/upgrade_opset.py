@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpgradeOpset(Pass):
-    """Write the model with a newer version of ONNX's operator set, by onnx's version converter.
+    """Upgrade the model to a newer opset, by onnx's version converter.
 
     Newer sets have bfloat16 for more operators, and Q/DQ for channels. The model keeps its weights,
     which the converter never sees, its names and its metadata.
@@ -37,11 +37,11 @@ class UpgradeOpset(Pass):
             PassError: a version that this onnx does not know; a model with functions, which the
                 converter would drop; an operator that it cannot convert.
         """
-        made, changed = upgrade(model, self.to)
-        if made is model:
+        upgraded, changed = upgrade(model, self.to)
+        if upgraded is model:
             return PassResult(model, False)
         ctx.counters["nodes"] = len(changed)
         ctx.decisions.extend(
             Decision(node.name or "", node.op_type, "upgraded", self.name) for node in changed
         )
-        return PassResult(made, True)
+        return PassResult(upgraded, True)

@@ -29,20 +29,20 @@ class _Output:
 
 
 def is_derived(model: ir.Model) -> bool:
-    """Whether `derived_types` is at work on the model."""
+    """Whether `derived_types` is active for the model."""
     return _KEY in model.meta
 
 
 @contextlib.contextmanager
 def derived_types(model: ir.Model, report: Report | None = None) -> Iterator[Sequence[ir.Value]]:
-    """Let inner values, and outputs, have the types and shapes that follow from the inputs.
+    """Replace the types and shapes of inner values and outputs by those inferred from the inputs.
 
-    Afterwards all declare what they did; an inner value that is new, nothing. Does nothing while
+    Restores the declarations on exit; a new inner value has none. Does nothing while
     another call for the model is at work.
 
     Args:
         model: may be rewritten meanwhile; its graph keeps the number of its outputs.
-        report: told of contradictions between what follows and what is declared.
+        report: records contradictions between inferred and declared types.
 
     Yields:
         The inner values.

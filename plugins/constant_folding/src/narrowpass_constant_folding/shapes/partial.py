@@ -16,7 +16,7 @@ from narrowpass_constant_folding.shapes.sizes import (
     broadcast,
     divide,
     is_equal,
-    product,
+    multiply_all,
 )
 from narrowpass_constant_folding.shapes.types import Dim, Dims
 
@@ -45,7 +45,7 @@ def _reshape(values: ShapeValues, node: ir.Node) -> Dims | None:
 def reshape_result(
     source: tuple[Element, ...] | None, target: Elements, *, allow_zero: bool
 ) -> tuple[Element, ...]:
-    """Return the shape that Reshape gives.
+    """Return the shape of a Reshape's output.
 
     Args:
         source: the shape of what is reshaped; None where unknown.
@@ -60,8 +60,8 @@ def reshape_result(
             result.append(item)
     if result.count(-1) == 1 and source is not None:
         place = result.index(-1)
-        rest = product(item for index, item in enumerate(result) if index != place)
-        whole = product(source)
+        rest = multiply_all(item for index, item in enumerate(result) if index != place)
+        whole = multiply_all(source)
         result[place] = divide(whole, rest) if is_equal(rest, 0) is not True else None
     return tuple(None if item == -1 else item for item in result)
 
@@ -128,4 +128,4 @@ RULES: Mapping[str, Callable[[ShapeValues, ir.Node], Dims | None]] = MappingProx
         "Slice": _slice,
     }
 )
-"""What gives the shape of a node's first result, by operator."""
+"""The shape function of each operator's first output."""

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml on rows of feature_matrix: scaling, linear models, choice of columns.
+"""Operators of ai.onnx.ml on rows of features: scaling, linear models, choice of columns.
 
 Features of integers are computed with as float32, as onnxruntime does.
 """

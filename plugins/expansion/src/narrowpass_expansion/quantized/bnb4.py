@@ -38,7 +38,7 @@ _NF4 = np.array(
 
 
 def matmul_bnb4(e: Emitter) -> Sequence[ir.Value]:
-    """Emit MatMulBnb4: a MatMul whose weight is emit_dequantize when it is packed.
+    """Emit MatMulBnb4: a MatMul whose weight is dequantized when it is packed.
 
     Raises:
         Unsupported: the matrix or its magnitudes are computed, or do not fit K and N.

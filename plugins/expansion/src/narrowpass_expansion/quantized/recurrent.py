@@ -47,7 +47,7 @@ def dynamic_lstm(e: Emitter) -> Sequence[ir.Value]:
 
 
 def _dequantized_weights(e: Emitter, index: int, name: str, scale_at: int) -> ir.Value:
-    """Return a weight [directions, inputs, gates] as [directions, gates, inputs], emit_dequantize.
+    """Return a weight [directions, inputs, gates] as [directions, gates, inputs], dequantized.
 
     The integers are a matrix of the rows of all directions, each with a scale.
     """
