@@ -4,8 +4,8 @@ Usage: ``python benchmarks/bf16_kernels.py [--threads 1] [--rounds 15] [--only R
 [--openvino]``
 
 Ours are run with each code that the processor has: AVX512-BF16, or AVX-512 and AVX2, which split
-pairs and multiply them as float32. They are compared with float32 (ours where `fp32_choice` takes
-ours, otherwise XNNPACK's), with XNNPACK's products of bfloat16 where it has any for the processor,
+pairs and multiply them as float32. They are compared with float32 (by the kernel that the
+table selects), with XNNPACK's products of bfloat16 where it has any for the processor,
 and with a model of that one operator in OpenVINO that is told to compute in bf16. All are run in
 turns. Shown are billions of operations a second, a multiplication and an addition being two, by
 processor time where there is one thread: medians of all rounds. The last column has the bytes of
@@ -26,12 +26,12 @@ from one_step import Array, Run, alone, in_turns, parser
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import cpu, kernels
-from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.own import bf16
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.table import create_convolution, create_matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
 CODES = {"avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
@@ -57,7 +57,7 @@ def contenders(
             if name in names:
                 operator = bf16.CONVOLUTION.create(Convolution(narrow, added, movement))
             else:
-                operator = fp32_choice.convolution(Weight.of(kernel), added, movement, Epilogue())
+                operator = create_convolution(Convolution(Weight.of(kernel), added, movement))
             found[name] = operator, (1, *operator.reshape((1, *size, inputs), pool), outputs)
             continue
         try:
@@ -66,7 +66,7 @@ def contenders(
             elif name in names:
                 operator = bf16.MATMUL.create(Matmul(narrow, added, Epilogue()))
             else:
-                operator = fp32_choice.fully_connected(Weight.of(kernel), added, Epilogue())
+                operator = create_matmul(Matmul(Weight.of(kernel), added, Epilogue()))
         except BackendError:
             continue  # XNNPACK has products of bfloat16 for few processors
         operator.params = operator.reshape(size[0], pool)

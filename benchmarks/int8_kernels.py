@@ -16,10 +16,10 @@ import numpy as np
 from one_step import alone, in_turns, parser
 
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native.operators.int8_choice import convolution_s8
 from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
+from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 
 Shape = tuple[str, tuple[int, int], int, int, int, int, bool]
@@ -83,7 +83,9 @@ def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], n
         "float32": xnn_convolution.create(
             Convolution(wide, float_bias, movement, depthwise=depthwise)
         ),
-        "ours": convolution_s8(stored, bias, movement, REQUANTIZED, depthwise=depthwise),
+        "ours": create_convolution(
+            Convolution(stored, bias, movement, REQUANTIZED, depthwise=depthwise)
+        ),
         "int8": xnn_convolution.create(
             Convolution(stored, bias, movement, REQUANTIZED, depthwise=depthwise)
         ),

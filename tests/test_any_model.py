@@ -33,7 +33,7 @@ def save(path: Path, *, operator: str = "Relu") -> Path:
     weight = numpy_helper.from_array(np.full((4, 2), 0.5, np.float32), "w")
     graph = helper.make_graph(
         [
-            helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+            helper.make_node("MatMul", ["x", "w"], ["p"], name="matmul"),
             helper.make_node(operator, ["p"], ["y"], name="last"),
         ],
         "g",
@@ -104,7 +104,7 @@ def test_a_model_is_measured(any_model, gallery, tmp_path, monkeypatch):
     assert any_model.is_right(row)
 
 
-def test_a_model_that_cannot_be_made_has_its_reason(any_model, gallery, tmp_path):
+def test_a_model_that_cannot_be_built_has_its_reason(any_model, gallery, tmp_path):
     path = save(tmp_path / "m.onnx", operator="NoSuchOperator")
     model = gallery.Model("m", "package", lambda _: path, {}, {"sr": np.array(1)})
     row = any_model.measure(model, 1, 1, 0.01)

@@ -159,7 +159,7 @@ def _write_data(folder):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Make the folder that the calls are made in."""
+    """Build the folder that of the calls."""
     folder = tmp_path_factory.mktemp("bad") / "here"
     folder.mkdir()
     (folder.parent / "secret.bin").write_bytes(bytes(4096))

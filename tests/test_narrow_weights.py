@@ -1,4 +1,4 @@
-"""Passes that make weights narrow, one after the other: no cast of a weight is left."""
+"""Passes that narrow weights, one after the other: no cast of a weight is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HALF, BFLOAT, FLOAT = TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLO
 
 
 def transformer(layers: int = 3, opset: int = 18) -> onnx.ModelProto:
-    """Make an encoder: embeddings, attention and two matmuls in each layer, wide normalizations."""
+    """Build an encoder: embeddings; attention, two matmuls and wide normalizations per layer."""
     rng = np.random.default_rng(5)
     nodes: list[onnx.NodeProto] = []
     weights: dict[str, Array] = {
@@ -99,9 +99,9 @@ def built(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
     if "fold" in text:
         pytest.importorskip("narrowpass_constant_folding")
     bundle = narrowpass.build(ir.from_proto(model), text, target="reference")
-    made = ir.to_proto(bundle.methods["main"])
-    onnx.checker.check_model(made, full_check=True)
-    return made
+    proto = ir.to_proto(bundle.methods["main"])
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
 
 
 def casts(model: onnx.ModelProto) -> int:
@@ -117,8 +117,8 @@ def types(model: onnx.ModelProto) -> dict[str, int]:
     return {tensor.name: tensor.data_type for tensor in model.graph.initializer}
 
 
-def agree(made: onnx.ModelProto, model: onnx.ModelProto, tolerance: float) -> None:
-    (right,), (got,) = (ReferenceEvaluator(each).run(None, IDS) for each in (model, made))
+def agree(proto: onnx.ModelProto, model: onnx.ModelProto, tolerance: float) -> None:
+    (right,), (got,) = (ReferenceEvaluator(each).run(None, IDS) for each in (model, proto))
     assert got.dtype == right.dtype
     np.testing.assert_allclose(got, right, rtol=tolerance, atol=tolerance * np.abs(right).max())
 
@@ -127,15 +127,15 @@ def agree(made: onnx.ModelProto, model: onnx.ModelProto, tolerance: float) -> No
 def test_fp16_takes_weights_that_are_stored_narrow(stored):
     model = transformer()
     alone = built(model, "fp16")
-    made = built(model, f"store-weights{{dtype={stored}}},fp16")
-    assert casts_of_weights(made) == 0
-    assert casts(made) == casts(alone)
-    names = {tensor.name for tensor in made.graph.initializer}
+    proto = built(model, f"store-weights{{dtype={stored}}},fp16")
+    assert casts_of_weights(proto) == 0
+    assert casts(proto) == casts(alone)
+    names = {tensor.name for tensor in proto.graph.initializer}
     assert names == {tensor.name for tensor in alone.graph.initializer}
-    assert types(made) == types(alone)
-    agree(made, model, 5e-2 if stored == "bfloat16" else 1e-2)
-    again = built(made, "fp16")
-    assert again.SerializeToString() == made.SerializeToString()
+    assert types(proto) == types(alone)
+    agree(proto, model, 5e-2 if stored == "bfloat16" else 1e-2)
+    again = built(proto, "fp16")
+    assert again.SerializeToString() == proto.SerializeToString()
 
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
@@ -143,10 +143,10 @@ def test_bfloat16_takes_them_too(stored):
     model = transformer()
     text = "fp16{dtype=bfloat16}"
     alone = built(model, text)
-    made = built(model, f"store-weights{{dtype={stored}}},{text}")
-    assert casts_of_weights(made) == 0
-    assert casts(made) == casts(alone)
-    assert types(made) == types(alone)
+    proto = built(model, f"store-weights{{dtype={stored}}},{text}")
+    assert casts_of_weights(proto) == 0
+    assert casts(proto) == casts(alone)
+    assert types(proto) == types(alone)
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ def test_bfloat16_takes_them_too(stored):
 )
 def test_orders_of_passes(text, alone):
     model = transformer()
-    made = built(model, text)
-    assert not [t.name for t in made.graph.initializer if t.data_type == FLOAT and len(t.dims) > 1]
-    assert casts_of_weights(made) == 0
-    assert casts(made) == casts(built(model, alone))
-    agree(made, model, 5e-2 if "bfloat16" in text else 1e-2)
+    proto = built(model, text)
+    assert not [t.name for t in proto.graph.initializer if t.data_type == FLOAT and len(t.dims) > 1]
+    assert casts_of_weights(proto) == 0
+    assert casts(proto) == casts(built(model, alone))
+    agree(proto, model, 5e-2 if "bfloat16" in text else 1e-2)
 
 
 def test_a_weight_in_both_types_keeps_the_cast_of_one():
     model = transformer(1)
     wide = "fp16{red=[q0.m]}"
-    made = built(model, f"store-weights,{wide}")
-    assert casts_of_weights(made) == 1
-    assert types(made)["q0.w"] == HALF
-    agree(made, model, 1e-2)
+    proto = built(model, f"store-weights,{wide}")
+    assert casts_of_weights(proto) == 1
+    assert types(proto)["q0.w"] == HALF
+    agree(proto, model, 1e-2)

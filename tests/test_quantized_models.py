@@ -19,7 +19,7 @@ RNG = np.random.default_rng(12)
 
 
 def convolutions(weight_type):
-    """Make two convolutions in the form of QLinearConv, with unsigned activations."""
+    """Build two convolutions in the form of QLinearConv, with unsigned activations."""
     shift = 128 if weight_type == np.uint8 else 0
     known = {
         "xs": np.float32(0.02),
@@ -60,7 +60,7 @@ def convolutions(weight_type):
 
 @pytest.mark.parametrize("weight_type", [np.int8, np.uint8])
 def test_convolutions_of_bytes(weight_type):
-    """At most one step off: sums in 32 bits are scaled in float32 here and there."""
+    """At most one step off: accumulators are requantized in float32 by both."""
     proto = convolutions(weight_type)
     bundle = narrowpass.build(ir.from_proto(proto), "fold,repair-quantized", target="xnn-cpu")
     feeds = {"x": RNG.standard_normal((1, 3, 17, 17)).astype(np.float32)}
@@ -78,7 +78,7 @@ def test_convolutions_of_bytes(weight_type):
 @pytest.mark.once
 @pytest.mark.parametrize("preset", ["default_symmetric", "default_per_channel_symmetric"])
 def test_trained_with_fake_quantization(preset, tmp_path):
-    """A model of PyTorch's presets gives what PyTorch gives, on bytes: at most one step off."""
+    """A model of PyTorch's presets agrees with PyTorch on bytes: at most one step off."""
     torch = pytest.importorskip("torch")
     with warnings.catch_warnings():
         # PyTorch deprecates the quantization whose presets these are, and this exporter.
@@ -88,8 +88,8 @@ def test_trained_with_fake_quantization(preset, tmp_path):
         {"main": tmp_path / "trained.onnx"}, "fold,repair-quantized", target="xnn-cpu"
     )
     (report,) = bundle.reports[-1].methods.values()
-    products = [d for d in report.decisions if d["op_type"] in ("Conv", "Gemm")]
-    assert [d["decision"] for d in products] == ["int8"] * 3
+    matmuls = [d for d in report.decisions if d["op_type"] in ("Conv", "Gemm")]
+    assert [d["decision"] for d in matmuls] == ["int8"] * 3
     with narrowpass.load(bundle, "xnn-cpu") as program:
         (got,) = program.run({"x": x}).values()
     assert np.abs(got - right).max() <= scale * 1.001
@@ -97,7 +97,7 @@ def test_trained_with_fake_quantization(preset, tmp_path):
 
 
 def trained(torch, preset, path):
-    """Train nothing, but observe ranges; export, and give a result, its input and its scale."""
+    """Observe ranges without training, and export; return a result, its input and its scale."""
     from torch.ao.quantization import FakeQuantizeBase, QConfigMapping, qconfig
     from torch.ao.quantization.backend_config import get_qnnpack_backend_config
     from torch.ao.quantization.quantize_fx import prepare_qat_fx

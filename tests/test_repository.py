@@ -27,7 +27,7 @@ projects = pytest.mark.parametrize("file", PROJECTS, ids=lambda file: file.paren
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Give each sh block of the README with the heading that it stands under."""
+    """Return each sh block of the README with the heading that it stands under."""
     found, heading, block = [], "", None
     for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines():
         if block is None and line.startswith("#"):
@@ -62,7 +62,7 @@ def test_quick_start_installs_from_the_checkout_and_runs_the_demo() -> None:
 
 
 def test_ci_takes_the_command_from_the_readme() -> None:
-    """`.ci/run --print` gives what it would run."""
+    """`.ci/run --print` prints what it would run."""
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     done = subprocess.run(

@@ -40,7 +40,7 @@ def main() -> None:
         ]:
             match = REQUIREMENT.match(text)
             if match is None:
-                sys.exit(f"{project['name']} requires {text!r}: give it a lower bound (>=)")
+                sys.exit(f"{project['name']} requires {text!r}: add a lower bound (>=)")
             name, version = normal(match["name"]), match["version"]
             if name in ours:
                 continue

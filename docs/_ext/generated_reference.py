@@ -1,7 +1,7 @@
-"""Parts of the reference that are made from the code.
+"""Parts of the reference that are generated from the code.
 
 A page says ``<!-- generated: NAME -->`` on a line of its own; when Sphinx reads the page, the
-Markdown that the function of that name gives (see `SECTIONS`) takes the line's place. Nothing is
+Markdown that the function of that name returns (see `SECTIONS`) takes the line's place. Nothing is
 written into the source tree, and the functions need no Sphinx, so that tests can call them.
 """
 
@@ -34,7 +34,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def commands() -> Mapping[str, click.Command]:
-    """Give our own commands by full name, the group first; those of others are left out."""
+    """Return this repository's commands by full name, the group first, without those of others."""
     from narrowpass.cli import app
     from narrowpass.cli._app import COMMANDS
 
@@ -96,7 +96,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Give text in one line, with nothing in it that Markdown would take for markup."""
+    """Return text in one line, with nothing in it that Markdown would take for markup."""
     return re.sub(r"([*_<>\[\]|\\])", r"\\\1", " ".join(text.split()))
 
 
@@ -107,14 +107,14 @@ def _prose(text: str | None) -> str:
 
 
 def grammar() -> str:
-    """Give the grammar as the docstring of `narrowpass.framework.pipeline` has it."""
+    """Return the grammar as the docstring of `narrowpass.framework.pipeline` has it."""
     block = (pipeline.__doc__ or "").partition("::\n\n")[2]
     lines = block.split("\n\n", 1)[0]
     return f"```text\n{inspect.cleandoc(lines)}\n```\n"
 
 
 def own_passes() -> Mapping[str, type[Any]]:
-    """Give the passes of the installed plugins of this repository, the tutorial's left out."""
+    """Return the passes of the installed plugins of this repository, the tutorial's left out."""
     registry = load_plugins().registry
     owned = {}
     for name, cls in sorted(registry.passes.items()):
@@ -170,7 +170,7 @@ def instruments() -> str:
 
 
 def _options(cls: type[Any]) -> str:
-    """Give a table of a class's options."""
+    """Return a table of a class's options."""
     notes = attribute_notes(cls)
     rows = []
     for field in dataclasses.fields(cls):
@@ -180,21 +180,21 @@ def _options(cls: type[Any]) -> str:
             if field.init:
                 rows.append(f"`{field.name}` (from Python)\n: {note or '—'}\n")
             continue
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
         kind = describe_type(option_types(cls)[option])
         rows.append(f"`{option}` (`{kind}`, default `{format_value(default)}`)\n: {note or '—'}\n")
     return "\n".join(rows) if rows else "No options.\n"
 
 
 def exceptions() -> list[type[errors.NarrowpassError]]:
-    """Give all exceptions, bases first."""
+    """Return all exceptions, bases first."""
     given = [value for value in vars(errors).values() if inspect.isclass(value)]
     return [cls for cls in given if issubclass(cls, errors.NarrowpassError)]
 
 
 def errors_table() -> str:
-    """Give a table of the exceptions and the exit codes that they lead to."""
+    """Return a table of the exceptions and the exit codes that they lead to."""
     lines = ["| exception | base | exit code | what it says |", "|---|---|---|---|"]
     for cls in exceptions():
         base = cls.__bases__[0].__name__
@@ -204,7 +204,7 @@ def errors_table() -> str:
 
 
 def benchmarks() -> str:
-    """Give the docstring of each script in ``benchmarks/``."""
+    """Return the docstring of each script in ``benchmarks/``."""
     parts = []
     for script in sorted(BENCHMARKS.glob("*.py")):
         docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""

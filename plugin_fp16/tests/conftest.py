@@ -1,4 +1,4 @@
-"""Makes `fp16_kit` importable by the tests of this folder, and its numbers repeatable."""
+"""Puts the kits on the path, and seeds the random numbers of each test."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER / "ported"), str(FOLDER / "corpus")]
 
 
 @pytest.fixture(autouse=True)
-def fresh_numbers(monkeypatch):
-    """Let each test draw the same numbers, whichever tests ran before it."""
+def reseed(monkeypatch):
+    """Seed the generator of `fp16_kit` before each test."""
     import fp16_kit
 
     monkeypatch.setattr(fp16_kit, "RNG", np.random.default_rng(33))

@@ -25,7 +25,7 @@ from onnx import helper
 
 from narrowpass import Color
 from narrowpass.ir.inference import inferred
-from narrowpass_fp16.placement import Placement
+from narrowpass_fp16.placement.placement import Placement
 
 COUNT = "fp16{cost=count}"
 

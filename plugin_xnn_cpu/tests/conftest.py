@@ -49,7 +49,7 @@ def bf16_code(request, monkeypatch):
 
 @pytest.fixture
 def bundle(tmp_path):
-    """Give a stored bundle of a small network."""
+    """Return a stored bundle of a small network."""
     import cache_kit
 
     return cache_kit.saved(tmp_path / "b.narrow", main=cache_kit.network())
@@ -57,7 +57,7 @@ def bundle(tmp_path):
 
 @pytest.fixture
 def cache(tmp_path, bundle):
-    """Give the file of its packed weights, written by a first load."""
+    """Return the file of its packed weights, written by a first load."""
     import cache_kit
 
     cache_kit.compiled(bundle, tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Makes `suite_kit` importable by the tests of this folder."""
+"""Adds this folder to the path: its tests import `suite_kit`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SharedPlugins(NarrowpassBackend):
 
 
 def _load_suite() -> dict[str, dict[str, unittest.TestCase]]:
-    """Give the tests on the CPU by kind and name; those of the kind `real` are downloads."""
+    """Return the tests on the CPU by kind and name; those of the kind `real` are downloads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suite computes expected values when it is imported
         cases = Runner(SharedPlugins, __name__).test_cases
@@ -79,7 +79,7 @@ def check(name: str, case: unittest.TestCase) -> None:
         return
     try:
         _run(case)
-    except Exception as error:  # whatever it is, the entry must tell it
+    except Exception as error:  # the entry reports any of them
         if entry["error"] not in str(error):
             raise AssertionError(f"{name} fails, but not as {LIST.name} says") from error
         pytest.xfail(entry["reason"])

@@ -93,7 +93,7 @@ class Session:
         path.write_text(block.text, "utf-8")
 
     def _python(self, block: Block) -> None:
-        source = "\n" * (block.line - 1) + block.text  # so that tracebacks tell the page's lines
+        source = "\n" * (block.line - 1) + block.text  # tracebacks have the page's lines
         exec(compile(source, str(block.page), "exec"), self._names)
 
     def _pycon(self, block: Block) -> None:
@@ -151,7 +151,7 @@ class Session:
         self._export()
 
     def close(self) -> None:
-        """Forget the modules that the page made, so that the next page finds its own."""
+        """Forget the modules that the page wrote, so that the next page finds its own."""
         for name, module in list(sys.modules.items()):
             origin = getattr(module, "__file__", None) or ""
             if origin.startswith(str(self.folder)):

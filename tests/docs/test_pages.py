@@ -39,7 +39,7 @@ def test_there_are_pages():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_unchecked_blocks_give_a_reason(page):
+def test_unchecked_blocks_have_a_reason(page):
     for block in blocks(page):
         assert len(block.marks.get("not run", "a long reason")) > 10, block.line
 

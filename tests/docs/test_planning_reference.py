@@ -16,7 +16,7 @@ _NAME = re.compile(r"^\.\. auto(?:class|function|data):: (\w+)$", re.MULTILINE)
 
 
 def described():
-    """Give the names on the page by package."""
+    """Return the names on the page by package."""
     found = {}
     parts = _CURRENT.split(PAGE.read_text("utf-8"))[1:]
     for package, text in zip(parts[::2], parts[1::2], strict=True):

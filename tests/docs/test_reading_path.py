@@ -15,7 +15,7 @@ def named_files() -> list[str]:
 
 def test_files_exist() -> None:
     names = named_files()
-    assert len(names) >= 19
+    assert len(names) >= 30
     assert [name for name in names if not (ROOT / name).is_file()] == []
 
 

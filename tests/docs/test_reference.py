@@ -208,7 +208,7 @@ def test_report_fields(page, tmp_path):
 
 
 def names_within(value):
-    """Give the field names anywhere within a JSON value."""
+    """Return the field names anywhere within a JSON value."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key

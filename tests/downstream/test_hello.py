@@ -37,7 +37,7 @@ def cli(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def listed(*arguments: str, **environment: str) -> dict[str, Any]:
-    """Give what ``narrowpass plugins --json`` says of the plugin; empty where it is not there."""
+    """Return what ``narrowpass plugins --json`` says of the plugin; empty where it is not there."""
     done = cli(*arguments, "plugins", "--json", **environment)
     assert done.returncode == 0, done.stderr
     plugins = json.loads(done.stdout)["plugins"]

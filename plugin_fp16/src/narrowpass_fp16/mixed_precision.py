@@ -24,14 +24,14 @@ from narrowpass.framework.options import OptionError
 from narrowpass.ir.inference import inferred
 from narrowpass.ir.subgraphs import Opsets, model_nodes
 from narrowpass_analysis.verification import Verification, judges
-from narrowpass_fp16.classifier import DefaultClassifier
-from narrowpass_fp16.colors import Coloring, Verdict
-from narrowpass_fp16.constants import Constants
-from narrowpass_fp16.decisions import deciding
-from narrowpass_fp16.emission import Emission
-from narrowpass_fp16.opset import with_cast, with_more
-from narrowpass_fp16.placement import Placement
-from narrowpass_fp16.ranges import Ranges, observe
+from narrowpass_fp16.coloring.classifier import DefaultClassifier
+from narrowpass_fp16.coloring.colors import Coloring, Verdict
+from narrowpass_fp16.coloring.comparisons import deciding
+from narrowpass_fp16.coloring.constants import Constants
+from narrowpass_fp16.data.ranges import Ranges, observe
+from narrowpass_fp16.graph.opset import with_cast, with_more
+from narrowpass_fp16.placement.emission import Emission
+from narrowpass_fp16.placement.placement import Placement
 from narrowpass_fp16.summary import summary
 
 if TYPE_CHECKING:

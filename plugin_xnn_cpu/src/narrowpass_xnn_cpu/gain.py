@@ -10,8 +10,8 @@ import onnx_ir as ir
 from narrowpass_planning.program.support import NativeClassifier
 from narrowpass_xnn_cpu.lower.matmul.packed import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.lowering import XnnLowering
-from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.operators import bf16_choice
+from narrowpass_xnn_cpu.native import cpu, target
+from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
 from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def seconds_saved(node: ir.Node, dtypes: OpDtypes) -> float:
         return _of_product(rows, math.prod(shape), dtypes)
     if node.op_type == "Conv" and len(shape) in (3, 4) and dtypes.output == "bfloat16":
         depthwise = shape[1] == 1 and node.attributes.get_int("group", 1) > 1
-        if bf16_choice.convolution_is_ours(depthwise=depthwise):
+        if target.current().has_bf16_dot and not depthwise:
             pixels = math.prod(dim for dim in (*result[:1], *result[2:]) if isinstance(dim, int))
             wide, narrow = _seconds(pixels, math.prod(shape), pairs=True)
             return wide - narrow
@@ -60,8 +60,8 @@ def _seconds(rows: int, size: int, *, pairs: bool) -> tuple[float, float]:
 
 
 def _of_product(rows: int, size: int, dtypes: OpDtypes) -> float:
-    if dtypes.output == "bfloat16" and bf16_choice.product_is_ours(rows):
-        wide, narrow = _seconds(rows, size, pairs=bf16_choice.multiplies_pairs())
+    if dtypes.output == "bfloat16" and not bf16_passed_over(rows, target.current()):
+        wide, narrow = _seconds(rows, size, pairs=target.current().has_bf16_dot)
         return wide - narrow
     sums = dtypes.accumulate != "float32" or cpu.sums_halves_in_float32()
     few = rows <= HALF_ROWS and size >= HALF_SIZE

@@ -20,13 +20,21 @@ from narrowpass_xnn_cpu.native.pool import default_threads
 if TYPE_CHECKING:
     from narrowpass import Context
 
-_TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+_TYPES = {
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+    "float8e4m3fn": ir.DataType.FLOAT8E4M3FN,
+    "float8e5m2": ir.DataType.FLOAT8E5M2,
+}
 _LARGEST = {
     name: float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]  # it has no types
     for name, dtype in _TYPES.items()
 }
-_FIRST_OPSET = {"float16": 6, "bfloat16": 13}
+_FIRST_OPSET = {"float16": 6, "bfloat16": 13, "float8e4m3fn": 19, "float8e5m2": 19}
 """The operator set from which Cast takes the type."""
+
+_TOLERANCE = {"float16": 4e-3, "bfloat16": 4e-3, "float8e4m3fn": 0.04, "float8e5m2": 0.08}
+"""Relative errors of a weight that are accepted where no tolerance is set."""
 
 _LEAST = 1024
 """Elements below which the Cast would cost about as much as it saves."""
@@ -49,7 +57,7 @@ _PASSED_ON = {"Transpose", "Reshape", "Identity"}
 
 @dataclass(frozen=True)
 class StoreWeights(Pass):
-    """Store float32 weights of products, convolutions and embeddings in half as many bytes.
+    """Store float32 weights of matmuls, convolutions and embeddings in 16 or 8 bits.
 
     So are W and R of LSTM, GRU and RNN. Nothing else is narrowed: each becomes an initializer of
     `dtype` and a Cast to float32, so that any ONNX tool computes with the same numbers. Biases and
@@ -57,15 +65,16 @@ class StoreWeights(Pass):
     or that loses too much in rounding.
 
     Attributes:
-        dtype: ``float16`` or ``bfloat16``.
+        dtype: ``float16``, ``bfloat16``, ``float8e4m3fn`` or ``float8e5m2``.
         tolerance: the error of a weight, relative to it (both as root mean squares), up to which
-            it is rounded. Rounding alone makes 2.0e-4 in float16 and 1.7e-3 in bfloat16; more
-            comes of elements that are too small for the type.
+            it is rounded. Rounding alone causes 2.0e-4 in float16, 1.7e-3 in bfloat16, 2.6e-2 in
+            float8e4m3fn and 5.3e-2 in float8e5m2; elements below the type's normal numbers add
+            to it. By default 4e-3 for 16 bits, 0.04 for float8e4m3fn and 0.08 for float8e5m2.
     """
 
     name: ClassVar[str] = "store-weights"
-    dtype: Literal["float16", "bfloat16"] = "float16"
-    tolerance: float = 4e-3
+    dtype: Literal["float16", "bfloat16", "float8e4m3fn", "float8e5m2"] = "float16"
+    tolerance: float | None = None
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Replace initializers of all graphs; the elements are converted when they are written.
@@ -128,10 +137,13 @@ class StoreWeights(Pass):
         limit = _LARGEST[self.dtype]
         if found.largest > limit:
             return f"an element is too large for {self.dtype}", found.largest, limit
+        if found.infinite and self.dtype == "float8e4m3fn":
+            return f"an element is infinite, which {self.dtype} does not have", None, None
+        tolerance = _TOLERANCE[self.dtype] if self.tolerance is None else self.tolerance
         relative = found.error
-        if relative > self.tolerance:
-            return f"it loses too much in {self.dtype}", relative, self.tolerance
-        return "", relative, self.tolerance
+        if relative > tolerance:
+            return f"it loses too much in {self.dtype}", relative, tolerance
+        return "", relative, tolerance
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -26,7 +26,7 @@ SCALES = {
 
 
 def attention(scale="none", mask="", heads=4, output="y"):
-    """Give a model: q, k and v as [b, rows, heads · depth], the result likewise."""
+    """Return a model: q, k and v as [b, rows, heads · depth], the result likewise."""
     masked = "t = Add(s, mask)" if mask else "t = Identity(s)"
     given = f", float[{mask}] mask" if mask else ""
     text = f"""<ir_version: 9, opset_import: ["": 18]>
@@ -50,7 +50,7 @@ def attention(scale="none", mask="", heads=4, output="y"):
 
 
 def feeds(rng, b, m, n, w, u, **more):
-    """Give standard normal operands."""
+    """Return standard normal operands."""
     shapes = {"qs": (b, m, w), "ks": (b, n, w), "vs": (b, n, u), **more}
     return {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
 
@@ -61,7 +61,7 @@ def kernels_of(program):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("mask", ["", "b, 1, 1, n", "m, n", "b, 4, m, n", "1", "1, 4, m, 1"])
-def test_forms(scale, mask):
+def test_forms_of_exporters_are_one_step(scale, mask):
     sizes = {"b": 2, "m": 5, "n": 9, "1": 1, "4": 4}
     more = {"mask": tuple(sizes[part] for part in mask.split(", "))} if mask else {}
     model = attention(scale, mask)
@@ -86,7 +86,7 @@ BORDERS = st.sampled_from([1, 2, 3, 4, 5, 11, 12, 13, 15, 16, 17, 31, 32, 33, 48
     threads=st.sampled_from([1, 2, 3]),
     seed=st.integers(0, 1000),
 )
-def test_sizes(b, heads, m, n, depth, values, mask, threads, seed):
+def test_kernel_at_all_sizes(b, heads, m, n, depth, values, mask, threads, seed):
     rng = np.random.default_rng(seed)
     sizes = {"b": b, "1": 1, "m": m, "n": n}
     more = {"mask": tuple(sizes[part] for part in mask.split(", "))} if mask else {}
@@ -189,7 +189,7 @@ def test_three_dimensions(m, n, d, e):
 
 
 def test_casts_between_floats_are_looked_through():
-    """Scores and mask are wide, the products are not: as mixed precision leaves them."""
+    """Scores and mask are float32, the matmuls narrow: as mixed precision leaves them."""
     text = """<ir_version: 9, opset_import: ["": 18]>
     g (float16[2, 5, 7, 8] q, float16[2, 5, 8, 9] k, float16[2, 5, 9, 6] v, float[7, 9] mask)
         => (float16[2, 5, 7, 6] y)
@@ -240,7 +240,7 @@ NOT_ONE = {
 
 
 @pytest.mark.parametrize("name", NOT_ONE)
-def test_what_only_looks_like_it(name):
+def test_near_misses_are_not_fused(name):
     body, more = NOT_ONE[name]
     more = more.replace("[m, n]", "[2, 6, 6]")
     text = f"""<ir_version: 9, opset_import: ["": 18]>

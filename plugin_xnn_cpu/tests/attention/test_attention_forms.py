@@ -62,7 +62,7 @@ def test_masks_of_booleans(form, shape, rows):
 @pytest.mark.parametrize("rows", [2, 20])
 @pytest.mark.parametrize("order", ["t = Add(u, mask)", "t = Add(mask, u)"])
 def test_two_masks_that_are_added(rows, order):
-    """A bias of heads by distance, and what is masked: their sum is made once for both layers."""
+    """Position bias plus mask: their sum is computed once for both layers."""
     body = f"""{SCORES} u = Add(s, bias) {order} p = Softmax<axis = -1>(t) o = MatMul(p, v)
         z0 = MatMul(q, k) z1 = Add(z0, bias) z2 = Add(z1, mask) z3 = Softmax<axis = -1>(z2)
         o1 = MatMul(z3, v) y = Add(o, o1)"""

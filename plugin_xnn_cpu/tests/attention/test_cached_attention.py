@@ -23,7 +23,7 @@ BODY = """k = Concat<axis = 2>(past_k, new_k) v = Concat<axis = 2>(past_v, new_v
 
 
 def model_of(body: str = BODY, outputs: str = "", mask: str = "m, n") -> onnx.ModelProto:
-    """Give a model whose keys and values are outputs too."""
+    """Return a model whose keys and values are outputs too."""
     text = f"""<ir_version: 9, opset_import: ["": 18]>
     g (float[b, h, m, d] q, float[b, h, o, d] past_k, float[b, h, a, d] new_k,
        float[b, h, o, e] past_v, float[b, h, a, e] new_v, float[{mask}] mask)
@@ -48,7 +48,7 @@ def feeds_of(heads, rows, past, new, depth, values, seed=0, batch=1) -> dict[str
 
 
 def exact(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Give what the model above gives, in float64."""
+    """Compute the outputs of `model_of` in float64."""
     wide = {name: array.astype(np.float64) for name, array in feeds.items()}
     k = np.concatenate([wide["past_k"], wide["new_k"]], 2)
     v = np.concatenate([wide["past_v"], wide["new_v"]], 2)
@@ -58,7 +58,7 @@ def exact(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
-    """Caches are copied bit for bit; scores of up to 80 products are off by some 1e-6 of values."""
+    """Caches are copied bit for bit; a dot product over 80 elements is off by some 1e-6."""
     for name, value in wanted.items():
         if name in ("k", "v"):
             np.testing.assert_array_equal(found[name], value.astype(np.float32))
@@ -83,7 +83,7 @@ def kernel_of(program, feeds) -> list[str]:
     values=st.sampled_from([1, 5, 16, 48, 64, 70]),
     threads=st.integers(1, 3),
 )
-def test_sizes(target, heads, batch, rows, past, new, depth, values, threads):
+def test_kernel_at_all_sizes(target, heads, batch, rows, past, new, depth, values, threads):
     feeds = feeds_of(heads, rows, past, new, depth, values, batch=batch)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "TARGET", target)
@@ -130,7 +130,7 @@ def test_shapes_that_change():
                 assert program.run(feeds)["k"].shape == (1, 3, 0, 16)
 
 
-def test_what_is_not_finite_stays_where_it_is():
+def test_nan_in_the_cache_reaches_its_head_only():
     feeds = feeds_of(2, 1, 40, 1, 16, 16)
     feeds["past_k"][0, 0, 30] = np.nan
     with compile_model(model_of()) as program:
@@ -158,7 +158,7 @@ OTHERS = {
 def test_others_read_keys_and_values_too(body):
     text, wanted = OTHERS[body]
     if "zero" in text:
-        # What the queries wait for is made from the keys.
+        # The queries depend on a value computed from the keys.
         text = text.replace("z = Relu(k)", "z = Relu(k) zero = ReduceMin<keepdims = 1>(z)")
     model = model_of(text, ", float[b, h, i, j] z")
     feeds = feeds_of(2, 1, 20, 1, 16, 16)
@@ -209,8 +209,8 @@ def test_heads_that_share_keys(rows, groups):
         close(program.run(feeds), right)
 
 
-def test_steps_of_one_shape_are_told_apart():
-    """What is sized once for all steps that are alike: those of another scale or axis are not."""
+def test_steps_of_one_shape_with_other_attributes_are_sized_apart():
+    """Equal steps share their sizes; steps with another scale or axis do not."""
     text = """<ir_version: 9, opset_import: ["": 18]>
     g (float[1, 2, n, n] q, float[1, 2, n, n] k, float[1, 2, n, n] v)
       => (float[1, 2, n, n] y, float[1, 2, n, n] z, float[1, 2, i, n] a, float[1, 2, n, j] b)

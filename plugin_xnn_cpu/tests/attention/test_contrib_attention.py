@@ -1,6 +1,6 @@
 """The three forms of attention of com.microsoft, against onnxruntime's kernels.
 
-The tolerance is 1e-5 of an output's largest element: sums of fp32 products in another order, and
+The tolerance is 1e-5 of an output's largest element: fp32 accumulation in another order, and
 an exponential of another polynomial.
 """
 
@@ -28,7 +28,7 @@ def ends(batch, keys):
 
 
 def padding(kind, batch, rows, keys):
-    """Make a mask; each row of it keeps a key.
+    """Build a mask; each row of it keeps a key.
 
     A row that keeps none has scores of about -10000, where a step of float32 is 1e-3.
     """
@@ -95,7 +95,7 @@ def test_packed_attention_between_start_and_end():
     compare("Attention", inputs, num_heads=2)
 
 
-def test_names_of_dimensions_tell_which_mask_it_is():
+def test_names_of_dimensions_select_the_kind_of_mask():
     inputs = {"x": floats(2, 5, 6), "w": floats(6, 24), "b": floats(24), "mask": ends(2, 5)}
     dims = {"x": ["batch", "rows", 6], "mask": ["batch"]}
     compare("Attention", inputs, constants=("w", "b"), dims=dims, num_heads=2)
@@ -175,14 +175,14 @@ def test_multi_head_attention_with_a_past(batch, rows, past, heads, mask, causal
     shared=st.booleans(),
     packed=st.booleans(),
     rotary=st.sampled_from([None, "halves", "pairs", "partial"]),
-    window=st.sampled_from([-1, 1, 3]),
+    local_window=st.sampled_from([-1, 1, 3]),
     softcap=st.sampled_from([0.0, 2.0]),
     past=st.integers(0, 6),
 )
 def test_group_query_attention(
-    batch, rows, groups, each, shared, packed, rotary, window, softcap, past
+    batch, rows, groups, each, shared, packed, rotary, local_window, softcap, past
 ):
-    """With a cache that grows, and with one that has room; for the first step and later ones."""
+    """With a growing KV cache, and with a preallocated one; for the first step and later ones."""
     depth, heads = 32, groups * each
     if rows > 1 and past:
         batch = 1  # onnxruntime takes several rows after others for one batch only
@@ -215,7 +215,7 @@ def test_group_query_attention(
         kv_num_heads=groups,
         do_rotary=int(rotary is not None),
         rotary_interleaved=int(rotary == "pairs"),
-        local_window_size=window,
+        local_window_size=local_window,
         softcap=softcap,
         rows_of={"k2": lengths + 1, "v2": lengths + 1},
     )

@@ -47,7 +47,7 @@ layer (float[1, 1, 24] x, float[1, 3, P, 8] past_k, float[1, 3, P, 8] past_v, fl
 
 
 def decoder() -> onnx.ModelProto:
-    """Give a layer with caches."""
+    """Return a layer with caches."""
     model = onnx.parser.parse_model(TEXT)
     rng = np.random.default_rng(0)
     for name in ("wq", "wk", "wv", "wo"):
@@ -57,7 +57,7 @@ def decoder() -> onnx.ModelProto:
 
 
 def first(past: int, seed: int = 1) -> dict[str, np.ndarray]:
-    """Give feeds with caches of random rows."""
+    """Return feeds with caches of random rows."""
     rng = np.random.default_rng(seed)
     caches = rng.standard_normal((2, 1, HEADS, past, HEAD)).astype(np.float32)
     x = rng.standard_normal((1, 1, WIDTH)).astype(np.float32)
@@ -65,32 +65,32 @@ def first(past: int, seed: int = 1) -> dict[str, np.ndarray]:
     return {"x": x, "past_k": caches[0], "past_v": caches[1], "mask": mask}
 
 
-def following(made: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Give the feeds that follow from what a step made."""
-    mask = np.zeros((1, made["k"].shape[2] + 1), np.float32)
-    x = made["y"] / np.abs(made["y"]).max()
-    return {"x": x, "past_k": made["k"], "past_v": made["v"], "mask": mask}
+def next_feeds(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the feeds of the next step: its past is this step's present."""
+    mask = np.zeros((1, outputs["k"].shape[2] + 1), np.float32)
+    x = outputs["y"] / np.abs(outputs["y"]).max()
+    return {"x": x, "past_k": outputs["k"], "past_v": outputs["v"], "mask": mask}
 
 
-def close(made: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+def assert_close(outputs: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
     for name, value in wanted.items():
-        np.testing.assert_allclose(made[name], value, rtol=0, atol=1e-5 * np.abs(value).max())
+        np.testing.assert_allclose(outputs[name], value, rtol=0, atol=1e-5 * np.abs(value).max())
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("past", [0, 5, 400])
 def test_a_loop_of_growing_caches(past, threads):
-    """Both loops are fed what they made: 24 steps of rounding are apart by some 1e-6."""
+    """Each loop reads its own outputs: after 24 steps, rounding differs by some 1e-6."""
     model = decoder()
     reference = ReferenceEvaluator(model)
     names = [value.name for value in model.graph.output]
     with compile_model(model, threads=threads) as program:
         ours = theirs = first(past)
         for _ in range(24):
-            made = program.run(ours)
+            outputs = program.run(ours)
             wanted = dict(zip(names, reference.run(None, theirs), strict=True))
-            close(made, wanted)
-            ours, theirs = following(made), following(wanted)
+            assert_close(outputs, wanted)
+            ours, theirs = next_feeds(outputs), next_feeds(wanted)
 
 
 def test_shapes_that_grow_shrink_and_fail():
@@ -101,17 +101,19 @@ def test_shapes_that_grow_shrink_and_fail():
     with compile_model(model) as program:
         for past in (3, 4, 0, 1, 700, 2, 2, 3):
             feeds = first(past, past)
-            close(program.run(feeds), dict(zip(names, reference.run(None, feeds), strict=True)))
+            assert_close(
+                program.run(feeds), dict(zip(names, reference.run(None, feeds), strict=True))
+            )
             with pytest.raises((BackendError, DataError)):
                 program.run({**feeds, "mask": np.zeros((1, past + 7), np.float32)})
 
 
-def test_a_step_that_grows_a_cache_sizes_what_follows_from_it_only():
+def test_a_growing_kv_cache_resizes_its_readers_only():
     with compile_model(decoder()) as program:
         (partition,) = program._methods["main"].partitions
-        made = program.run(first(40))
+        outputs = program.run(first(40))
         before = partition._bound
-        program.run(following(made))
+        program.run(next_feeds(outputs))
         assert partition._bound is before
         runs = {step: run for step, (_, run) in partition._runs.items()}
         program.run(first(60))
@@ -119,13 +121,13 @@ def test_a_step_that_grows_a_cache_sizes_what_follows_from_it_only():
         assert len(kept) > len(runs) / 2
 
 
-def test_what_somebody_holds_is_not_written_again():
+def test_arrays_that_are_referenced_are_not_reused():
     """Outputs of 38 KB lie in memory that is used again, once nobody holds a part of it."""
     with compile_model(decoder()) as program:
         held, copies = [], []
         for seed in range(12):
-            made = program.run(first(400, seed))
-            part = made["k"][0, 1, 3:, ::2]  # a view: its own base is not the output
+            outputs = program.run(first(400, seed))
+            part = outputs["k"][0, 1, 3:, ::2]  # a view: its own base is not the output
             held.append(part)
             copies.append(part.copy())
             if seed % 3 == 2:

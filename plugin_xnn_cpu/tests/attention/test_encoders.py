@@ -1,7 +1,7 @@
 """LabelEncoder, OneHotEncoder and SVMClassifier of ai.onnx.ml, against onnxruntime's kernels.
 
-Categories are exact. Scores of support vectors differ by 1e-5 of the largest one: theirs are sums
-in float32, ours in double.
+Categories are exact. Scores of support vectors differ by 1e-5 of the largest one: onnxruntime
+accumulates in float32, these kernels in float64.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ VALUES = {"strings": ["x", "y", "z"], "int64s": [5, 6, 7], "floats": [0.25, -0.5
 @pytest.mark.parametrize("default", [False, True])
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("keys", KEYS)
-def test_label_encoder_gives_the_value_of_each_key(keys, values, default):
+def test_label_encoder_maps_each_key_to_its_value(keys, values, default):
     listed, x, _ = KEYS[keys]
     usual = {"strings": ("string", "none"), "int64s": ("int64", 99), "floats": ("float", 1.5)}
     named = {f"keys_{keys}": listed, f"values_{values}": VALUES[values]}

@@ -48,7 +48,7 @@ def turned(x, cosines, sines, rotated, interleaved):
     threads=st.sampled_from([1, 2]),
     seed=st.integers(0, 1000),
 )
-def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed):
+def test_kernel_against_numpy(sizes, half, rest, interleaved, halved, in_place, threads, seed):
     rng = np.random.default_rng(seed)
     depth, width = 2 * half + rest, half if halved else 2 * half
     x = rng.standard_normal((*sizes, depth)).astype(np.float32)
@@ -68,12 +68,12 @@ def test_kernel(sizes, half, rest, interleaved, halved, in_place, threads, seed)
     for number, array in enumerate((x, tables[0], tables[1], out)):
         tape.bind(number, array)
     tape.run(ThreadPool(threads, spin=False))
-    # Two products and a sum of float32 numbers of up to 5: a rounding error for each.
+    # Two multiplications and an addition of float32 numbers up to 5, each rounded once.
     np.testing.assert_allclose(out, expected, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("rotated", [3, -2, 18])
-def test_what_is_no_pairs_is_refused(rotated):
+def test_operands_that_are_no_pairs_are_refused(rotated):
     with pytest.raises(BackendError, match="no pairs"):
         attention_params.rotary(
             sizes=(1, 1, 1),
@@ -93,7 +93,7 @@ JOINED = "n = Neg(b) r = Concat<axis = -1>(n, a)"
 NEIGHBOURS = """a = Slice(x, zero, most, last, two) b = Slice(x, one, most, last, two) n = Neg(b)
     n1 = Unsqueeze(n, end) a1 = Unsqueeze(a, end) s = Concat<axis = -1>(n1, a1)
     r = Reshape(s, flat)"""
-SUMS = {
+ADDITIONS = {
     "first": "u = Mul(x, cos) v = Mul(r, sin) y = Add(u, v)",
     "turned around": "u = Mul(cos, x) v = Mul(sin, r) y = Add(v, u)",
 }
@@ -124,17 +124,17 @@ def kernels_of(program):
 
 
 @pytest.mark.parametrize("halves", HALVES)
-@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("addition", ADDITIONS)
 @pytest.mark.parametrize("table", ["b, 1, n, 16", "n, 16", "1, 1, n, 16", "1, 16"])
-def test_halves(halves, sums, table):
-    model = model_of(f"{HALVES[halves]} {JOINED} {SUMS[sums]}", table=table)
+def test_rotation_of_halves_is_one_step(halves, addition, table):
+    model = model_of(f"{HALVES[halves]} {JOINED} {ADDITIONS[addition]}", table=table)
     program = check(model, given_for(table))
     assert kernels_of(program) == {"rotary"}
 
 
-@pytest.mark.parametrize("sums", SUMS)
-def test_neighbours(sums):
-    program = check(model_of(f"{NEIGHBOURS} {SUMS[sums]}"), given_for("b, 1, n, 16"))
+@pytest.mark.parametrize("addition", ADDITIONS)
+def test_rotation_of_pairs_is_one_step(addition):
+    program = check(model_of(f"{NEIGHBOURS} {ADDITIONS[addition]}"), given_for("b, 1, n, 16"))
     assert kernels_of(program) == {"rotary"}
 
 
@@ -166,7 +166,7 @@ def test_heads_stay_where_they_are():
 def test_narrow_floats():
     text = f"""<ir_version: 9, opset_import: ["": 18]>
     g (float16[b, h, n, 16] x, float16[n, 16] cos, float16[n, 16] sin) => (float16[b, h, n, 16] y)
-    <{CONSTANTS}> {{ {HALVES["Slice"]} {JOINED} {SUMS["first"]} }}"""
+    <{CONSTANTS}> {{ {HALVES["Slice"]} {JOINED} {ADDITIONS["first"]} }}"""
     model = onnx.shape_inference.infer_shapes(parser.parse_model(text), data_prop=True)
     feeds = {name: array.astype(np.float16) for name, array in given_for("n, 16").items()}
     program = compile_model(model)
@@ -186,8 +186,8 @@ NOT_ONE = {
 
 
 @pytest.mark.parametrize("name", NOT_ONE)
-def test_what_only_looks_like_it(name):
+def test_near_misses_are_not_fused(name):
     y = "float[b, h, n, 16] y" + (", float[b, h, n, 16] z" if name == "it is read" else "")
-    body = f"{HALVES['Slice']} {NOT_ONE[name]} {SUMS['first']}"
+    body = f"{HALVES['Slice']} {NOT_ONE[name]} {ADDITIONS['first']}"
     program = check(model_of(body, y=y), given_for("b, 1, n, 16"))
     assert "rotary" not in kernels_of(program)

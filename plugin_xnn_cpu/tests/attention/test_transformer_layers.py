@@ -13,7 +13,7 @@ import pytest
 from onnx import parser
 from xnn_kit import check, fully_connected
 
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target
 
 pytestmark = pytest.mark.once
 
@@ -96,12 +96,12 @@ FEEDFORWARD = {
 }
 
 KNOWN = {fully_connected(), "attention", "layer-norm", "add + layer-norm", "rotary", "where"}
-ENDINGS = {"xnn add", "xnn gelu", "xnn multiply", "gate"}
-"""What products take in, where these are kernels of ours; but a factor they do not."""
+EPILOGUES = {"xnn add", "xnn gelu", "xnn multiply", "gate"}
+"""Fused into the epilogue of a matmul where the kernel is our own; a factor never is."""
 
 
 def layer(norm, attention, feedforward):
-    """Give a layer whose norms come first, as a model."""
+    """Return a layer whose norms come first, as a model."""
     norms = NORMS[norm]
     body = f"""{norms.format(x="x", y="h", n="p")} {ATTENTION[attention]} {AFTER}
         {norms.format(x="a", y="h2", n="q")} {FEEDFORWARD[feedforward]} y = Add(a, f0)"""
@@ -135,13 +135,13 @@ def feeds_of(b=2, n=7):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("feedforward", FEEDFORWARD)
-def test_layers(norm, attention, feedforward):
+def test_layers_run_as_fused_steps(norm, attention, feedforward):
     model, feeds = layer(norm, attention, feedforward), feeds_of()
-    # Three products after one another: their errors add up.
+    # Three matmuls in sequence: their errors add up.
     program = check(model, feeds, native=None, tolerance=3e-5)
     kernels = [row.kernel for row in program.profile(feeds, runs=1)]
-    ours = fp32_choice.matmuls_are_ours()
-    left = {"xnn multiply"} if ours and feedforward == "SwiGLU" else set() if ours else ENDINGS
+    ours = target.current().has_fp32_gemm
+    left = {"xnn multiply"} if ours and feedforward == "SwiGLU" else set() if ours else EPILOGUES
     assert not set(kernels) - KNOWN - {"not bool"} - left
     assert kernels.count("attention") == 1
     assert kernels.count("rotary") == (2 if "rotary" in attention else 0)
@@ -150,7 +150,7 @@ def test_layers(norm, attention, feedforward):
     assert kernels.count("xnn add") == (0 if ours else 1)
 
 
-def test_the_page_names_what_is_recognised():
+def test_the_page_names_every_recognised_form():
     text = PAGE.read_text(encoding="utf-8")
     for name in (*NORMS, *ATTENTION, *FEEDFORWARD):
         assert f"| {name} |" in text, name

@@ -40,12 +40,12 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch):
-    """Have each test hear the warnings that a process gives once."""
+    """Let each test receive the warnings that a process emits once."""
     monkeypatch.setattr(folder_module, "_warned", set())
 
 
 def changed(path: Path, key: str = "w0", at: int = 5) -> bytes:
-    """Change an element of a tensor; give the file as it was."""
+    """Change an element of a tensor; return the file as it was."""
     before = path.read_bytes()
     info = Bundle.load(path.parent).manifest.tensors[key]
     data = bytearray(before)
@@ -134,7 +134,7 @@ def test_a_weights_file_that_is_cut_off_while_it_is_open(tmp_path, bundle):
 
 
 def signed(cache: Path, change) -> None:
-    """Change entries of a file, and give them and all else the checksums that fit."""
+    """Change entries of a file, and sign all of it with valid checksums."""
     import hashlib
     import json
 
@@ -259,7 +259,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 def other_owner(path: Path) -> None:
     if not ROOT:
-        pytest.skip("only the superuser can give a file away")
+        pytest.skip("only the superuser can change the owner of a file")
     os.chown(path, 12345, 12345)
 
 
@@ -274,7 +274,7 @@ DISTRUSTED = {
 
 
 @pytest.mark.parametrize("name", DISTRUSTED)
-def test_what_others_can_write_is_not_used(bundle, cache, caplog, name):
+def test_files_that_others_can_write_are_not_used(bundle, cache, caplog, name):
     change, reason, remedy = DISTRUSTED[name]
     before = cache.read_bytes()
     change(cache)
@@ -300,7 +300,7 @@ def test_a_folder_with_the_sticky_bit(tmp_path, bundle):
     assert loads(bundle, folder) == [3, 3, 3]
 
 
-def test_what_is_written_can_be_used_whatever_the_umask(tmp_path, bundle):
+def test_written_files_are_usable_with_any_umask(tmp_path, bundle):
     before = os.umask(0)
     try:
         assert loads(bundle, tmp_path / "cache") == [3, 0, 0]
@@ -321,7 +321,7 @@ def test_a_link_is_not_followed(tmp_path, bundle, cache):
     assert not cache.is_symlink()
 
 
-def test_a_note_that_others_can_write_is_not_believed(bundle, cache, monkeypatch):
+def test_a_note_that_others_can_write_is_ignored(bundle, cache, monkeypatch):
     compiled(bundle, cache.parent)
     note = cache.with_name(cache.name + ".checked")
     note.chmod(0o666)
@@ -420,7 +420,7 @@ def test_old_leftovers_are_listed_and_pruned(tmp_path, bundle):
 # Several at once
 
 
-def test_mapped_blocks_are_mapped_for_whoever_shares_them(bundle, cache):
+def test_mapped_blocks_are_mapped_for_all_sharers(bundle, cache):
     first, second = compiled(bundle, cache.parent), compiled(bundle, cache.parent)
     for program in (first, second):
         found = weights(program)
@@ -429,7 +429,7 @@ def test_mapped_blocks_are_mapped_for_whoever_shares_them(bundle, cache):
     assert weights(second)["hits"] == 3
 
 
-def test_a_fork_goes_on_with_what_was_mapped(tmp_path, bundle, cache):
+def test_a_fork_keeps_the_mapping(tmp_path, bundle, cache):
     """The child runs its parent's program, loads others from the file, and packs what is new."""
     program = compiled(bundle, cache.parent)
     right = result(program, X)

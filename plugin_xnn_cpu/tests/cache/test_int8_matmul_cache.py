@@ -14,8 +14,8 @@ from int8_matmul_kit import (
     WEIGHTS,
     ZEROS,
     at,
-    product,
     quantized,
+    quantized_matmul,
     reference,
     rows,
     run,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.once
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
 def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path, dynamic):
-    """XNNPACK's key has no scales, nor the bias if rows are int8: our names tell these apart."""
+    """XNNPACK's key has no scales, nor the bias if rows are int8: our content names have both."""
     base = {"s": PER_CHANNEL, "b": np.linspace(-1, 1, 19, dtype=np.float32)}
     changes = [
         {},
@@ -42,7 +42,7 @@ def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path
         {"w": with_one(1)},
     ]
     methods = {
-        f"m{i}": product(bias=True, dynamic=dynamic, **{**base, **change})
+        f"m{i}": quantized_matmul(bias=True, dynamic=dynamic, **{**base, **change})
         for i, change in enumerate(changes)
     }
     bundle = saved(tmp_path / "b.narrow", **methods)
@@ -57,7 +57,7 @@ def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path
             got = program.run({"x": x}, name)["y"]
             tolerance = (2e-2 if dynamic else 1e-5) * np.abs(right).max()
             np.testing.assert_allclose(got, right, rtol=1e-5, atol=tolerance)
-            (plan,) = [p for p in program.explain() if (p.method, p.node) == (name, "product")]
+            (plan,) = [p for p in program.explain() if (p.method, p.node) == (name, "matmul")]
             assert plan.kernel == (ROWS if dynamic else WEIGHTS)
         program.close()
         del program
@@ -65,7 +65,9 @@ def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path
 
 
 def test_both_forms_of_one_matrix_are_two_blocks(tmp_path):
-    methods = {name: product(bias=True, dynamic=name == "rows") for name in ("weights", "rows")}
+    methods = {
+        name: quantized_matmul(bias=True, dynamic=name == "rows") for name in ("weights", "rows")
+    }
     bundle = saved(tmp_path / "b.narrow", **methods)
     x = rows(3)
     for packs in (2, 0):
@@ -82,9 +84,11 @@ def test_both_forms_of_one_matrix_are_two_blocks(tmp_path):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
-def test_integers_are_packed_and_not_what_they_stand_for(tmp_path, dynamic):
+def test_integers_are_packed_without_dequantization(tmp_path, dynamic):
     """The packed form has a byte for each weight, and comes from the file at the second load."""
-    bundle = saved(tmp_path / "b.narrow", main=product(512, 256, bias=True, dynamic=dynamic))
+    bundle = saved(
+        tmp_path / "b.narrow", main=quantized_matmul(512, 256, bias=True, dynamic=dynamic)
+    )
     for packs, place in ((1, "heap_bytes"), (0, "mapped_bytes")):
         program = compiled(bundle, tmp_path / "cache")
         found = weights(program)
@@ -97,7 +101,7 @@ def test_integers_are_packed_and_not_what_they_stand_for(tmp_path, dynamic):
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
 def test_a_process_that_was_not_forked_finds_them(tmp_path, dynamic):
-    bundle = saved(tmp_path / "b.narrow", main=product(48, bias=True, dynamic=dynamic))
+    bundle = saved(tmp_path / "b.narrow", main=quantized_matmul(48, bias=True, dynamic=dynamic))
     here = compiled(bundle, tmp_path / "cache")
     assert weights(here)["packs"] == 1
     context = multiprocessing.get_context("spawn")
@@ -110,10 +114,10 @@ def test_a_process_that_was_not_forked_finds_them(tmp_path, dynamic):
     process.join()
 
 
-def test_what_does_not_fit_is_kept_too(tmp_path):
-    """In float32; and integers that differ in their zero points only are not mixed up."""
+def test_matmuls_that_do_not_fit_int8_are_cached_apart(tmp_path):
+    """Those run in float32; integers that differ in their zero points alone are distinct."""
     fit, unfit = {"s": PER_CHANNEL, "z": ZEROS}, {"s": PER_CHANNEL, "z": at(ZEROS, 4, 3)}
-    methods = {"fit": product(**fit), "unfit": product(**unfit)}
+    methods = {"fit": quantized_matmul(**fit), "unfit": quantized_matmul(**unfit)}
     bundle = saved(tmp_path / "b.narrow", **methods)
     x = rows(3)
     for packs in (2, 0):

@@ -1,6 +1,6 @@
 """MatMulNBits in the weights cache, and with zero points that are floats.
 
-Results are compared with float64: 1e-5 of the largest sum of magnitudes, as fp32 sums are.
+Results are compared with float64: 1e-5 of the largest sum of magnitudes, as fp32 accumulation is.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROWS, COLUMNS, OUTPUTS, BLOCK = 3, 72, 40, 32
 BLOCKS = -(-COLUMNS // BLOCK)
 
 
-def made(zeros, *, bits=4, dtype=np.float32):
-    """Make a product of some kind of zero points; give it, and the matrix in float64."""
+def nbits_matmul(zeros, *, bits=4, dtype=np.float32):
+    """Build a MatMulNBits with one kind of zero points; return it, and the matrix in float64."""
     integers = RNG.integers(0, 1 << bits, (OUTPUTS, BLOCKS * BLOCK)).astype(np.uint8)
     packed = integers if bits == 8 else integers[:, ::2] | integers[:, 1::2] << 4
     scales = (0.01 * RNG.random((OUTPUTS, BLOCKS)) + 0.01).astype(dtype)
@@ -62,7 +62,7 @@ def check(program, matrix, rows, method="main", dtype=np.float32, share=1e-5):
 @pytest.mark.parametrize("zeros", [None, "packed", "floats"])
 def test_blocks_are_cached(tmp_path, zeros, bits):
     """Methods share one block, and the second load packs nothing."""
-    model, matrix = made(zeros, bits=bits)
+    model, matrix = nbits_matmul(zeros, bits=bits)
     bundle = saved(tmp_path / "b.narrow", one=model, two=model)
     for packs in (1, 0):
         program = compiled(bundle, tmp_path / "cache")
@@ -81,7 +81,7 @@ def test_zero_points_that_are_floats_are_packed(dtype):
     """The matrix is multiplied as it is stored: nothing is computed of it in a run."""
     from xnn_kit import compile_model
 
-    model, matrix = made("floats", dtype=dtype)
+    model, matrix = nbits_matmul("floats", dtype=dtype)
     with compile_model(model) as program:
         kernels = [plan.kernel for plan in program.explain()]
         assert [kernel for kernel in kernels if "int4 (weights)" in kernel], kernels
@@ -92,7 +92,7 @@ def test_zero_points_that_are_floats_are_packed(dtype):
 
 
 def test_zero_points_with_other_content_have_another_name(tmp_path):
-    first, _ = made("floats")
+    first, _ = nbits_matmul("floats")
     second = type(first)()
     second.CopyFrom(first)
     (tensor,) = [t for t in second.graph.initializer if t.name == "zeros"]
@@ -104,7 +104,7 @@ def test_zero_points_with_other_content_have_another_name(tmp_path):
 
 
 def test_a_changed_matrix_is_refused(tmp_path):
-    model, _ = made("packed")
+    model, _ = nbits_matmul("packed")
     bundle = saved(tmp_path / "b.narrow", main=model)
     info = bundle.manifest.tensors["b"]
     path = tmp_path / "b.narrow" / "weights.safetensors"

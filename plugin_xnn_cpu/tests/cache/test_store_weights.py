@@ -21,6 +21,10 @@ from narrowpass_xnn_cpu.store_weights import StoreWeights
 
 RNG = np.random.default_rng(8)
 TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+FLOAT8 = {
+    "float8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
 
 
 def floats(*shape):
@@ -28,7 +32,7 @@ def floats(*shape):
 
 
 def decoder(opset=18, **changed):
-    """Make an embedding whose table is the last product's matrix too, with a product between."""
+    """Build a tied embedding (its table is the LM head too), with a matmul between."""
     constants = {"table": floats(64, 48), "w": floats(48, 48), "b": floats(48), **changed}
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["e"]),
@@ -78,7 +82,7 @@ def test_weights_are_halved_and_biases_are_not(tmp_path, dtype):
     assert {node.input[0] for node in casts} == {"table", "w"}
     sizes = {info.nbytes for info in bundle.data.values()}
     assert sizes == {64 * 48 * 2, 48 * 48 * 2}  # the bias is so small that it is no data
-    # Any tool computes the same; against the model as it was, rounding makes the difference.
+    # Any tool computes the same; only rounding differs from the model before.
     right = ReferenceEvaluator(model).run(None, {"ids": IDS})[0]
     reference = ReferenceEvaluator(stored).run(None, {"ids": IDS})[0]
     program = compiled(Bundle.load(tmp_path / "m.narrow"), cache="memory")
@@ -96,6 +100,27 @@ def test_weights_are_halved_and_biases_are_not(tmp_path, dtype):
             "main"
         ]["packed_bytes"]
     )
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_weights_of_8_bits_are_a_quarter(tmp_path, dtype):
+    model = decoder()
+    stored = saved_model(build(model, f"store-weights{{dtype={dtype}}}"), tmp_path / "m.narrow")
+    assert stored.opset_import[0].version == 19
+    types = {tensor.name: tensor.data_type for tensor in stored.graph.initializer}
+    narrow = getattr(TensorProto, dtype.upper())
+    assert types == {"table": narrow, "w": narrow, "b": TensorProto.FLOAT}
+    rounded = {
+        tensor.name: array.astype(FLOAT8[dtype]).astype(np.float32)
+        for tensor in model.graph.initializer
+        if (array := numpy_helper.to_array(tensor)).ndim == 2
+    }
+    # The weights alone are rounded: a model with rounded weights in float32 computes the same.
+    b = numpy_helper.to_array(model.graph.initializer[2])
+    expected = ReferenceEvaluator(decoder(**rounded, b=b)).run(None, {"ids": IDS})[0]
+    program = compiled(Bundle.load(tmp_path / "m.narrow"), cache="memory")
+    assert not any(plan.reason for plan in program.explain())
+    np.testing.assert_allclose(program.run({"ids": IDS})["y"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
@@ -163,6 +188,8 @@ def test_fold_leaves_it_as_it_is_and_a_second_run_changes_nothing(tmp_path):
         ("float16", 70000, "too large for float16"),
         ("float16", -65520, "too large for float16"),
         ("bfloat16", 3.3999e38, "too large for bfloat16"),
+        ("float8e4m3fn", -449, "too large for float8e4m3fn"),
+        ("float8e5m2", 60000, "too large for float8e5m2"),
     ],
 )
 def test_elements_that_do_not_fit_keep_their_weight(dtype, value, reason):
@@ -184,6 +211,24 @@ def test_infinities_and_nan_do_not_keep_a_weight():
     assert found["w"].decision == "float16"
 
 
+def test_infinities_keep_a_weight_from_a_type_without_them():
+    matrix = floats(48, 48)
+    matrix[0, 0] = np.inf
+    found = decisions(build(decoder(w=matrix), "store-weights{dtype=float8e4m3fn}"))
+    assert found["w"].decision == "kept"
+    assert "infinite" in found["w"].reason
+    found = decisions(build(decoder(w=matrix), "store-weights{dtype=float8e5m2}"))
+    assert found["w"].decision == "float8e5m2"
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("float8e4m3fn", 0.04), ("float8e5m2", 0.08)])
+def test_the_tolerance_follows_the_type(dtype, limit):
+    tiny = floats(48, 48) * np.float32(1e-4)
+    found = decisions(build(decoder(w=tiny), f"store-weights{{dtype={dtype}}}"))
+    assert (found["w"].decision, found["table"].decision) == ("kept", dtype)
+    assert found["w"].measured > found["w"].limit == limit
+
+
 def test_a_weight_that_is_lost_in_rounding_is_kept():
     tiny = floats(48, 48) * np.float32(1e-6)
     found = decisions(build(decoder(w=tiny)))
@@ -195,7 +240,7 @@ def test_a_weight_that_is_lost_in_rounding_is_kept():
     assert tolerant["w"].decision == "float16"
 
 
-def test_what_is_fed_or_given_back_stays():
+def test_inputs_and_outputs_keep_their_dtype():
     model = decoder()
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [48, 48]))
     model.graph.output.append(helper.make_tensor_value_info("table", TensorProto.FLOAT, [64, 48]))
@@ -241,12 +286,12 @@ def test_a_weight_that_only_a_subgraph_reads():
 def test_an_operator_set_without_the_cast_is_upgraded():
     model = decoder(opset=11)
     bundle = build(model, "store-weights{dtype=bfloat16}")
-    made = ir.to_proto(bundle.methods["main"])
-    assert [entry.version for entry in made.opset_import] == [13]
-    types = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    proto = ir.to_proto(bundle.methods["main"])
+    assert [entry.version for entry in proto.opset_import] == [13]
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     assert types["w"] == types["table"] == TensorProto.BFLOAT16
     right = ReferenceEvaluator(model).run(None, {"ids": IDS})[0]
-    got = ReferenceEvaluator(made).run(None, {"ids": IDS})[0]
+    got = ReferenceEvaluator(proto).run(None, {"ids": IDS})[0]
     np.testing.assert_allclose(got, right, rtol=2e-2, atol=2e-2 * np.abs(right).max())
     assert StoreWeights().dtype == "float16"
 

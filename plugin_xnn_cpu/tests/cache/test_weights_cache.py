@@ -26,15 +26,15 @@ def operator(session, array, identity, **options):
     return xnn_matmul.create(Matmul(Weight.of(array, identity), None, **options), session)
 
 
-def test_two_sessions_with_one_product():
+def test_two_sessions_share_one_matmul():
     cache = WeightsCache()
     array = floats(8, 16)
     first = cache.begin()
-    made = [operator(first, array, "a")]
+    operators = [operator(first, array, "a")]
     assert cache.packed_count == 0  # nobody finds what is not committed
     first.commit()
     second = cache.begin()
-    made.append(operator(second, array, "a"))
+    operators.append(operator(second, array, "a"))
     second.commit()
     (name,) = first.packed_names
     assert second.packed_names == [name]
@@ -42,7 +42,7 @@ def test_two_sessions_with_one_product():
     assert cache.packed_count == 1
     assert cache.users(name) == 2
     assert (first.counts.packs, second.counts.packs, second.counts.hits) == (1, 0, 1)
-    made.clear()
+    operators.clear()
     first.release()
     assert (cache.packed_count, cache.users(name)) == (1, 1)
     second.release()
@@ -73,7 +73,7 @@ def test_an_aborted_session_leaves_no_trace():
     assert cache.packed_count == 1
 
 
-def test_a_hit_neither_makes_nor_reads_a_weight():
+def test_a_hit_neither_computes_nor_reads_a_weight():
     cache = WeightsCache()
     array, bias = floats(8, 16), floats(8)
     with cache.begin() as first:
@@ -123,11 +123,11 @@ def test_data_of_a_bundle_is_loaded_by_name(tmp_path):
 )
 def test_packed_sizes(inputs, outputs, size):
     with WeightsCache().begin() as session:
-        made = operator(session, floats(outputs, inputs), "a")
+        packed = operator(session, floats(outputs, inputs), "a")
     (entry,) = session.entries()
     assert entry.size == size
     assert entry.address % 64 == 0
-    del made
+    del packed
 
 
 def call(session, kernel, bias, *, seed=1):
@@ -193,12 +193,12 @@ def test_an_operator_does_not_run_before_its_session_is_committed():
     from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
     session = WeightsCache().begin()
-    made = operator(session, np.eye(16, dtype=np.float32), "a")
+    packed = operator(session, np.eye(16, dtype=np.float32), "a")
     pool = pools(1)
     given = aligned(4 * 16)[: 4 * 16].view(np.float32)
     given[...] = np.arange(16)
     result = np.zeros(16, np.float32)
-    tape = Tape([Entry(made.call, (0,), 1, made, made.reshape(1, pool), True, "fc")], 2)
+    tape = Tape([Entry(packed.call, (0,), 1, packed, packed.reshape(1, pool), True, "fc")], 2)
     tape.bind(0, given)
     tape.bind(1, result)
     with pytest.raises(BackendError, match=r"node .fc. failed: .*state"):
@@ -225,7 +225,7 @@ def test_sessions_take_turns():
     thread.join()
 
 
-def test_names_tell_lists_of_parts_apart():
+def test_digests_of_different_lists_differ():
     assert digest("ab", "c") != digest("a", "bc")
     assert digest("a") != digest("a", "")
     assert digest("1,1:ab") != digest("a", "b")
@@ -255,7 +255,7 @@ def test_methods_share(tmp_path):
         np.testing.assert_allclose(result(program, x, method), exact, rtol=1e-4, atol=1e-4)
 
 
-def test_methods_that_share_two_products_have_four_tensors(tmp_path):
+def test_methods_that_share_two_matmuls_have_four_tensors(tmp_path):
     constants = {name: floats(16, 16) for name in ("w0", "b0", "w1", "b1")}
     nodes = [
         helper.make_node("Gemm", ["x", "w0", "b0"], ["h"]),
@@ -316,7 +316,7 @@ def test_a_bundle_in_memory_shares_between_its_methods_only():
 
 
 def quantized(weight, scale, zero, bias):
-    """Make x times an int8 matrix that is dequantized, plus a bias."""
+    """Build x times an int8 matrix that is dequantized, plus a bias."""
     constants = {"q": weight, "s": scale, "z": zero, "b": bias}
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=0),
@@ -362,10 +362,10 @@ def test_equal_bytes_of_another_shape_are_never_shared(tmp_path):
 def test_one_matrix_in_two_layouts_is_two_blocks(tmp_path):
     weight = floats(24, 24)
     plain = model([helper.make_node("MatMul", ["x", "w"], ["y"])], 24, {"w": weight})
-    bundle = saved(tmp_path / "b.narrow", product=plain, gemm=linear(weight))
+    bundle = saved(tmp_path / "b.narrow", matmul=plain, gemm=linear(weight))
     program = compiled(bundle, cache="memory")
     x = floats(2, 24)
-    np.testing.assert_allclose(result(program, x, "product"), x @ weight, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result(program, x, "matmul"), x @ weight, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(result(program, x, "gemm"), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
@@ -384,7 +384,7 @@ def test_raw_weights_leave_memory(tmp_path):
 
 
 def file_pages() -> int:
-    """Give the bytes of files that are in this process's memory."""
+    """Return the bytes of files that are in this process's memory."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (line,) = [line for line in lines if line.startswith("RssFile")]
     return 1024 * int(line.split()[1])

@@ -97,9 +97,9 @@ def test_bundles_of_the_same_weights_share_a_file(tmp_path, bundle, cache):
     assert len(listed(cache.parent, PACKER)) == 1
 
 
-def test_what_is_packed_otherwise_is_added(tmp_path, bundle, cache):
+def test_other_packings_of_a_weight_are_added_to_the_file(tmp_path, bundle, cache):
     first = {item.key for item in PackedFile(cache, PACKER).entries}
-    # A product without its bias: the weights are the same, what is packed of them is not.
+    # A matmul without its bias: the weights are the same, the packed panels differ.
     weight = bundle.data["w0"].tensor.numpy()
     extra = saved(tmp_path / "extra.narrow", main=network(), alone=linear(weight))
     assert path_of(extra, cache.parent) == cache

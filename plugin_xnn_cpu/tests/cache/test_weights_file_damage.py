@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.native.packer import PACKER
 pytestmark = pytest.mark.once
 
 
-def test_every_cut(tmp_path, bundle, cache):
+def test_a_file_cut_off_anywhere_is_replaced(tmp_path, bundle, cache):
     whole = cache.read_bytes()
     start, size = struct.unpack_from("<QQ", whole, 16)
     rng = random.Random(1)
@@ -71,7 +71,7 @@ def test_each_field_of_the_header_signed_anew(bundle, cache, field, value):
 
 
 def tamper(cache: Path, change) -> None:
-    """Change the index, with all checksums and sizes made to fit."""
+    """Change the index, and set all checksums and sizes accordingly."""
     whole = cache.read_bytes()
     start, _ = struct.unpack_from("<QQ", whole, 16)
     index = json.loads(whole[start:])
@@ -83,7 +83,7 @@ def tamper(cache: Path, change) -> None:
 
 
 def entry(position, value):
-    """Give a change of one part of the first entry."""
+    """Return a change of one part of the first entry."""
 
     def change(index):
         index["entries"][0][position] = value
@@ -121,7 +121,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_an_index_that_lies(bundle, cache, name):
+def test_an_index_with_false_entries_is_refused(bundle, cache, name):
     tamper(cache, CHANGES[name])
     with pytest.raises(UnusableError):
         PackedFile(cache, PACKER)
@@ -163,7 +163,7 @@ def test_something_after_the_end(bundle, cache, more):
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"NPWCACHE" * 100])
-def test_something_else(bundle, cache, content):
+def test_a_file_of_something_else_is_replaced(bundle, cache, content):
     cache.write_bytes(content)
     assert loads(bundle, cache.parent) == [3, 0, 0]
 

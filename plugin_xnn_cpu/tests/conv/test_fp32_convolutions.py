@@ -1,4 +1,4 @@
-"""Convolutions of float32 by kernels of ours, against sums of float64."""
+"""Convolutions in float32 by the plugin's own kernels, against float64."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fp32_kit import (
     CONVOLUTIONS,
     EPILOGUES,
     REFUSED,
+    apply_epilogue,
     compare,
     convolve,
     convolve_magnitudes,
-    ended,
-    fitted,
     run,
+    valid_image_size,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -32,13 +32,13 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 
 
 def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
-    """Compare what an operator gives with sums of float64."""
-    sums = convolve(x, kernel, bias, movement)
+    """Compare the output of an operator with float64."""
+    expected = convolve(x, kernel, bias, movement)
     magnitudes = convolve_magnitudes(x, kernel, bias, movement)
     if residual is not None:
         magnitudes = magnitudes + abs(residual)
-    got = run(operator, x, sums.shape, threads, residual)
-    compare(got, ended(sums, epilogue, residual), magnitudes, kernel[0].size + 2)
+    got = run(operator, x, expected.shape, threads, residual)
+    compare(got, apply_epilogue(expected, epilogue, residual), magnitudes, kernel[0].size + 2)
 
 
 @settings(
@@ -53,14 +53,14 @@ def check_operator(operator, x, kernel, bias, movement, epilogue, threads, resid
     epilogue=EPILOGUES,
 )
 def test_convolutions(
-    seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, epilogue,
+    seed, batch, size, kernel_shape, strides, dilations, pads, inputs, outputs, groups, epilogue,
     has_bias, threads,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, groups)
-    size = fitted(size, window, movement)
+    size = valid_image_size(size, kernel_shape, movement)
     x = rng.standard_normal((batch, *size, inputs * groups)).astype(np.float32)
-    kernel = rng.standard_normal((outputs * groups, *window, inputs)).astype(np.float32)
+    kernel = rng.standard_normal((outputs * groups, *kernel_shape, inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs * groups).astype(np.float32) if has_bias else None
     stored = None if bias is None else Weight.of(bias)
     operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), stored, movement, epilogue))
@@ -71,11 +71,11 @@ def test_convolutions(
     check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual)
 
 
-def test_long_sums_are_made_in_parts():
-    """Of whole runs, and of parts of runs; the residual lies where the result does."""
+def test_long_accumulations_are_split_along_k():
+    """At and inside the rows of the kernel; the residual lies where the result does."""
     rng = np.random.default_rng(4)
-    for window, inputs in [((3, 3), 100), ((2, 1), 801), ((1, 1), 1200)]:
-        kernel = rng.standard_normal((70, *window, inputs)).astype(np.float32)
+    for kernel_shape, inputs in [((3, 3), 100), ((2, 1), 801), ((1, 1), 1200)]:
+        kernel = rng.standard_normal((70, *kernel_shape, inputs)).astype(np.float32)
         x = rng.standard_normal((1, 5, 6, inputs)).astype(np.float32)
         epilogue = Epilogue("silu", residual="before")
         operator = fp32.CONVOLUTION.create(
@@ -91,7 +91,7 @@ def test_long_sums_are_made_in_parts():
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 1, 1, 1)])
-def test_bands_and_parts(threads, pads):
+def test_row_tiles_and_column_parts(threads, pads):
     rng = np.random.default_rng(3)
     kernel = rng.standard_normal((40, 3, 3, 64)).astype(np.float32)
     x = rng.standard_normal((2, 80, 30, 64)).astype(np.float32)
@@ -105,8 +105,8 @@ def test_bands_and_parts(threads, pads):
 
 
 @pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
-def test_what_is_not_finite_stays(limits):
-    """NaN is not clamped; infinities are; each comes where its window is, and nowhere else."""
+def test_nonfinite_inputs_reach_their_output_pixels_only(limits):
+    """NaN is not clamped; infinities are; each reaches its own output pixels only."""
     x = np.ones((1, 9, 9, 5), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
@@ -121,10 +121,10 @@ def test_what_is_not_finite_stays(limits):
 
 MODELS = {
     "pixels": ((1, 1), {}),
-    "pixels apart": ((1, 1), {"strides": [2, 3]}),
+    "pixels with strides": ((1, 1), {"strides": [2, 3]}),
     "pixels with pads": ((1, 1), {"pads": [1, 0, 2, 1]}),
-    "windows": ((3, 3), {"pads": [1, 1, 1, 1]}),
-    "windows apart": ((3, 3), {"strides": [2, 2], "pads": [0, 0, 1, 1]}),
+    "3x3": ((3, 3), {"pads": [1, 1, 1, 1]}),
+    "3x3 with strides": ((3, 3), {"strides": [2, 2], "pads": [0, 0, 1, 1]}),
     "groups": ((2, 3), {"group": 2, "dilations": [2, 1]}),
     "groups of pixels": ((1, 1), {"group": 2}),
     "lines": ((3,), {"pads": [1, 1]}),
@@ -133,18 +133,18 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name):
+def test_models_run_our_kernels_at_changing_sizes(name):
     """Sizes that change from run to run, an empty batch among them."""
-    window, attributes = MODELS[name]
-    kernel = np.random.default_rng(1).standard_normal((18, 8, *window)).astype(np.float32)
+    kernel_shape, attributes = MODELS[name]
+    kernel = np.random.default_rng(1).standard_normal((18, 8, *kernel_shape)).astype(np.float32)
     kernel = kernel[:, : 8 // attributes.get("group", 1)]
     bias = np.linspace(-1, 1, 18, dtype=np.float32)
-    image = ["n", 8, *["h", "w"][: len(window)]]
+    image = ["n", 8, *["h", "w"][: len(kernel_shape)]]
     model = one_node("Conv", [image, kernel, bias], **attributes)
     program = compile_model(model)
     (plan,) = program.explain()
     kernels = dict.fromkeys(("pixels", "points of lines"), "fully connected")
-    kernels["windows"] = "winograd 4x4 convolution"
+    kernels["3x3"] = "winograd 4x4 convolution"
     assert plan.kernel == kernels.get(name, "convolution")
     for n, h, w in [(1, 7, 9), (3, 12, 5), (0, 7, 9), (2, 7, 9)]:
         feeds = feeds_for(model, sizes={"n": n, "h": h, "w": w})
@@ -163,7 +163,7 @@ def test_the_choice_follows_the_processor(monkeypatch):
 
 
 @pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
-def test_refusals(movement, shape, message):
+def test_invalid_convolutions_are_refused(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
         fp32.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))

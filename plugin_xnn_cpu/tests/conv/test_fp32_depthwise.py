@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp32_kit import EPILOGUES, compare, convolve, ended, fitted, run
+from fp32_kit import EPILOGUES, apply_epilogue, compare, convolve, run, valid_image_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
@@ -18,8 +18,8 @@ from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 
-# Widths of 3, 5, 7, 9 and 11 have code of their own, and others are made of pieces.
-WINDOWS = st.one_of(
+# Kernel widths 3, 5, 7, 9 and 11 have specialized code; others are composed of these.
+KERNEL_SHAPES = st.one_of(
     st.sampled_from([(3, 3), (5, 5), (7, 7), (9, 9), (11, 11), (1, 11), (2, 7), (11, 1)]),
     st.tuples(st.integers(1, 7), st.integers(1, 14)),
 )
@@ -42,7 +42,7 @@ def stored(array):
 
 
 def as_grouped(kernel):
-    """Give [KH, KW, C] as [C, KH, KW, 1]."""
+    """Return [KH, KW, C] as [C, KH, KW, 1]."""
     return kernel.transpose(2, 0, 1)[..., None]
 
 
@@ -51,7 +51,7 @@ def as_grouped(kernel):
     seed=st.integers(0, 10**6),
     batch=st.integers(1, 3),
     size=SIZES,
-    window=WINDOWS,
+    kernel_shape=KERNEL_SHAPES,
     strides=STRIDES,
     dilations=DILATIONS,
     pads=PADS,
@@ -61,35 +61,40 @@ def as_grouped(kernel):
     threads=st.sampled_from([1, 2]),
 )
 def test_depthwise_convolutions(
-    seed, batch, size, window, strides, dilations, pads, channels, epilogue, has_bias, threads
+    seed, batch, size, kernel_shape, strides, dilations, pads, channels, epilogue, has_bias, threads
 ):
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, channels)
-    x = normal(rng, batch, *fitted(size, window, movement), channels)
-    kernel = normal(rng, *window, channels)
+    x = normal(rng, batch, *valid_image_size(size, kernel_shape, movement), channels)
+    kernel = normal(rng, *kernel_shape, channels)
     bias = normal(rng, channels) if has_bias else None
     operator = fp32_depthwise.DEPTHWISE.create(
         Convolution(Weight.of(kernel), stored(bias), movement, epilogue, depthwise=True)
     )
     out = operator.reshape(x.shape, shared(threads))
     residual = normal(rng, batch, *out, channels) if epilogue.residual else None
-    sums = convolve(x, as_grouped(kernel), bias, movement)
+    expected = convolve(x, as_grouped(kernel), bias, movement)
     magnitudes = convolve(
         abs(x), as_grouped(abs(kernel)), None if bias is None else abs(bias), movement
     )
     if residual is not None:
         magnitudes = magnitudes + abs(residual)
-    got = run(operator, x, sums.shape, threads, residual)
-    compare(got, ended(sums, epilogue, residual), magnitudes, window[0] * window[1] + 2)
+    got = run(operator, x, expected.shape, threads, residual)
+    compare(
+        got,
+        apply_epilogue(expected, epilogue, residual),
+        magnitudes,
+        kernel_shape[0] * kernel_shape[1] + 2,
+    )
     if epilogue.residual == "before":
-        again = run(operator, x, sums.shape, threads, residual, in_place=True)
+        again = run(operator, x, expected.shape, threads, residual, in_place=True)
         np.testing.assert_array_equal(again, got)
 
 
 @pytest.mark.parametrize(
     ("shape", "divided"), [((1, 64, 9, 40), "row_tiles"), ((1, 7, 7, 200), "parts")]
 )
-def test_tasks(shape, divided):
+def test_images_are_divided_among_threads(shape, divided):
     rng = np.random.default_rng(2)
     kernel = normal(rng, 3, 3, shape[3])
     movement = Movement((1, 1, 1, 1), groups=shape[3])
@@ -99,15 +104,15 @@ def test_tasks(shape, divided):
     operator.reshape(shape, shared(2))
     assert getattr(operator.params, divided) > 2
     x = normal(rng, *shape)
-    sums = convolve(x, as_grouped(kernel), None, movement)
+    expected = convolve(x, as_grouped(kernel), None, movement)
     magnitudes = convolve(abs(x), as_grouped(abs(kernel)), None, movement)
-    compare(run(operator, x, sums.shape, 2), sums, magnitudes, 10)
+    compare(run(operator, x, expected.shape, 2), expected, magnitudes, 10)
 
 
 @pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
 @pytest.mark.parametrize("channels", [16, 5])
-def test_what_is_not_finite_stays(limits, channels):
-    """NaN is not clamped; infinities are; each comes where its window is, and nowhere else."""
+def test_nonfinite_inputs_reach_their_output_pixels_only(limits, channels):
+    """NaN is not clamped; infinities are; each reaches its own output pixels only."""
     x = np.ones((1, 12, 12, channels), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((3, 3, channels), 0.125, np.float32)
@@ -134,12 +139,12 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name):
+def test_models_run_our_kernel_at_changing_sizes(name):
     """Sizes that change from run to run, an empty batch among them."""
-    window, attributes = MODELS[name]
-    kernel = normal(np.random.default_rng(1), 18, 1, *window)
+    kernel_shape, attributes = MODELS[name]
+    kernel = normal(np.random.default_rng(1), 18, 1, *kernel_shape)
     bias = np.linspace(-1, 1, 18, dtype=np.float32)
-    image = ["n", 18, *["h", "w"][: len(window)]]
+    image = ["n", 18, *["h", "w"][: len(kernel_shape)]]
     model = one_node("Conv", [image, kernel, bias], group=18, **attributes)
     program = compile_model(model)
     (plan,) = program.explain()
@@ -171,7 +176,7 @@ def test_several_outputs_of_a_channel_are_for_xnnpack():
         (Movement(groups=4), (1, 2, 4, 4), "window of 3 is larger"),
     ],
 )
-def test_refusals(movement, shape, message):
+def test_invalid_convolutions_are_refused(movement, shape, message):
     kernel = Weight.of(np.ones((3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
         fp32_depthwise.DEPTHWISE.create(

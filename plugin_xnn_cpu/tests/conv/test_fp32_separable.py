@@ -1,11 +1,11 @@
-"""Depthwise convolutions in one pass with the products around them, against sums of float64."""
+"""Depthwise convolutions fused with the 1x1 convolutions around them, against float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx
 import pytest
-from fp32_kit import EPILOGUES, STEEPEST, compare, convolve, ended, run
+from fp32_kit import EPILOGUES, STEEPEST, apply_epilogue, compare, convolve, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -31,22 +31,22 @@ def normal(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def product(rng, inputs, outputs, epilogue):
-    """Give a product, and its matrix and bias as a convolution has them."""
+def pointwise(rng, inputs, outputs, epilogue):
+    """Return a 1x1 convolution as a matmul, and the parameters of the same convolution."""
     matrix, bias = normal(rng, outputs, inputs), normal(rng, outputs)
-    made = fp32.MATMUL.create(Matmul(Weight.of(matrix), Weight.of(bias), epilogue))
-    return made, (matrix[:, None, None, :], bias, Movement())
+    matmul = fp32.MATMUL.create(Matmul(Weight.of(matrix), Weight.of(bias), epilogue))
+    return matmul, (matrix[:, None, None, :], bias, Movement())
 
 
 def follow(x, stages, residual):
-    """Give what stages make of x in float64, and the magnitudes of all that is summed."""
+    """Compute stages in float64; return it, the sum of magnitudes, and the number of terms."""
     y, magnitudes, terms = x, abs(x), 0
     for index, ((kernel, bias, movement), epilogue) in enumerate(stages):
         added = residual if index == len(stages) - 1 else None
-        sums = convolve(y, kernel, bias, movement)
-        y = ended(sums, epilogue, added)
+        accumulators = convolve(y, kernel, bias, movement)
+        y = apply_epilogue(accumulators, epilogue, added)
         magnitudes = STEEPEST * convolve(magnitudes, abs(kernel), abs(bias), movement)
-        # The roundings of sums, and what a function behind them adds.
+        # Rounding errors of the accumulation, and those of the function in the epilogue.
         terms += kernel[0].size + 2 + 20
     return y, magnitudes + (0 if residual is None else abs(residual)), terms
 
@@ -56,7 +56,7 @@ def follow(x, stages, residual):
     seed=st.integers(0, 10**6),
     batch=st.integers(1, 3),
     size=st.tuples(st.integers(5, 40), st.integers(5, 20)),
-    window=st.sampled_from([(3, 3), (3, 3), (5, 5), (2, 3), (1, 1), (4, 1)]),
+    kernel_shape=st.sampled_from([(3, 3), (3, 3), (5, 5), (2, 3), (1, 1), (4, 1)]),
     stride=st.sampled_from([(1, 1), (2, 2), (3, 1), (5, 2)]),
     dilation=st.sampled_from([(1, 1), (1, 1), (2, 1)]),
     pads=st.one_of(st.just((1, 1, 1, 1)), st.tuples(*[st.integers(0, 7)] * 4)),
@@ -67,13 +67,13 @@ def follow(x, stages, residual):
     stem=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-def test_separable(
-    seed, batch, size, window, stride, dilation, pads, channels, epilogues, stem, threads
+def test_fused_blocks_against_float64(
+    seed, batch, size, kernel_shape, stride, dilation, pads, channels, epilogues, stem, threads
 ):
     rng = np.random.default_rng(seed)
     inputs, inner, outputs = channels
     movement = Movement(pads, stride, dilation, inner)
-    reach = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilation, strict=True)]
     height, width = map(max, zip(size, reach, strict=True))
     expand, stages = None, []
     x = normal(rng, batch, height, width, inputs or inner)
@@ -85,14 +85,14 @@ def test_separable(
         expand = fp32.CONVOLUTION.create(Convolution(*stored, by_two, epilogues[0]))
         stages.append(((weights, added, by_two), epilogues[0]))
     elif inputs:
-        expand, given_stage = product(rng, inputs, inner, epilogues[0])
+        expand, given_stage = pointwise(rng, inputs, inner, epilogues[0])
         stages.append((given_stage, epilogues[0]))
-    kernel, bias = normal(rng, *window, inner), normal(rng, inner)
+    kernel, bias = normal(rng, *kernel_shape, inner), normal(rng, inner)
     depthwise = fp32_depthwise.DEPTHWISE.create(
         Convolution(Weight.of(kernel), Weight.of(bias), movement, epilogues[1], depthwise=True)
     )
     stages.append(((kernel.transpose(2, 0, 1)[..., None], bias, movement), epilogues[1]))
-    project, last = product(rng, inner, outputs, epilogues[2])
+    project, last = pointwise(rng, inner, outputs, epilogues[2])
     stages.append((last, epilogues[2]))
     operator = Separable(expand, depthwise, project)
     out = operator.reshape(x.shape, shared(threads))
@@ -103,17 +103,17 @@ def test_separable(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_strips_and_spans(threads):
+def test_images_larger_than_a_strip(threads):
     """Images that are larger than what a thread works on at a time."""
     rng = np.random.default_rng(5)
     epilogue = Epilogue(limits=(0.0, 6.0))
-    expand, first = product(rng, 8, 160, epilogue)
+    expand, first = pointwise(rng, 8, 160, epilogue)
     kernel, bias = normal(rng, 3, 3, 160), normal(rng, 160)
     movement = Movement((1, 1, 1, 1), groups=160)
     depthwise = fp32_depthwise.DEPTHWISE.create(
         Convolution(Weight.of(kernel), Weight.of(bias), movement, epilogue, depthwise=True)
     )
-    project, last = product(rng, 160, 8, Epilogue())
+    project, last = pointwise(rng, 160, 8, Epilogue())
     operator = Separable(expand, depthwise, project)
     x = normal(rng, 1, 60, 40, 8)
     operator.reshape(x.shape, shared(threads))
@@ -125,7 +125,7 @@ def test_strips_and_spans(threads):
     compare(run(operator, x, expected.shape, threads), expected, magnitudes, terms)
 
 
-def test_refusals():
+def test_residuals_and_other_channels_are_refused():
     rng = np.random.default_rng(6)
     ones = Weight.of(np.ones((3, 3, 8), np.float32))
     plain = fp32_depthwise.DEPTHWISE.create(
@@ -134,7 +134,7 @@ def test_refusals():
     added = fp32_depthwise.DEPTHWISE.create(
         Convolution(ones, None, Movement(groups=8), Epilogue(residual="before"), depthwise=True)
     )
-    fits, other = product(rng, 8, 8, Epilogue())[0], product(rng, 9, 8, Epilogue())[0]
+    fits, other = pointwise(rng, 8, 8, Epilogue())[0], pointwise(rng, 9, 8, Epilogue())[0]
     with pytest.raises(BackendError, match="do not fit"):
         Separable(None, plain, other)
     with pytest.raises(BackendError, match="residual"):
@@ -143,15 +143,15 @@ def test_refusals():
         Separable(None, plain, fits).reshape((1, 5, 5, 4), shared(1))
 
 
-def block(outputs=("y",), size=(20, 24), expands=True, window=1, batch=1):
-    """Give a block as of MobileNetV2: 8 channels become 48, then 8 again, plus the input.
+def block(outputs=("y",), size=(20, 24), expands=True, kernel_shape=1, batch=1):
+    """Return a block as of MobileNetV2: 8 channels become 48, then 8 again, plus the input.
 
-    The first convolution may be missing, or have a larger window than 1.
+    The first convolution may be missing, or have a larger kernel than 1x1.
     """
     rng = np.random.default_rng(7)
     inner = 48
     weights = {
-        "e": normal(rng, inner, 8, window, window),
+        "e": normal(rng, inner, 8, kernel_shape, kernel_shape),
         "eb": normal(rng, inner),
         "d": normal(rng, inner, 1, 3, 3),
         "db": normal(rng, inner),
@@ -162,7 +162,7 @@ def block(outputs=("y",), size=(20, 24), expands=True, window=1, batch=1):
     }
     around = {"group": inner, "pads": [1, 1, 1, 1]}
     nodes = [
-        helper.make_node("Conv", ["x", "e", "eb"], ["a"], pads=[window // 2] * 4),
+        helper.make_node("Conv", ["x", "e", "eb"], ["a"], pads=[kernel_shape // 2] * 4),
         helper.make_node("Clip", ["a", "zero", "six"], ["b"]),
         helper.make_node("Conv", ["b", "d", "db"], ["c"], **around),
         helper.make_node("Clip", ["c", "zero", "six"], ["m"]),
@@ -198,12 +198,12 @@ WHOLE = "convolutions in bands"
 HALF = "depthwise convolution and product"
 
 
-@pytest.mark.parametrize(("expands", "window"), [(True, 1), (True, 3), (False, 1)])
-def test_models(monkeypatch, expands, window):
+@pytest.mark.parametrize(("expands", "kernel_shape"), [(True, 1), (True, 3), (False, 1)])
+def test_blocks_are_fused(monkeypatch, expands, kernel_shape):
     monkeypatch.setattr(separable, "LEAST_BYTES", 1)
-    # Windows of 3 x 3 that move by 1 would be Winograd's, which are not made by rows.
+    # 3x3 convolutions of stride 1 would run as Winograd, which has no row tiles.
     monkeypatch.setattr(winograd, "tile_for", lambda *_: 0)
-    model = block(expands=expands, window=window)
+    model = block(expands=expands, kernel_shape=kernel_shape)
     plans = check(model).explain()
     assert {plan.kernel for plan in plans} == {WHOLE if expands else HALF}
     assert len(plans) == len(model.graph.node)
@@ -226,7 +226,7 @@ def test_pads_for_another_size_than_that_which_comes(monkeypatch):
             helper.make_node(
                 "Conv", ["a", "d"], ["b"], strides=[2, 2], group=16, auto_pad="SAME_UPPER"
             ),
-            helper.make_node("Conv", ["b", "p"], ["made"]),
+            helper.make_node("Conv", ["b", "p"], ["out"]),
         ],
         "body",
         [
@@ -237,7 +237,7 @@ def test_pads_for_another_size_than_that_which_comes(monkeypatch):
         [
             helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
             helper.make_tensor_value_info("same", TensorProto.FLOAT, None),
-            helper.make_tensor_value_info("made", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("out", TensorProto.FLOAT, None),
         ],
         [numpy_helper.from_array(w, k) for k, w in weights.items()],
     )
@@ -269,7 +269,7 @@ def test_batches_of_any_size(monkeypatch):
 
 
 def test_small_images_stay_apart():
-    """In the second cache they need no bands, and threads can divide their channels."""
+    """In L2 they need no row tiles, and threads can divide their channels."""
     assert WHOLE not in kernels_of(block())
 
 
@@ -281,7 +281,7 @@ def test_unknown_sizes_stay_apart(monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "expected"), [("b", HALF), ("m", "depthwise convolution")])
-def test_what_others_read_is_written(monkeypatch, value, expected):
+def test_a_value_with_other_readers_is_materialized(monkeypatch, value, expected):
     monkeypatch.setattr(separable, "LEAST_BYTES", 1)
     model = block(outputs=("y", value))
     kernels = {plan.kernel for plan in check(model).explain()}

@@ -1,10 +1,10 @@
-"""Winograd's algorithm for convolutions of float32, against sums of float64."""
+"""Winograd convolutions in float32, against float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp32_kit import EPILOGUES, EPSILON, STEEPEST, convolve, ended, run
+from fp32_kit import EPILOGUES, EPSILON, STEEPEST, apply_epilogue, convolve, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xnn_kit import check, compile_model, feeds_for, one_node
@@ -13,7 +13,6 @@ import narrowpass
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.native.operators import fp32_choice
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.own.fp32_winograd import LARGEST_WEIGHT
 from narrowpass_xnn_cpu.native.pool import shared
@@ -21,6 +20,7 @@ from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -29,9 +29,9 @@ POINTS = {2: (0, 1, -1), 4: (0, 0.625, -0.625, 1.5, -1.5)}
 
 
 def matrices(tile):
-    """Give A, B and G of F(tile x tile, 3 x 3) in float64, from what defines them.
+    """Compute A, B and G of F(tile x tile, 3 x 3) in float64 by Cook-Toom interpolation.
 
-    A product of polynomials is known by its values at the points, and its highest coefficient.
+    Its points are those of `POINTS` and infinity.
     """
     points = POINTS[tile]
     size = tile + 2
@@ -65,24 +65,24 @@ def transformed(x, kernel, pads, tile, *, magnitudes):
     seen = seen[:, ::tile, ::tile]
     inputs = np.einsum("ip,jq,nhwcpq->nhwcij", b, b, seen, optimize=True)
     weights = np.einsum("ip,jq,opqc->ocij", g, g, kernel, optimize=True)
-    sums = np.einsum("nhwcij,ocij->nhwoij", inputs, weights, optimize=True)
-    sums = np.einsum("ik,jl,nhwoij->nhkwlo", a, a, sums, optimize=True)
-    sums = sums.reshape(n, tiles[0] * tile, tiles[1] * tile, -1)
-    return sums[:, : out[0], : out[1]]
+    result = np.einsum("nhwcij,ocij->nhwoij", inputs, weights, optimize=True)
+    result = np.einsum("ik,jl,nhwoij->nhkwlo", a, a, result, optimize=True)
+    result = result.reshape(n, tiles[0] * tile, tiles[1] * tile, -1)
+    return result[:, : out[0], : out[1]]
 
 
 def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
-    """Compare what an operator gives with sums of float64.
+    """Compare the output of an operator with float64.
 
-    An error is one of transformed inputs or weights, of their sums, or of what is made of these:
-    each is at most `EPSILON` for each rounding of what magnitudes come to by the same way.
+    Inputs, weights, accumulators and outputs of the transforms are rounded: each rounding is at
+    most `EPSILON` of the same computation on magnitudes.
     """
-    sums = convolve(x, kernel, bias, movement)
+    exact = convolve(x, kernel, bias, movement)
     tile = operator.params.tile
     most = transformed(x, kernel, movement.pads, tile, magnitudes=True)
     most = most + (0 if bias is None else abs(bias)) + (0 if residual is None else abs(residual))
-    got = run(operator, x, sums.shape, threads, residual)
-    expected = ended(sums, epilogue, residual)
+    got = run(operator, x, exact.shape, threads, residual)
+    expected = apply_epilogue(exact, epilogue, residual)
     allowed = STEEPEST * (x.shape[-1] + 32) * EPSILON * most + 16 * EPSILON * np.abs(expected)
     wrong = np.abs(got - expected) > allowed
     assert not wrong.any(), (got[wrong][:3], expected[wrong][:3], allowed[wrong][:3])
@@ -90,7 +90,7 @@ def check_operator(operator, x, kernel, bias, movement, epilogue, threads, resid
 
 @pytest.mark.parametrize("tile", TILES)
 def test_the_bound_is_of_the_algorithm(tile):
-    """By the same way without magnitudes, the oracle comes out."""
+    """The same computation without magnitudes equals the direct convolution."""
     rng = np.random.default_rng(2)
     x, kernel = rng.standard_normal((2, 7, 9, 3)), rng.standard_normal((5, 3, 3, 3))
     movement = Movement((1, 0, 2, 1))
@@ -133,7 +133,7 @@ def test_convolutions(
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("tile", TILES)
-def test_blocks_and_parts(tile, threads):
+def test_work_is_divided_into_blocks_and_panels(tile, threads):
     """Many tiles are divided into blocks; panels of few tiles among threads."""
     rng = np.random.default_rng(3)
     movement = Movement((1, 1, 1, 1))
@@ -150,7 +150,7 @@ def test_blocks_and_parts(tile, threads):
 
 
 @pytest.mark.parametrize("tile", TILES)
-def test_the_residual_may_lie_where_the_result_does(tile):
+def test_the_residual_may_alias_the_result(tile):
     rng = np.random.default_rng(4)
     kernel = rng.standard_normal((70, 3, 3, 20)).astype(np.float32)
     x = rng.standard_normal((1, 9, 6, 20)).astype(np.float32)
@@ -168,10 +168,10 @@ def test_the_residual_may_lie_where_the_result_does(tile):
 @pytest.mark.parametrize(("tile", "largest", "usual"), [(2, 2.5, 1.0), (4, 8.0, 3.0)])
 @pytest.mark.parametrize("channels", [16, 64, 256])
 def test_accuracy(tile, largest, usual, channels):
-    """Errors of random numbers; tiles of 2 x 2 make smaller ones than long sums do.
+    """Errors on random numbers: F(2x2, 3x3) has smaller ones than the direct convolution.
 
-    The largest is told in roundings of the largest sum of magnitudes, and the root mean square
-    beside that of the direct way.
+    The largest is in units of rounding of the largest sum of magnitudes, the root mean square in
+    units of that of the direct convolution.
     """
     rng = np.random.default_rng(5)
     kernel = rng.standard_normal((64, 3, 3, channels)).astype(np.float32)
@@ -193,8 +193,8 @@ def test_accuracy(tile, largest, usual, channels):
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
-def test_what_is_not_finite_stays_in_its_tiles(tile, limits):
-    """What a NaN or infinity makes is that or NaN; others in the same tiles may become NaN too."""
+def test_nonfinite_inputs_stay_in_their_tiles(tile, limits):
+    """NaN stays NaN, infinity stays or becomes NaN; pixels of the same tiles may become NaN."""
     x = np.ones((1, 13, 13, 5), np.float32)
     x[0, 1, 1, 2], x[0, 1, 9, 3], x[0, 9, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
@@ -231,7 +231,7 @@ def test_weights_that_are_too_large_are_multiplied_directly(weight):
     kernel = np.ones((64, 3, 3, 64), np.float32)
     kernel[3, 1, 2, 5] = weight
     image = 1, 56, 56
-    operator = fp32_choice.convolution(Weight.of(kernel), None, Movement(), Epilogue(), image=image)
+    operator = create_convolution(Convolution(Weight.of(kernel), None, Movement(), image=image))
     assert operator.kernel is fp32.CONVOLUTION
     with pytest.raises(UnfitError, match="not finite, or above"):
         fp32_winograd.BY_TILE[4].create(Convolution(Weight.of(kernel), None, Movement()))
@@ -247,7 +247,7 @@ def _model(size, **attributes):
     return one_node("Conv", [["n", 64, *size], kernel, bias], pads=[1, 1, 1, 1], **attributes)
 
 
-def test_models():
+def test_models_run_winograd_at_changing_batches():
     """An image whose size is known; any batch, an empty one too."""
     model = _model((56, 30))
     program = compile_model(model)
@@ -270,8 +270,8 @@ def test_models():
         ((3, 3), {}),
     ],
 )
-def test_what_is_multiplied_directly(size, attributes):
-    """Windows that are not dense or move further, a few pixels."""
+def test_direct_convolution_is_selected(size, attributes):
+    """Strides, dilations, or too few pixels."""
     (plan,) = compile_model(_model(size, **attributes)).explain()
     assert plan.kernel == "convolution"
 
@@ -340,7 +340,7 @@ def test_the_choice_follows_sizes(size):
         (Movement(), 4, (1, 2, 4, 4), "window of 3 is larger"),
     ],
 )
-def test_refusals(movement, tile, shape, message):
+def test_invalid_convolutions_are_refused(movement, tile, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
         fp32_winograd.BY_TILE[tile].create(Convolution(kernel, None, movement)).reshape(

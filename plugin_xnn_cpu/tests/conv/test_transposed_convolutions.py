@@ -1,6 +1,6 @@
 """Transposed convolutions that are computed as a GEMM or a convolution, against onnxruntime.
 
-Elements may be off by 1e-5 of the largest: the rounding errors of fp32 sums in another order.
+Elements may be off by 1e-5 of the largest: fp32 accumulation in another order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(171)
 
 
 def convolved(kernel, *, bias=True, relu=False, **attributes):
-    """Give a model of a ConvTranspose whose sizes are not known."""
+    """Return a model of a ConvTranspose whose sizes are not known."""
     weights = RNG.standard_normal(kernel).astype(np.float32)
     outputs = kernel[1] * attributes.get("group", 1)
     added = RNG.standard_normal(outputs).astype(np.float32)
@@ -51,15 +51,15 @@ def assert_as_onnxruntime(model, *shapes, kernel=None):
             assert got.shape == wanted.shape
             assert np.abs(got - wanted).max(initial=0) <= 1e-5 * np.abs(wanted).max(initial=0)
         found = {plan.op_type: plan.kernel for plan in program.explain()}["ConvTranspose"]
-    if kernel is not None and fp32_choice.matmuls_are_ours():
+    if kernel is not None and target.current().has_fp32_gemm:
         assert found.split(" + ")[0] == kernel
 
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("window", [(2, 2), (3, 2), (1, 4), (4, 1), (1, 1)])
-def test_stride_of_the_kernel_is_a_gemm(window, bias, relu):
-    model = convolved((5, 7, *window), bias=bias, relu=relu, strides=list(window))
+@pytest.mark.parametrize("kernel_shape", [(2, 2), (3, 2), (1, 4), (4, 1), (1, 1)])
+def test_stride_of_the_kernel_is_a_gemm(kernel_shape, bias, relu):
+    model = convolved((5, 7, *kernel_shape), bias=bias, relu=relu, strides=list(kernel_shape))
     shapes = (1, 5, 4, 6), (3, 5, 1, 1), (2, 5, 9, 3)
     assert_as_onnxruntime(model, *shapes)
 
@@ -77,7 +77,7 @@ def test_lines_are_a_gemm_too(size):
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(
-    ("window", "attributes"),
+    ("kernel_shape", "attributes"),
     [
         ((3, 3), {"pads": [1, 1, 1, 1]}),
         ((3, 3), {}),
@@ -88,9 +88,9 @@ def test_lines_are_a_gemm_too(size):
         ((4,), {"dilations": [3], "pads": [9, 0]}),
     ],
 )
-def test_stride_of_one_is_a_convolution(window, attributes, relu):
-    model = convolved((5, 7, *window), relu=relu, **attributes)
-    spatial = len(window)
+def test_stride_of_one_is_a_convolution(kernel_shape, attributes, relu):
+    model = convolved((5, 7, *kernel_shape), relu=relu, **attributes)
+    spatial = len(kernel_shape)
     assert_as_onnxruntime(
         model, *((n, 5, *(7, 9)[:spatial]) for n in (1, 3)), (1, 5, *(8, 5)[:spatial])
     )
@@ -130,7 +130,7 @@ def test_kernel_of_several_strides_is_a_convolution(kernel, attributes, relu):
         ((5, 7, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
     ],
 )
-def test_what_is_not_finite_stays_where_it_belongs(kernel, attributes):
+def test_nonfinite_numbers_reach_their_outputs_only(kernel, attributes):
     model = convolved(kernel, **attributes)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     x = RNG.standard_normal((1, 5, 6, 7)).astype(np.float32)

@@ -85,7 +85,7 @@ def mutated(value: Any, choice: random.Random) -> Any:
 
 
 def odd(value: Any, choice: random.Random) -> Any:
-    """Give something in place of a value."""
+    """Return a replacement for a value: a neighbour, a damaged string, or another type."""
     if type(value) is int and choice.random() < 0.8:
         near = value + choice.choice([-128, -64, -1, 1, 64, 128]), value // 2, 2 * value
         return choice.choice([*NUMBERS, *near])
@@ -97,7 +97,7 @@ def odd(value: Any, choice: random.Random) -> Any:
 
 
 def dumped(value: Any, choice: random.Random) -> bytes:
-    """Give the text of a document; some with what no document has."""
+    """Return a document as JSON, sometimes malformed."""
     text = json.dumps(value)
     if choice.random() < 0.06:
         at = choice.randrange(len(text))
@@ -120,7 +120,7 @@ class CacheFuzz:
         self.operators = _operators()
         cache = WeightsCache()
         with cache.begin() as session:
-            kept = [make(session) for make in self.operators]
+            kept = [create(session) for create in self.operators]
         self.expected = {(e.name, e.seed, e.fingerprint): bytes_at(e) for e in session.entries()}
         self.file = folder / "file.weights"
         with self.file.open("wb") as file:
@@ -153,14 +153,14 @@ class CacheFuzz:
         counts["cache files accepted"] += 1
         with WeightsCache().begin() as session:
             session.offer(file.addressed(), file)
-            kept = [make(session) for make in self.operators]
+            kept = [create(session) for create in self.operators]
         for entry in session.entries():
             if bytes_at(entry) != self.expected[entry.name, entry.seed, entry.fingerprint]:
                 raise AssertionError(f"another block was found: {entry}")
         del kept
 
     def changed(self, whole: bytes, choice: random.Random) -> bytes:
-        """Give a file with another index, and checksums that fit."""
+        """Return a file with another index and valid checksums."""
         start, _ = struct.unpack_from("<QQ", whole, 16)
         index = json.loads(whole[start:])
         names = {row[0] for row in index["entries"]}
@@ -178,8 +178,8 @@ class CacheFuzz:
             where, size = choice.choice([*NUMBERS, where]) % 2**64, choice.choice([*NUMBERS, size])
         version, header_size = choice.choice([2] * 40 + [0, 1, 3]), choice.choice([128] * 40 + [0])
         digest = hashlib.sha256(text).digest()
-        given = b"NPWCACHE", version, header_size, where, size % 2**64, digest
-        header = struct.pack("<8sIIQQ32s32x", *given)
+        fields = b"NPWCACHE", version, header_size, where, size % 2**64, digest
+        header = struct.pack("<8sIIQQ32s32x", *fields)
         return header + hashlib.sha256(header).digest() + bytes(payload) + text
 
     def structure(self, index: Any, choice: random.Random) -> Any:
@@ -195,9 +195,9 @@ class CacheFuzz:
 
 
 def _sign(rows: list[Any], before: list[Any], names: set[str], payload: bytearray) -> None:
-    """Give entries the checksums of what they are now: whoever changes an index can do so.
+    """Sign changed entries with valid checksums, as whoever changes an index can do.
 
-    Bytes of one block under the name of another one stay without: nothing could tell.
+    A block under the name of another one is not signed: no check could detect that.
     """
     offsets = {row[3]: row[0] for row in before}
     for row in rows:
@@ -220,7 +220,7 @@ def bytes_at(entry: Any) -> bytes:
 
 
 def _operators() -> list[Callable[[Any], Any]]:
-    """Give operators of XNNPACK and of kernels of ours, by which blocks are looked up."""
+    """Return operators of XNNPACK and of kernels of ours, to look up their packed blocks."""
     rng = np.random.default_rng(3)
 
     def weight(name: str, *shape: int) -> Weight:

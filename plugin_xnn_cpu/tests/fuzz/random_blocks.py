@@ -249,7 +249,7 @@ DRAWS: tuple[Callable[[Graph], None], ...] = (
 
 
 def random_graph(seed: int, *, zeros: bool = True) -> Graph:
-    """A graph of one to ten steps; a seed gives the same one each time.
+    """A graph of one to ten steps; the seed determines it.
 
     Args:
         seed: any number.

@@ -25,7 +25,7 @@ from narrowpass import Bundle, CompileOptions, Program
 from narrowpass.errors import NarrowpassError
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target as targets
 
 Feeds = dict[str, Array]
 
@@ -79,8 +79,8 @@ def evaluator(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Feeds | Non
     from onnx.reference import ReferenceEvaluator
 
     try:
-        made = ReferenceEvaluator(model).run(None, dict(feeds))
-        return {v.name: np.asarray(a) for v, a in zip(model.graph.output, made, strict=True)}
+        outputs = ReferenceEvaluator(model).run(None, dict(feeds))
+        return {v.name: np.asarray(a) for v, a in zip(model.graph.output, outputs, strict=True)}
     except Exception:  # noqa: BLE001  # anything
         return None
 
@@ -108,18 +108,17 @@ def code(target: str, ours: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(kernels, "TARGET", target))
         if ours:
-            for name in ("convolutions_are_ours", "matmuls_are_ours"):
-                stack.enter_context(patch.object(fp32_choice, name, lambda: True))
+            stack.enter_context(patch.dict(targets.OVERRIDES, {"fp32_lanes": 8}))
         yield
 
 
 def sized(g: Graph, sizes: Mapping[str, int], feeds: Mapping[str, Array]) -> Feeds:
     """Feeds for other sizes: elements are those of the first ones, again and again."""
-    made = {}
+    resized = {}
     for name, array in feeds.items():
         shape = [sizes.get(d, 0) if isinstance(d, str) else d for d in g.dims[name]]
-        made[name] = np.resize(array, shape) if array.size else np.ones(shape, array.dtype)
-    return made
+        resized[name] = np.resize(array, shape) if array.size else np.ones(shape, array.dtype)
+    return resized
 
 
 def off(got: Any, expected: Array, tolerance: float, scale: float) -> str | None:
@@ -127,7 +126,7 @@ def off(got: Any, expected: Array, tolerance: float, scale: float) -> str | None
     if not isinstance(got, np.ndarray):
         return f"it is {type(got)}"
     if got.dtype == expected.dtype and got.ndim == expected.ndim and not got.size + expected.size:
-        return None  # what a Loop of no trips gives has sizes that nothing says
+        return None  # outputs of a Loop without trips have no known sizes
     if got.dtype != expected.dtype or got.shape != expected.shape:
         return f"{got.dtype}{list(got.shape)}, not {expected.dtype}{list(expected.shape)}"
     if expected.dtype.kind in "iub":
@@ -196,9 +195,8 @@ class Judge:
             for name, array in one.items():
                 if two[name].tobytes() != array.tobytes():
                     message = off(two[name], array, self.tolerance / 10, self.scale)
-                    if (
-                        message
-                    ):  # kernels are chosen by the number of threads: sums in another order
+                    # Kernels depend on the number of threads: another order of accumulation.
+                    if message:
                         yield Finding("threads", where, f"{name}: {message}")
 
     def series(self, program: Program, where: str) -> Iterator[Finding]:
@@ -247,7 +245,7 @@ class Judge:
         self, program: Program, feeds: Feeds, expected: Feeds, where: str, tolerance: float = 0.0
     ):
         self.runs += 1
-        # Where elements lie may change the order of sums, and so the bits.
+        # The layout may change the order of accumulation, and so the bits.
         odd = not where.endswith(("/1", "/2", "/again", "/back"))
         given = {n: self.laid_out(a) if odd else a.copy() for n, a in feeds.items()}
         out = {}

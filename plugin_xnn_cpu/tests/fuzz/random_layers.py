@@ -1,4 +1,4 @@
-"""Draws of layers: convolutions, pools, products, normalizations."""
+"""Draws of layers: convolutions, pooling, matmuls, normalizations."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def conv(g: Graph) -> None:
 
 
 def ending(g: Graph, y: str) -> None:
-    """What is fused behind a convolution or product: norms, residuals, activations, gates."""
+    """Epilogues of a convolution or matmul: norms, residuals, activations, gates."""
     for _ in range(g.random.choice([0, 0, 1, 2, 3])):
         shape, kind = g.shape_of(y), g.values[y].dtype
         form = g.random.randrange(8)

@@ -52,7 +52,7 @@ EXACT = frozenset(
         "ConstantOfShape Range OneHot Compress TopK Scatter CastLike Col2Im"
     )
 )
-"""What gives elements of its operands, whatever the order of computation."""
+"""Operators whose results are elements of their operands, whatever the order."""
 
 
 def onnxruntime_session(model: onnx.ModelProto) -> Any:
@@ -91,7 +91,7 @@ def node_captures(node: onnx.NodeProto) -> set[str]:
 
 
 class Names:
-    """Gives names that were not given before."""
+    """Returns unique names."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -308,7 +308,7 @@ class Graph:
     def evaluate_all(
         self, nodes: Sequence[onnx.NodeProto], read: Sequence[str], names: Sequence[str]
     ) -> list[Array] | None:
-        """What onnxruntime gives for some nodes, None where it refuses."""
+        """The outputs of onnxruntime for some nodes, None where it refuses."""
         read = list(dict.fromkeys(read))
         infos = [
             helper.make_tensor_value_info(

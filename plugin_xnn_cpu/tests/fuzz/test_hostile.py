@@ -60,7 +60,7 @@ def removed_attribute(model: onnx.ModelProto, choice: random.Random) -> None:
 
 
 def weight(model: onnx.ModelProto, choice: random.Random) -> None:
-    """Give a weight another shape, type or content."""
+    """Replace the shape, type or content of a weight."""
     if not model.graph.initializer:
         return
     tensor = choice.choice(model.graph.initializer)
@@ -90,7 +90,7 @@ def wiring(model: onnx.ModelProto, choice: random.Random) -> None:
 
 
 def operator(model: onnx.ModelProto, choice: random.Random) -> None:
-    """Make a node another operator."""
+    """Replace the operator of a node."""
     kinds = [other.op_type for other in model.graph.node] + ["Conv", "Gemm", "Gather", "Nonsense"]
     choice.choice(model.graph.node).op_type = choice.choice(kinds)
 
@@ -118,7 +118,7 @@ MUTATIONS = [
 
 
 def attempt(file: Path, backend: str, feeds):
-    """Give the outputs, or None where there was a clear error."""
+    """Return the outputs, or None where there was a clear error."""
     try:
         with narrowpass.load(file, backend, threads=1, pipeline="", plugins=PLUGINS) as program:
             return program.run(feeds)
@@ -127,7 +127,7 @@ def attempt(file: Path, backend: str, feeds):
 
 
 def try_seed(seed: int, folder: Path) -> bool:
-    """Try one damaged model; tell whether it still ran."""
+    """Try one damaged model; return whether it still ran."""
     choice = random.Random(seed)
     model = random_model(seed, 1 + seed % 8)
     feeds = feeds_for(model, seed)
@@ -142,7 +142,7 @@ def try_seed(seed: int, folder: Path) -> bool:
     if expected is None:
         return True  # what the oracle does not take proves nothing
     for one, other in zip(got.values(), expected.values(), strict=True):
-        # NaN and infinity come and go where sums overflow in another order.
+        # NaN and infinity differ where accumulators overflow in another order.
         if np.isfinite(other).all() and np.abs(other).max(initial=0) < 1e6:
             close(one, np.asarray(other), 1e-3, least=1e-2)
         else:

@@ -23,29 +23,29 @@ pytestmark = pytest.mark.once
 
 def try_seed(seed: int, nodes: int) -> None:
     model = random_model(seed, nodes)
-    # Sums in a chain may cancel: the error is that of numbers around 1, and of a chain.
+    # Additions in a chain may cancel: the tolerance is for values around 1 after a chain.
     check(model, feeds_for(model, seed), native=None, tolerance=1e-3, least=1e-2)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_short_chain(seed):
+def test_short_chains_agree_with_onnxruntime(seed):
     try_seed(seed, nodes=3)
 
 
 @pytest.mark.parametrize("seed", range(1000, 1060))
-def test_long_chain(seed):
+def test_long_chains_agree_with_onnxruntime(seed):
     try_seed(seed, nodes=14)
 
 
 @pytest.mark.long
-def test_many_chains():
+def test_many_chains_agree_with_onnxruntime():
     for seed in range(2000, 7000):
         try_seed(seed, nodes=3 + seed % 20)
 
 
 @settings(max_examples=60)
 @given(models(), st.integers(0, 2**32 - 1))
-def test_any_model(model, seed):
+def test_models_of_all_types_agree_with_the_reference(model, seed):
     """Models of all types of elements, with control flow and zero-size tensors."""
     feeds = random_feeds(model, seed)
     bundle = Bundle({"main": model})

@@ -1,6 +1,6 @@
 """Random models of any operators against onnxruntime: sizes that change, threads, processors.
 
-What counts is what onnxruntime and, where it can tell, onnx's evaluator agree on.
+The oracle is onnxruntime where onnx's evaluator agrees with it or does not run the model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REFUSALS = (
     "window of",  # larger than its image: onnxruntime computes something
     "from operator set 13 on",
     "cannot be upgraded",
-    "the rank of",  # of what a Loop gives, as an operand of com.microsoft's
+    "the rank of",  # the output of a Loop, as an operand of com.microsoft's
 )
 """Words of documented errors."""
 

@@ -99,7 +99,7 @@ class Maker:
         y = self.graph.node("MatMul", y, weight)
         self.graph.output(y if self.rng.integers(2) else self.quantized(y, 2.0))
 
-    def make(self) -> None:
+    def build(self) -> None:
         parts = [
             *(self.convolution, self.convolution, self.sum, self.function, self.concatenation),
             *(self.pooling, self.padding, self.turn),
@@ -114,7 +114,7 @@ def campaign(seeds: range) -> Counter[int]:
     steps: Counter[int] = Counter()
     for seed in seeds:
         maker = Maker(seed)
-        maker.make()
+        maker.build()
         found = off_by(maker.graph.model(), maker.feeds, threads=1 + seed % 2)
         assert set(found) <= {0, 1}, f"seed {seed}"
         steps += found

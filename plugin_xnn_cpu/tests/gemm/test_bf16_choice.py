@@ -15,7 +15,7 @@ V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 @pytest.mark.skipif(not cpu.flags(), reason="no /proc/cpuinfo here")
-def test_the_best_is_what_the_processor_has_up_to_the_cap():
+def test_the_best_level_is_capped():
     flags = cpu.flags()
     expected = "plain"
     cap = isa.LEVELS.index(isa.cap() or isa.LEVELS[-1])

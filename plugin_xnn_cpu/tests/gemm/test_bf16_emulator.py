@@ -16,7 +16,7 @@ RNG = np.random.default_rng(8)
 
 
 def words(kind: str, count: int) -> np.ndarray:
-    """Give 32-bit words: of numbers, or random bits, which are all kinds of numbers."""
+    """Return 32-bit words: pairs of normal bfloat16 numbers, or random bits."""
     if kind == "bits":
         return RNG.integers(0, 1 << 32, count, np.uint32)
     scale = 2.0 ** RNG.integers(-70, 60, count) if kind == "scales" else 1.0
@@ -24,7 +24,7 @@ def words(kind: str, count: int) -> np.ndarray:
 
 
 def halves(bits: np.ndarray, which: int) -> np.ndarray:
-    """Give the bfloat16 numbers in the lower (0) or upper (1) halves, subnormal ones as 0."""
+    """Return the bfloat16 numbers in the lower (0) or upper (1) halves, subnormal ones as 0."""
     numbers = (bits << 16 if which == 0 else bits & np.uint32(0xFFFF0000)).view(np.float32)
     return without_subnormals(numbers)
 
@@ -35,28 +35,28 @@ def without_subnormals(x: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def products(sums: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Give sums of products, in float32 after each."""
+def dot_pairs(accumulators: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Add the dot dot_pairs of bfloat16 pairs as VDPBF16PS does: float32 after each addition."""
     for half in (1, 0):
         # x86's long double has 64 bits: enough for the exact sum to be rounded but once, nearly.
         exact = halves(a, half).astype(np.longdouble) * halves(b, half).astype(np.longdouble)
-        sums = without_subnormals(
-            (exact + without_subnormals(sums).astype(np.longdouble)).astype(np.float32)
+        accumulators = without_subnormals(
+            (exact + without_subnormals(accumulators).astype(np.longdouble)).astype(np.float32)
         )
-    return sums
+    return accumulators
 
 
 FORMS = {
-    "products_registers": (16, 0, False, None),
-    "products_low_registers": (16, 0, False, None),
-    "products_memory": (16, 0, False, None),
-    "products_near": (16, -128, False, None),
-    "products_far": (16, 132, False, None),
-    "products_indexed": (16, 80, False, None),
-    "products_broadcast": (16, 12, True, None),
-    "products_merged": (16, 0, False, "merge"),
-    "products_zeroed": (16, 16, True, "zero"),
-    "products_half": (8, 0, False, None),
+    "dot_registers": (16, 0, False, None),
+    "dot_low_registers": (16, 0, False, None),
+    "dot_memory": (16, 0, False, None),
+    "dot_near": (16, -128, False, None),
+    "dot_far": (16, 132, False, None),
+    "dot_indexed": (16, 80, False, None),
+    "dot_broadcast": (16, 12, True, None),
+    "dot_merged": (16, 0, False, "merge"),
+    "dot_zeroed": (16, 16, True, "zero"),
+    "dot_half": (8, 0, False, None),
 }
 
 
@@ -66,17 +66,17 @@ def same(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def call(library, name, first, second, third, mask):
-    """Execute a form; give what the first vector became, of 64 bytes."""
-    made = first.copy()
-    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (made, second)]
+    """Execute a form; return its destination, a vector of 64 bytes."""
+    destination = first.copy()
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (destination, second)]
     at = ctypes.c_void_p(third.ctypes.data + 256)
     getattr(library, name)(*pointers, at, ctypes.c_uint64(mask))
-    return made
+    return destination
 
 
 @pytest.mark.parametrize("kind", ["numbers", "scales", "bits"])
 @pytest.mark.parametrize("name", FORMS)
-def test_products(bf16_emulated, name, kind):
+def test_dot_products(bf16_emulated, name, kind):
     lanes, offset, is_broadcast, masked = FORMS[name]
     for _ in range(20):
         first, second = words("numbers" if kind == "bits" else kind, 16), words(kind, 16)
@@ -85,7 +85,7 @@ def test_products(bf16_emulated, name, kind):
         got = call(bf16_emulated, name, first, second, third, mask)
         at = 64 + offset // 4
         source = np.repeat(third[at], 16) if is_broadcast else third[at : at + 16]
-        expected = products(first.view(np.float32), second, source)
+        expected = dot_pairs(first.view(np.float32), second, source)
         chosen = np.array([mask >> i & 1 for i in range(16)], bool)
         rest = np.zeros(16, np.float32) if masked == "zero" else first.view(np.float32)
         expected = np.where(chosen, expected, rest)
@@ -104,7 +104,7 @@ def test_products(bf16_emulated, name, kind):
         ("rounded_pairs_memory", True, 0, "merge"),
     ],
 )
-def test_rounding(bf16_emulated, name, pairs, offset, masked, kind):
+def test_conversions_round_to_nearest_even(bf16_emulated, name, pairs, offset, masked, kind):
     for _ in range(20):
         first, second, third = words("numbers", 16), words(kind, 16), words(kind, 16 * 9)
         mask = int(RNG.integers(0, 1 << 32)) if masked else 0xFFFFFFFF
@@ -121,9 +121,9 @@ def test_rounding(bf16_emulated, name, pairs, offset, masked, kind):
         same(got.astype(np.uint32) << 16, expected)
 
 
-def test_it_counts_what_it_executes(bf16_emulated):
+def test_the_emulator_counts_instructions(bf16_emulated):
     before = executed()
-    call(bf16_emulated, "products_memory", words("numbers", 16), words("numbers", 16),
+    call(bf16_emulated, "dot_memory", words("numbers", 16), words("numbers", 16),
          words("numbers", 144), 0)  # fmt: skip
-    made = [after - old for after, old in zip(executed(), before, strict=True)]
-    assert made == ([0, 0, 0] if "avx512_bf16" in cpu.flags() else [1, 0, 0])
+    counted = [after - old for after, old in zip(executed(), before, strict=True)]
+    assert counted == ([0, 0, 0] if "avx512_bf16" in cpu.flags() else [1, 0, 0])

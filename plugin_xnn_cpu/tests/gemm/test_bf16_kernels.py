@@ -1,8 +1,8 @@
-"""Products and convolutions with weights of bfloat16 by kernels of ours, against sums of float64.
+"""Matmuls and convolutions with bfloat16 weights by the plugin's own kernels, against float64.
 
-Inputs are rounded to bfloat16, which moves each product by `EPSILON` of itself at most. What is
-rounded after that is float32: the oracle rounds inputs by itself, and what is left is a sum of n
-products, each addition off by `UNIT` of what it makes.
+Inputs are rounded to bfloat16, which changes each term by `EPSILON` of itself at most. All later
+rounding is to float32: the oracle rounds inputs itself, and what remains is a dot product of n
+terms, each addition off by `UNIT` of its result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bf16_kit import EPSILON, UNIT, bfloat16, executing
-from fp32_kit import CONVOLUTIONS, REFUSED, convolve, convolve_magnitudes, ended, fitted
+from fp32_kit import (
+    CONVOLUTIONS,
+    REFUSED,
+    apply_epilogue,
+    convolve,
+    convolve_magnitudes,
+    valid_image_size,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -70,14 +77,14 @@ def weight_of(array):
     limits=st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)]),
 )
 def test_convolutions(
-    seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, limits, has_bias,
-    threads,
+    seed, batch, size, kernel_shape, strides, dilations, pads, inputs, outputs, groups, limits,
+    has_bias, threads,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, groups, limits)
-    size = fitted(size, window, movement)
+    size = valid_image_size(size, kernel_shape, movement)
     x = numbers(rng, batch, *size, inputs * groups)
-    kernel = numbers(rng, outputs * groups, *window, inputs).astype(ml_dtypes.bfloat16)
+    kernel = numbers(rng, outputs * groups, *kernel_shape, inputs).astype(ml_dtypes.bfloat16)
     bias = numbers(rng, outputs * groups) if has_bias else None
     operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), weight_of(bias), movement))
     height, width = operator.reshape(x.shape, shared(threads))
@@ -96,7 +103,7 @@ def test_convolutions(
     transposed=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-def test_products(seed, rows, inputs, outputs, limits, has_bias, transposed, threads):
+def test_matmul(seed, rows, inputs, outputs, limits, has_bias, transposed, threads):
     rng = np.random.default_rng(seed)
     x = numbers(rng, rows, inputs)
     kernel = numbers(rng, outputs, inputs).astype(ml_dtypes.bfloat16)
@@ -107,14 +114,14 @@ def test_products(seed, rows, inputs, outputs, limits, has_bias, transposed, thr
     )
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), threads)
-    image, window = x[None, :, None], kernel[:, None, None]
-    compare(got[None, :, None], image, window, bias, Movement(limits=limits))
+    image, pointwise = x[None, :, None], kernel[:, None, None]
+    compare(got[None, :, None], image, pointwise, bias, Movement(limits=limits))
 
 
 @pytest.mark.parametrize("near", [0, 1 << 30])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_bands_chunks_and_parts(threads, near, monkeypatch):
-    """Small ones, so that there are many."""
+def test_row_tiles_chunks_and_parts(threads, near, monkeypatch):
+    """Small tiles, so that there are many."""
     monkeypatch.setattr(bf16, "_NEAR_BYTES", near)
     monkeypatch.setattr(bf16, "_BAND_BYTES", 1 << 12)
     rng = np.random.default_rng(3)
@@ -132,7 +139,7 @@ def test_bands_chunks_and_parts(threads, near, monkeypatch):
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("residual", RESIDUALS)
 def test_epilogues(function, residual):
-    """What ends a convolution is what ends its sums alone, in float64."""
+    """A fused epilogue equals the epilogue applied to the accumulators, in float64."""
     rng = np.random.default_rng(5)
     x, other = numbers(rng, 1, 9, 7, 10), numbers(rng, 1, 9, 7, 45)
     kernel = (numbers(rng, 45, 1, 1, 10) / 3).astype(ml_dtypes.bfloat16)
@@ -146,17 +153,17 @@ def test_epilogues(function, residual):
         # The result may lie where the residual did.
         inside = run(operator, x, other.shape, 1, added, in_place=True)
         np.testing.assert_array_equal(inside, got)
-    sums = convolve(bfloat16(x), kernel, None, Movement())
+    accumulators = convolve(bfloat16(x), kernel, None, Movement())
     magnitudes = convolve_magnitudes(bfloat16(x), kernel, None, Movement())
     # The functions' slopes are at most 1.2, their own errors a few units of what goes in.
-    limit = 30 * UNIT * (magnitudes + 2 * abs(other) + abs(sums))
-    np.testing.assert_array_less(abs(got - ended(sums, epilogue, other)), limit)
+    limit = 30 * UNIT * (magnitudes + 2 * abs(other) + abs(accumulators))
+    np.testing.assert_array_less(abs(got - apply_epilogue(accumulators, epilogue, other)), limit)
 
 
 @pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
 @pytest.mark.parametrize("width", [4, 5])
-def test_what_is_not_finite_stays(limits, width):
-    """NaN is not clamped; infinities are; each comes where its window is, and nowhere else."""
+def test_nonfinite_inputs_reach_their_output_pixels_only(limits, width):
+    """NaN is not clamped; infinities are; each reaches its own output pixels only."""
     x = np.ones((1, 9, 9, width), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 0] = np.nan, np.inf, -np.inf
     kernel = np.full((40, 3, 3, width), 0.125, ml_dtypes.bfloat16)
@@ -189,8 +196,8 @@ def test_rounding_of_inputs():
         assert np.isnan(got[np.isnan(rows).any(1)]).all()
 
 
-def test_all_codes_give_the_same_bits(bf16_code, monkeypatch):
-    """A product of two bfloat16 numbers is exact: fusing it with the sum changes nothing."""
+def test_all_instruction_sets_return_the_same_bits(bf16_code, monkeypatch):
+    """Multiplying two bfloat16 numbers is exact in float32: fused multiply-add rounds alike."""
     rng = np.random.default_rng(4)
     x = numbers(rng, 1, 11, 10, 19) * np.float32(2.0) ** rng.integers(-60, 60, (1, 11, 10, 19))
     kernel = numbers(rng, 50, 3, 2, 19).astype(ml_dtypes.bfloat16)
@@ -208,7 +215,7 @@ def test_all_codes_give_the_same_bits(bf16_code, monkeypatch):
 
 
 @pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
-def test_refusals(movement, shape, message):
+def test_invalid_convolutions_are_refused(movement, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), ml_dtypes.bfloat16))
     with pytest.raises(BackendError, match=message):
         bf16.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))

@@ -21,7 +21,7 @@ SIZES = ((1, 1, 1, 1), (1, 16, 1, 8), (1, 17, 3, 5), (2, 33, 4, 3), (3, 70, 2, 6
 
 
 def packed(groups, outputs, runs, length, weights, bias):
-    """Give the panels that C writes, as words."""
+    """Return the panels that C writes, as words."""
     ffi, lib = extension().ffi, extension().lib
     size = lib.np_bf16_packed_size(groups, outputs, runs, length)
     block = np.full(size // 4 + 8, 0xABABABAB, np.uint32)
@@ -35,7 +35,7 @@ def packed(groups, outputs, runs, length, weights, bias):
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_panels(sizes, has_bias):
+def test_layout_of_panels(sizes, has_bias):
     """A panel has the bias and then, for each pair of a run, two weights of each column."""
     groups, outputs, _, length = sizes
     rng = np.random.default_rng(0)
@@ -62,13 +62,13 @@ def weight(*shape, name="weights"):
     return Weight.of(array, name)
 
 
-def test_it_is_found_again_for_whatever_code(monkeypatch):
+def test_packed_weights_are_shared_by_all_instruction_sets(monkeypatch):
     with shared().begin() as session:
         for target in kernels.TARGETS:
             monkeypatch.setattr(kernels, "TARGET", target)
             bf16.MATMUL.create(Matmul(weight(40, 30), None, Epilogue()), session)
         assert session.counts.hits == len(kernels.TARGETS) - 1
-        # A product is a convolution with a window of one pixel, but not with another window.
+        # A matmul shares the packing of a 1x1 convolution, not of one with another kernel shape.
         bf16.CONVOLUTION.create(Convolution(weight(40, 2, 3, 5), None, Movement()), session)
         bf16.CONVOLUTION.create(Convolution(weight(40, 3, 2, 5), None, Movement()), session)
         bf16.CONVOLUTION.create(

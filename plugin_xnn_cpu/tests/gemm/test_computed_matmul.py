@@ -1,7 +1,7 @@
 """Matmul of two computed operands, against numpy's of float64 and against onnxruntime.
 
-Elements may be off by 1e-5 of the largest sum of magnitudes: the rounding errors of fp32 sums of up
-to a thousand terms in another order.
+Elements may be off by 1e-5 of the largest sum of magnitudes: the rounding errors of fp32
+accumulation of up to a thousand terms in another order.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def test_gemm_of_computed_matrices(turned, added):
 @pytest.mark.parametrize(
     ("first", "second"), [((3, 8, 64), (3, 64, 70)), ((1, 1, 64), (1, 64, 70))]
 )
-def test_what_is_not_finite_is_as_in_onnxruntime(first, second, level, monkeypatch):
+def test_nonfinite_numbers_agree_with_onnxruntime(first, second, level, monkeypatch):
     monkeypatch.setattr(kernels, "TARGET", level)
     x, y = floats(*first), floats(*second)
     x[..., 3], x[..., -1, 60], y[..., 5, 2], y[..., 6, -1] = -np.inf, np.inf, np.inf, np.nan
@@ -194,7 +194,7 @@ def test_sizes_change_between_runs():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_operands_are_widened(dtype):
+def test_narrow_operands_are_upcast(dtype):
     text = matmul_text((2, 5, 40), (2, 40, 9)).replace("float[", f"{dtype}[")
     kind = ir.DataType.FLOAT16.numpy() if dtype == "float16" else ir.DataType.BFLOAT16.numpy()
     x, y = floats(2, 5, 40).astype(kind), floats(2, 40, 9).astype(kind)

@@ -1,6 +1,6 @@
-"""Products of many rows with a matrix of int8, against float64.
+"""Matmuls of many rows with an int8 matrix, against float64.
 
-A weight is rounded once when it is scaled, the bias twice, and each product and sum once: a result
+A weight is rounded once when it is scaled, the bias twice, each multiply-add once: a result
 may be off by (channels + 8) half units in the last place of the sum of magnitudes.
 """
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.once
 RNG = np.random.default_rng(5)
 
 
-def make(outputs: int, channels: int, seed: int, limits: tuple[float, float] = (-np.inf, np.inf)):
-    """Give the operator, its matrix and its bias; None for it where XNNPACK packs otherwise."""
+def create(outputs: int, channels: int, seed: int, limits: tuple[float, float] = (-np.inf, np.inf)):
+    """Return the operator, its matrix and its bias; no operator where XNNPACK packs otherwise."""
     rng = np.random.default_rng(seed)
     integers = rng.integers(-127, 128, (outputs, channels), np.int8)
     scale = (rng.random(outputs) + 0.5).astype(np.float32) / np.float32(64)
@@ -36,8 +36,8 @@ def make(outputs: int, channels: int, seed: int, limits: tuple[float, float] = (
     stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
     with WeightsCache().begin() as session:
         panels = xnn_matmul.create(Matmul(stored, Weight.of(bias)), session).panels()
-    made = panels and UpcastMatmul(panels, limits)
-    return made, integers * scale[:, None].astype(np.float64), bias.astype(np.float64)
+    operator = panels and UpcastMatmul(panels, limits)
+    return operator, integers * scale[:, None].astype(np.float64), bias.astype(np.float64)
 
 
 @pytest.mark.parametrize("target", ["best", "plain"])
@@ -50,11 +50,11 @@ def make(outputs: int, channels: int, seed: int, limits: tuple[float, float] = (
     clamped=st.booleans(),
     seed=st.integers(0, 1 << 20),
 )
-def test_products(target, outputs, channels, rows, threads, clamped, seed):
+def test_matmul(target, outputs, channels, rows, threads, clamped, seed):
     if target == "plain":
         rows = min(rows, 40)  # it is slow
     limits = (-1.0, 2.0) if clamped else (-np.inf, np.inf)
-    operator, matrix, bias = make(outputs, channels, seed, limits)
+    operator, matrix, bias = create(outputs, channels, seed, limits)
     if operator is None:
         assert not widens()
         return
@@ -68,13 +68,13 @@ def test_products(target, outputs, channels, rows, threads, clamped, seed):
 
 
 @pytest.mark.parametrize("rows", [1, 5, 15, 16, 130])
-def test_models(rows):
+def test_int8_weights_are_dequantized_by_our_kernel(rows):
     integers = RNG.integers(-127, 128, (96, 72)).astype(np.int8)
     scales = (RNG.random(72) / 32).astype(np.float32)
     graph = helper.make_graph(
         [
             helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1),
-            helper.make_node("MatMul", ["x", "d"], ["y"], name="product"),
+            helper.make_node("MatMul", ["x", "d"], ["y"], name="matmul"),
         ],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 96])],
@@ -84,7 +84,7 @@ def test_models(rows):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     x = RNG.standard_normal((rows, 96)).astype(np.float32)
     program = compile_model(model)
-    (plan,) = [plan for plan in program.explain() if plan.node == "product"]
+    (plan,) = [plan for plan in program.explain() if plan.node == "matmul"]
     assert ("xnn" in plan.kernel) != widens()  # of many rows, where their number is not known
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(program.run({"x": x})["y"], wanted, rtol=1e-5, atol=2e-5)

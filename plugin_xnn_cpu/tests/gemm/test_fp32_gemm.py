@@ -1,10 +1,10 @@
-"""Products of float32 by kernels of ours, against sums of float64."""
+"""Float32 matmuls by the plugin's own kernels, against float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp32_kit import compare, ended, run
+from fp32_kit import apply_epilogue, compare, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ EPILOGUES = st.one_of(
     in_place=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-def test_products(
+def test_gemm(
     seed, rows, inputs, outputs, transposed, has_bias, epilogue, in_place, threads
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
@@ -66,13 +66,13 @@ def test_products(
     residual = None
     if epilogue.residual:
         residual = rng.standard_normal((rows, outputs)).astype(np.float32)
-    sums = x.astype(np.float64) @ matrix.T.astype(np.float64) + bias
+    accumulators = x.astype(np.float64) @ matrix.T.astype(np.float64) + bias
     magnitudes = abs(x).astype(np.float64) @ abs(matrix.T) + abs(bias)
     if residual is not None:
         magnitudes = magnitudes + abs(residual)
     with_it = in_place and epilogue.residual == "before"
     got = run(operator, x, (rows, outputs), threads, residual, with_it)
-    compare(got, ended(sums, epilogue, residual), magnitudes, inputs + 2)
+    compare(got, apply_epilogue(accumulators, epilogue, residual), magnitudes, inputs + 2)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -86,13 +86,13 @@ def test_work_is_divided(size, threads):
     params = operator.reshape(rows, shared(threads))
     if rows >= 300:
         assert params.row_tiles * params.parts >= threads
-    sums = x.astype(np.float64) @ matrix.T
-    got = run(operator, x, sums.shape, threads)
-    compare(got, sums, abs(x).astype(np.float64) @ abs(matrix.T), inputs)
+    accumulators = x.astype(np.float64) @ matrix.T
+    got = run(operator, x, accumulators.shape, threads)
+    compare(got, accumulators, abs(x).astype(np.float64) @ abs(matrix.T), inputs)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_is_not_finite(function):
+def test_nonfinite_numbers(function):
     """NaN stays, infinities are the limits of functions, or NaN; others are as ever."""
     x = np.array([[np.nan], [np.inf], [-np.inf], [3e38], [-3e38], [1.5], [-0.0]], np.float32)
     matrix = np.ones((20, 1), np.float32)
@@ -127,7 +127,7 @@ def test_epilogues_that_there_are_not(arguments, message):
         Epilogue(**arguments)
 
 
-def test_refusals():
+def test_invalid_operands_are_refused():
     kernel = Weight.of(np.ones((16, 4), np.float32))
     with pytest.raises(BackendError, match="bias must be float32\\[16\\]"):
         fp32.MATMUL.create(Matmul(kernel, Weight.of(np.ones(4, np.float32)), Epilogue()))

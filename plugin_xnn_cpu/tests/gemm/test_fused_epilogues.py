@@ -1,4 +1,4 @@
-"""What products and convolutions of float32 take in: biases, residuals and functions."""
+"""Fused epilogues of float32 matmuls and convolutions: biases, residuals and functions."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def model(text, inputs, output, **weights):
     text = (
         f"<ir_version: 10, opset_import: ['' : 20]> g ({inputs}) => (float{output} y) {{ {text} }}"
     )
-    made = onnx.parser.parse_model(text.replace("'", '"'))
+    proto = onnx.parser.parse_model(text.replace("'", '"'))
     numbers = {key: np.array(n, np.float32) for key, n in NUMBERS.items() if f"{key})" in text}
     numbers |= {key: np.array(NUMBERS[key], np.float32) for key in ("low", "high") if key in text}
     for key, array in {**numbers, **weights}.items():
-        made.graph.initializer.append(onnx.numpy_helper.from_array(array, key))
-    for node in made.graph.node:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, key))
+    for node in proto.graph.node:
         node.name = node.output[0]
-    return onnx.shape_inference.infer_shapes(made, data_prop=True)
+    return onnx.shape_inference.infer_shapes(proto, data_prop=True)
 
 
 def weights_of(shape):
@@ -68,10 +68,10 @@ def weights_of(shape):
     }
 
 
-def sizes(made, n, **others):
+def sizes(proto, n, **others):
     """Feed standard normal arrays."""
     feeds = {}
-    for value in made.graph.input:
+    for value in proto.graph.input:
         dims = [
             d.dim_value or {"n": n, **others}[d.dim_param] for d in value.type.tensor_type.shape.dim
         ]
@@ -79,17 +79,17 @@ def sizes(made, n, **others):
     return feeds
 
 
-def run(made, feeds):
-    """Check a model, and give the kernels that ran."""
-    program = compile_model(made)
-    check(made, feeds, program=program)
+def run(proto, feeds):
+    """Check a model, and return the kernels that ran."""
+    program = compile_model(proto)
+    check(proto, feeds, program=program)
     return [row.kernel for row in program.profile(feeds, runs=1) if row.kernel != "transpose"]
 
 
 @pytest.mark.parametrize("order", ["", "before", "after"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("maker", MAKERS)
-def test_endings(maker, function, order):
+def test_epilogues_are_fused(maker, function, order):
     text, shape, given, output = MAKERS[maker]
     inputs = given
     if order:
@@ -101,8 +101,8 @@ def test_endings(maker, function, order):
     text += " y = Add(f, r)" if order == "after" else ""
     if order != "after":
         text = text.replace("f = ", "y = ")
-    made = model(text, inputs, output, **weights_of(shape))
-    kernels = run(made, sizes(made, 2))
+    proto = model(text, inputs, output, **weights_of(shape))
+    kernels = run(proto, sizes(proto, 2))
     assert kernels == ["convolution" if maker == "Conv" else "fully connected"]
 
 
@@ -111,71 +111,71 @@ def test_residuals_that_are_broadcast_at_times(maker):
     """Names of dimensions say nothing here: the kernel adds what fits, others do the rest."""
     text, shape, given, output = MAKERS[maker]
     other = output.replace("n", "m", 1)
-    made = model(
+    proto = model(
         f"{text} z = Add(x, r) y = Relu(z)", f"{given}, float{other} r", output, **weights_of(shape)
     )
-    del made.graph.output[0].type.tensor_type.shape.dim[:]
-    made.graph.output[0].type.tensor_type.ClearField("shape")
-    program = compile_model(made)
+    del proto.graph.output[0].type.tensor_type.shape.dim[:]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    program = compile_model(proto)
     for n, m in [(2, 2), (2, 1), (1, 2), (3, 3)]:
-        check(made, sizes(made, n, m=m), program=program)
-    together = [row.kernel for row in program.profile(sizes(made, 2, m=2), runs=1)]
-    apart = [row.kernel for row in program.profile(sizes(made, 2, m=1), runs=1)]
+        check(proto, sizes(proto, n, m=m), program=program)
+    together = [row.kernel for row in program.profile(sizes(proto, 2, m=2), runs=1)]
+    apart = [row.kernel for row in program.profile(sizes(proto, 2, m=1), runs=1)]
     assert sum("add" in kernel for kernel in together) == 0
     assert sum("add" in kernel for kernel in apart) == 1
 
 
-def test_a_sum_of_two_products_is_taken_by_one():
+def test_a_sum_of_two_matmuls_is_fused_into_one():
     weights = {"v": RNG.standard_normal((12, 20)).astype(np.float32)}
     weights |= {"w": RNG.standard_normal((12, 20)).astype(np.float32)}
-    made = model(
+    proto = model(
         "p = MatMul(a, v) q = MatMul(a, w) s = Add(p, q) y = Relu(s)",
         "float[n, 12] a",
         "[n, 20]",
         **weights,
     )
-    assert run(made, sizes(made, 3)) == ["fully connected"] * 2
+    assert run(proto, sizes(proto, 3)) == ["fully connected"] * 2
 
 
 def test_a_residual_that_is_the_operand_too():
-    """Its memory is not the result's, whatever lies where: the product reads it to its end."""
+    """Its memory is not the result's: the matmul reads it to its end."""
     weights = {"w": RNG.standard_normal((70, 70)).astype(np.float32)}
-    made = model(
+    proto = model(
         "a = Sigmoid(i) p = MatMul(a, w) q = Add(p, a) s = Flatten(q) t = MatMul(s, w) "
         "y = Add(s, t)",
         "float[n, 70] i",
         "[n, 70]",
         **weights,
     )
-    assert run(made, sizes(made, 30)).count("fully connected") == 2
+    assert run(proto, sizes(proto, 30)).count("fully connected") == 2
 
 
-def test_what_somebody_else_reads_is_made():
-    made = model(
+def test_a_value_with_another_reader_is_computed():
+    proto = model(
         "x = MatMul(a, w) f = Relu(x) y = Add(f, x)", "float[n, 12] a", "[n, 20]",
         w=RNG.standard_normal((12, 20)).astype(np.float32),
     )  # fmt: skip
-    assert run(made, sizes(made, 3))[0] == "fully connected"
-    made.graph.output.append(onnx.helper.make_tensor_value_info("f", 1, ["n", 20]))
-    check(made, sizes(made, 3))
+    assert run(proto, sizes(proto, 3))[0] == "fully connected"
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("f", 1, ["n", 20]))
+    check(proto, sizes(proto, 3))
 
 
-def test_functions_of_sums_that_are_clamped_are_apart():
-    made = model(
+def test_functions_after_a_clamp_are_not_fused():
+    proto = model(
         "x = MatMul(a, w) c = Relu(x) s = Sigmoid(c) y = Mul(c, s)",
         "float[n, 12] a", "[n, 20]", w=RNG.standard_normal((12, 20)).astype(np.float32),
     )  # fmt: skip
-    assert run(made, sizes(made, 3)) == ["fully connected", "silu"]
+    assert run(proto, sizes(proto, 3)) == ["fully connected", "silu"]
 
 
-def test_rows_that_are_narrow_have_functions_of_their_own():
-    """Products with int8 are XNNPACK's, which have none."""
-    made = model(
+def test_upcast_int8_weights_have_no_fused_function():
+    """Matmuls with int8 weights are XNNPACK's, whose epilogues have no functions."""
+    proto = model(
         "d = DequantizeLinear(w, half) x = MatMul(a, d) y = Gelu(x)",
         "float[n, 12] a",
         "[n, 20]",
         w=RNG.integers(-127, 127, (12, 20)).astype(np.int8),
     )
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
-    kernels = run(made, sizes(made, 3))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
+    kernels = run(proto, sizes(proto, 3))
     assert kernels[-1] == "xnn gelu"

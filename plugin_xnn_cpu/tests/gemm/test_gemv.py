@@ -1,4 +1,4 @@
-"""Products of a few rows, on each path, against float64."""
+"""GEMV: matmuls of few rows, each kernel against float64."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ KINDS = ("float32", "float16", "int8", "int8 rows", "table")
 
 
 def reads_with_avx2(kind: str, operator) -> bool:
-    """Tell whether a matrix lies as on processors with AVX2: for AVX-512, panels are wider."""
+    """Return whether panels have the width of AVX2; those of AVX-512 are wider."""
     return kind in ("table", "int8 rows") or operator._panels.layout.width == 16
 
 
-def make(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, epilogue=None):
-    """Give an operator for few rows, and its matrix and bias as numbers; None where none is."""
+def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, epilogue=None):
+    """Return an operator for few rows or None, and its matrix and bias dequantized."""
     epilogue = epilogue or Epilogue(limits=limits)
     rng = np.random.default_rng(seed)
     bias = rng.standard_normal(outputs).astype(np.float32)
@@ -42,21 +42,23 @@ def make(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, ep
     with WeightsCache().begin() as session:
         if kind == "float32":
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
-            made = fp32.MATMUL.create(Matmul(Weight.of(matrix), Weight.of(bias), epilogue), session)
-            return made.for_few_rows(epilogue), matrix, bias.astype(np.float64)
+            operator = fp32.MATMUL.create(
+                Matmul(Weight.of(matrix), Weight.of(bias), epilogue), session
+            )
+            return operator.for_few_rows(epilogue), matrix, bias.astype(np.float64)
         if kind == "float16":
             if not has_half_matmul():
                 return None, None, None
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
-            made = xnn_matmul.create(Matmul(Weight.of(matrix), Weight.of(bias)), session)
+            operator = xnn_matmul.create(Matmul(Weight.of(matrix), Weight.of(bias)), session)
             bias = bias.astype(kind)  # as XNNPACK packs it
-            few = made.for_few_rows(epilogue)
+            few = operator.for_few_rows(epilogue)
             return few, matrix.astype(np.float64), bias.astype(np.float64)
         integers = rng.integers(-127, 128, (outputs, channels), np.int8)
         scale = (rng.random(outputs) + 0.5).astype(np.float32)
         stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
         rows_too = kind == "int8 rows"
-        made = xnn_matmul.create(
+        operator = xnn_matmul.create(
             Matmul(
                 stored,
                 Weight.of(bias),
@@ -65,13 +67,13 @@ def make(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, ep
             ),
             session,
         )
-        few = made.for_few_rows(epilogue)
+        few = operator.for_few_rows(epilogue)
         matrix = integers * scale[:, None].astype(np.float64)
-        return (few and made) if rows_too else few, matrix, bias.astype(np.float64)
+        return (few and operator) if rows_too else few, matrix, bias.astype(np.float64)
 
 
 def bound(kind: str, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Give how far off a result may be: a sum of so many float32 numbers, and rounded rows."""
+    """Return the error bound: float32 accumulation, and dynamic quantization of rows."""
     magnitudes = np.abs(x).astype(np.float64) @ np.abs(matrix).T + 1
     allowed = (x.shape[1] + 8) * 2.0**-24 * magnitudes
     if kind == "int8 rows":
@@ -91,9 +93,9 @@ def bound(kind: str, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     seed=st.integers(0, 1 << 20),
     clamped=st.booleans(),
 )
-def test_products(target, kind, outputs, channels, rows, threads, seed, clamped):
+def test_gemv(target, kind, outputs, channels, rows, threads, seed, clamped):
     limits = (-1.0, 2.0) if clamped else UNBOUNDED
-    operator, matrix, bias = make(kind, outputs, channels, seed, limits)
+    operator, matrix, bias = create(kind, outputs, channels, seed, limits)
     if operator is None:  # XNNPACK packs otherwise for so many outputs, or on this processor
         return
     if target == "avx2" and not reads_with_avx2(kind, operator):
@@ -121,7 +123,7 @@ def test_products(target, kind, outputs, channels, rows, threads, seed, clamped)
 )
 def test_epilogues(target, kind, outputs, channels, rows, function, residual, in_place, threads):
     limits = (-1.0, 2.0) if function == "clamp" else UNBOUNDED
-    operator, matrix, bias = make(
+    operator, matrix, bias = create(
         kind, outputs, channels, 7, epilogue=Epilogue(function, limits, residual)
     )
     if operator is None:  # panels of two widths
@@ -132,11 +134,11 @@ def test_epilogues(target, kind, outputs, channels, rows, function, residual, in
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "TARGET", target)
         result = run(operator, x, threads, added, in_place and residual == "before")
-    sums = x.astype(np.float64) @ matrix.T + bias
+    accumulators = x.astype(np.float64) @ matrix.T + bias
     before, last = (added if residual == place else 0 for place in ("before", "after"))
-    wanted = after(function, sums + before) + last
+    wanted = after(function, accumulators + before) + last
     # The functions' own error is 1e-6 of their argument at most, and their slope below 1.2.
-    allowed = 1.2 * bound(kind, x, matrix) + 3e-6 * (np.abs(sums) + 2)
+    allowed = 1.2 * bound(kind, x, matrix) + 3e-6 * (np.abs(accumulators) + 2)
     assert (np.abs(result - wanted) <= allowed).all()
 
 
@@ -144,13 +146,13 @@ def test_epilogues(target, kind, outputs, channels, rows, function, residual, in
 def test_there_is_such_an_operator_on_processors_with_avx_512(kind):
     if few_rows.extension().lib.np_gemv_panel_width(3) == 0:
         pytest.skip("no AVX-512 with VNNI")
-    assert make(kind, 256, 64, 0)[0] is not None
+    assert create(kind, 256, 64, 0)[0] is not None
 
 
 @pytest.mark.parametrize("target", ["best", "avx2", "plain"])
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8", "table"])
 def test_nan_and_infinity_stay(kind, target, monkeypatch):
-    operator, matrix, _ = make(kind, 64, 40, 3, (-1.0, 1.0))
+    operator, matrix, _ = create(kind, 64, 40, 3, (-1.0, 1.0))
     if operator is None:
         pytest.skip("XNNPACK packs otherwise here")
     if target == "avx2" and not reads_with_avx2(kind, operator):
@@ -166,7 +168,7 @@ def test_nan_and_infinity_stay(kind, target, monkeypatch):
         np.testing.assert_array_equal(result[2], np.clip(np.inf * matrix[:, 11], -1, 1))
 
 
-def test_a_matrix_that_lies_otherwise_is_left_to_xnnpack(monkeypatch):
+def test_matrices_in_another_layout_run_on_xnnpack(monkeypatch):
     look = xnn_matmul._layout.__wrapped__
     kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4, 1)}
     monkeypatch.setattr(panels, "_KINDS", kinds)
@@ -174,13 +176,13 @@ def test_a_matrix_that_lies_otherwise_is_left_to_xnnpack(monkeypatch):
 
 
 def tied(rows: int):
-    """Give a model whose table is looked up, and is the output's matrix."""
+    """Return a model with a tied embedding: one table for the lookup and the LM head."""
     rng = np.random.default_rng(5)
     table = rng.standard_normal((97, 33)).astype(np.float32)
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["x"]),
         helper.make_node("Transpose", ["table"], ["matrix"], perm=[1, 0]),
-        helper.make_node("MatMul", ["x", "matrix"], ["y"], name="product"),
+        helper.make_node("MatMul", ["x", "matrix"], ["y"], name="matmul"),
     ]
     graph = helper.make_graph(
         nodes,
@@ -193,7 +195,7 @@ def tied(rows: int):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 5])
-def test_a_table_that_is_looked_up_is_multiplied_as_it_lies(rows):
+def test_a_tied_embedding_is_multiplied_in_place(rows):
     model = tied(rows)
     ids = np.arange(rows) * 11
     with compile_model(model) as program:

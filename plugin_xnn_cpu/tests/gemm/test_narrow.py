@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
-from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.operators import bf16_choice
+from narrowpass_xnn_cpu.native import cpu, target
+from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
 from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 RNG = np.random.default_rng(9)
@@ -30,7 +30,7 @@ def cast(source: int, target: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_widening_all_there_are(name):
+def test_every_narrow_number_is_upcast_exactly(name):
     given = np.arange(65536, dtype=np.uint16).view(NARROW[name])
     program = compile_model(cast(KINDS[name], TensorProto.FLOAT))
     assert not any(plan.reason for plan in program.explain())
@@ -42,7 +42,7 @@ def test_widening_all_there_are(name):
 
 @np.errstate(all="ignore")
 def floats() -> np.ndarray:
-    """Give all narrow numbers, the middles between them, their neighbours, and random bits."""
+    """Return all narrow numbers, the midpoints between them, their neighbours, and random bits."""
     parts = [RNG.integers(0, 2**32, 1_000_000, dtype=np.uint32).view(np.float32)]
     for dtype in NARROW.values():
         every = np.arange(65536, dtype=np.uint16).view(dtype)
@@ -59,7 +59,7 @@ def floats() -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_rounding(name):
+def test_casts_round_to_nearest_even(name):
     given = floats()
     program = compile_model(cast(TensorProto.FLOAT, KINDS[name]))
     got = program.run({"x": given})["y"]
@@ -72,7 +72,7 @@ def test_rounding(name):
 
 
 def network(name: str) -> ir.Model:
-    """Make a small network with an embedding, all of it of one narrow type."""
+    """Build a small network with an embedding, all of it of one narrow type."""
     kind = KINDS[name]
 
     def tensor(key, *shape):
@@ -118,7 +118,7 @@ def test_a_narrow_network(name):
     assert {p.partition for p in program.explain()} == {0}
     convolution = program.explain()[0]
     assert convolution.dtype == name
-    narrow = name == "bfloat16" and bf16_choice.convolution_is_ours(depthwise=False)
+    narrow = name == "bfloat16" and target.current().has_bf16_dot
     expected = f"convolution in {name if narrow else 'float32'}"
     assert convolution.kernel.removeprefix("xnn ") == expected
     proto = ir.to_proto(model)
@@ -147,14 +147,14 @@ def test_kept_and_given_arrays(name):
     np.testing.assert_array_equal(results["y"], program.run(feeds)["y"])
 
 
-def product(name: str, rows: int | str, inputs: int, outputs: int) -> onnx.ModelProto:
-    """Make a product with a narrow matrix, with a bias and a Relu."""
+def matmul(name: str, rows: int | str, inputs: int, outputs: int) -> onnx.ModelProto:
+    """Build a matmul with a narrow matrix, with a bias and a Relu."""
     kind = KINDS[name]
     matrix = (RNG.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(NARROW[name])
     bias = RNG.standard_normal(outputs).astype(NARROW[name])
     graph = helper.make_graph(
         [
-            helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="matmul"),
             helper.make_node("Add", ["h", "b"], ["a"]),
             helper.make_node("Relu", ["a"], ["y"]),
         ],
@@ -166,22 +166,22 @@ def product(name: str, rows: int | str, inputs: int, outputs: int) -> onnx.Model
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
 
 
-def kernel_of_product(program) -> str:
-    (plan,) = [plan for plan in program.explain() if plan.node == "product"]
+def kernel_of_matmul(program) -> str:
+    (plan,) = [plan for plan in program.explain() if plan.node == "matmul"]
     return plan.kernel
 
 
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 40])
 @pytest.mark.parametrize("size", [(1024, 513), (37, 19)])
-def test_products_in_the_type_that_is_faster(name, rows, size):
-    model = product(name, rows, *size)
+def test_matmuls_run_in_the_faster_type(name, rows, size):
+    model = matmul(name, rows, *size)
     program = compile_model(model)
-    kernel = kernel_of_product(program)
+    kernel = kernel_of_matmul(program)
     if name == "float16":
         fast = rows <= 8 and size[0] * size[1] >= 1 << 19 and has_half_matmul()
         assert kernel.endswith(f" in {'float16' if fast else 'float32'}")
-    elif bf16_choice.product_is_ours(rows):
+    elif not bf16_passed_over(rows, target.current()):
         assert kernel == "fully connected in bfloat16"
     else:
         # In float32 only where the processor cannot multiply bfloat16.
@@ -190,21 +190,21 @@ def test_products_in_the_type_that_is_faster(name, rows, size):
     got = program.run({"x": x})["y"].astype(np.float64)
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     exact = x.astype(np.float64) @ weights["w"].astype(np.float64) + weights["b"].astype(np.float64)
-    # Rows and matrix are exact in their type: what is left are rounded sums and results.
+    # Rows and matrix are exact in their type: accumulators and results are rounded.
     unit = 2.0**-11 if name == "float16" else 2.0**-8
     allowed = 4 * unit * (1 + np.abs(exact))
     if kernel.endswith(" in float16") and not cpu.sums_halves_in_float32():
-        # Each of the sums is rounded to a half.
+        # Each accumulator is rounded to float16.
         sizes = np.abs(x).astype(np.float64) @ np.abs(weights["w"]).astype(np.float64)
         allowed += size[0] * unit * sizes
     assert (np.abs(got - np.maximum(exact, 0)) <= allowed).all()
 
 
-def test_a_float16_product_of_changing_rows():
-    model = product("float16", "rows", 1024, 513)
+def test_a_float16_matmul_of_changing_rows():
+    model = matmul("float16", "rows", 1024, 513)
     program = compile_model(model)
-    told = "in float16 up to 8 rows, else float32" if has_half_matmul() else "in float32"
-    assert kernel_of_product(program).endswith(told)
+    expected = "in float16 up to 8 rows, else float32" if has_half_matmul() else "in float32"
+    assert kernel_of_matmul(program).endswith(expected)
     for rows in (1, 20, 8, 1, 9, 0):
         feeds = {"x": RNG.standard_normal((rows, 1024)).astype(np.float16)}
         got, right = program.run(feeds)["y"], expected_outputs(model, feeds)["y"]
@@ -212,8 +212,8 @@ def test_a_float16_product_of_changing_rows():
         np.testing.assert_allclose(got.astype("f4"), right.astype("f4"), rtol=0, atol=limit)
 
 
-def test_a_large_float16_product_overflows_as_the_operator_does():
-    model = product("float16", 2, 1024, 513)
+def test_a_large_float16_matmul_overflows_as_the_operator_does():
+    model = matmul("float16", 2, 1024, 513)
     x = np.full((2, 1024), 60000, np.float16)
     got = compile_model(model).run({"x": x})["y"]
     wide = x.astype("f4") @ onnx.numpy_helper.to_array(model.graph.initializer[0]).astype("f4")

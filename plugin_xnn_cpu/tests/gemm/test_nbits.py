@@ -1,6 +1,6 @@
 """The kernel for matrices of 4 and 8 bits, and rows written into caches, on each instruction set.
 
-Products are compared with float64: 1e-5 of the largest sum of magnitudes, as fp32 sums are.
+Matmuls are compared with float64: 1e-5 of the largest sum of magnitudes, for fp32 accumulation.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ QUICK = settings(max_examples=20, deadline=None)
 KINDS = {4: TensorProto.UINT4, 8: TensorProto.UINT8}
 
 
-def product(columns, outputs, block, bits, *, zeros, bias=None, low=None):
-    """Make a product with what DequantizeLinear makes of blocks; give it and the matrix."""
+def block_matmul(columns, outputs, block, bits, *, zeros, bias=None, low=None):
+    """Build a matmul with block-quantized weights; return it and the dequantized matrix."""
     blocks = columns // block
     integers = RNG.integers(0, 1 << bits, (outputs, columns)).astype(np.uint8)
     scales = (RNG.random((outputs, blocks)) + 0.01).astype(np.float32)
@@ -77,10 +77,10 @@ def product(columns, outputs, block, bits, *, zeros, bias=None, low=None):
     low=st.sampled_from([None, 0.0]),
     threads=st.sampled_from([1, 2]),
 )
-def test_products(target, rows, blocks, outputs, block, bits, zeros, bias, low, threads):
+def test_matmul(target, rows, blocks, outputs, block, bits, zeros, bias, low, threads):
     columns = block * blocks
     added = RNG.standard_normal(outputs).astype(np.float32) if bias else None
-    model, matrix = product(columns, outputs, block, bits, zeros=zeros, bias=added, low=low)
+    model, matrix = block_matmul(columns, outputs, block, bits, zeros=zeros, bias=added, low=low)
     x = RNG.standard_normal((rows, columns)).astype(np.float32)
     expected = x.astype(float) @ matrix + (0 if added is None else added)
     if low is not None:
@@ -99,8 +99,8 @@ def test_products(target, rows, blocks, outputs, block, bits, zeros, bias, low, 
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_what_is_not_finite_stays_in_its_row(rows):
-    model, matrix = product(32, 5, 16, 4, zeros=True)
+def test_nonfinite_numbers_stay_in_their_row(rows):
+    model, matrix = block_matmul(32, 5, 16, 4, zeros=True)
     x = RNG.standard_normal((rows + 1, 32)).astype(np.float32)
     x[0, 3], x[0, 20] = np.nan, np.inf
     with compile_model(model) as program:
@@ -110,9 +110,9 @@ def test_what_is_not_finite_stays_in_its_row(rows):
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_infinity_gives_infinity(rows):
-    """As multiplying with the matrix does: no zero point is taken away from a sum afterwards."""
-    model, matrix = product(32, 40, 16, 4, zeros=True)
+def test_infinity_stays_infinity(rows):
+    """As multiplying with the matrix does: zero points are not subtracted from accumulators."""
+    model, matrix = block_matmul(32, 40, 16, 4, zeros=True)
     x = RNG.standard_normal((rows, 32)).astype(np.float32)
     x[:, 9] = np.inf
     with compile_model(model) as program, np.errstate(invalid="ignore"):
@@ -130,8 +130,8 @@ def scatter(shape, update, axis, starts, mode):
     ]
     if starts is not None:
         infos.append(helper.make_tensor_value_info("starts", TensorProto.INT64, [len(starts)]))
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "g", infos, [made])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", infos, [output])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=10)
 
 

@@ -18,7 +18,7 @@ TRANSPOSES = {"densenet121": 1, "inception_v2": 1, "resnet50": 1, "squeezenet": 
 
 
 def with_weights(name: str) -> onnx.ModelProto:
-    """Give a network that the onnx package ships, its constant weights replaced by random ones."""
+    """Return a network of the onnx package, its constant weights replaced by random ones."""
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     graph = model.graph
     rng = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def with_weights(name: str) -> onnx.ModelProto:
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", TRANSPOSES)
-def test_network(name):
+def test_networks_run_as_one_partition(name):
     """One partition, as few transposes as there can be, and onnxruntime's results."""
     model = with_weights(name)
     (given,) = model.graph.input

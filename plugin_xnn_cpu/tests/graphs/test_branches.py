@@ -19,7 +19,7 @@ SQUEEZE = """g (float[N, M, 4] x) => (float[%s] y) <int64[1] one = {1}, int64 i 
     %s }"""
 
 
-def test_an_if_that_shapes_decide_is_compiled_with_what_is_behind_it():
+def test_an_if_that_shapes_decide_is_compiled_with_its_readers():
     """Its branches differ in rank; other shapes decide otherwise, and come again."""
     model = model_of(SQUEEZE % ("A, B, C", "r = Relu(q) y = Neg(r)"))
     del model.graph.output[0].type.tensor_type.shape.dim[:]
@@ -72,7 +72,7 @@ def test_more_decisions_than_forms_are_kept():
 
 
 def test_kept_values_and_results_behind_a_decided_if():
-    """A result of an If can be an output; a branch may give an outer value as it is."""
+    """A result of an If can be an output; a branch may return an outer value unchanged."""
     model = model_of("""g (float[N] x) => (float[A] y, float[B] z) <int64 i = {0}> {
         s = Shape(x) n = Gather(s, i) e = Constant<value = int64 {2}>() c = Equal(n, e) h = Neg(x)
         y, z = If (c) <then_branch = t () => (float[C] a, float[D] b) {
@@ -99,15 +99,15 @@ def test_observed_values_are_those_of_the_branch_that_is_taken():
 
 
 def test_results_of_branches_are_not_shared_with_feeds_or_with_each_other():
-    """What a branch computes is given as it is; feeds, and one value twice, are copied."""
+    """Values that a branch computes are not copied; feeds and repeated values are."""
     model = model_of("""g (float[N] x, bool c) => (float[N] p, float[N] q, float[N] r) {
         p, q, r = If (c) <then_branch = t () => (float[N] a, float[N] b, float[N] d) {
                               a = Neg(x) b = Identity(a) d = Identity(x) },
                           else_branch = e () => (float[N] a, float[N] b, float[N] d) {
                               d = Relu(x) b = Abs(x) a = Identity(x) }> }""")
     program = compile_model(model)
-    for taken in (True, False):
-        feeds = {"x": floats(5), "c": np.array(taken)}
+    for condition in (True, False):
+        feeds = {"x": floats(5), "c": np.array(condition)}
         got = check(model, feeds, program=program, native=None).run(feeds)
         arrays = [feeds["x"], *got.values()]
         for index, one in enumerate(arrays):

@@ -63,7 +63,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_no_crash(case):
+def test_changing_indices_do_not_crash(case):
     text = SCRIPT.format(folder=str(Path(__file__).parents[1] / "kits"), case=case)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(text)],

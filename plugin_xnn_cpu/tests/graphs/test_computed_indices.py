@@ -1,6 +1,6 @@
 """Gathering, scattering and choosing by computed indices, in a tape.
 
-Against onnxruntime, exact: elements are moved, or reduced in the same order (sums of floats are of
+Against onnxruntime, exact: elements are moved, or reduced in the same order (float additions are of
 small integers); TopK with NaN against numpy, since onnxruntime leaves its order open.
 """
 
@@ -22,7 +22,7 @@ REDUCED = ["float32", "float64", "int32", "int64"]
 
 
 def model_of(kind, feeds, outputs=("y",), opset=18, **attributes):
-    """Make a model of one node, all of whose sizes are unknown but the length of index tuples."""
+    """Build a model of one node, all of whose sizes are unknown but the length of index tuples."""
     inputs = []
     for name, array in feeds.items():
         dims = [f"{name}_{axis}" for axis in range(array.ndim)]
@@ -33,12 +33,12 @@ def model_of(kind, feeds, outputs=("y",), opset=18, **attributes):
     node = helper.make_node(kind, list(feeds), list(outputs), name="node", **attributes)
     first = helper.np_dtype_to_tensor_dtype(next(iter(feeds.values())).dtype)
     types = [first, TensorProto.INT64]
-    made = [
+    declared = [
         helper.make_tensor_value_info(name, types[index], None)
         for index, name in enumerate(outputs)
         if name
     ]
-    graph = helper.make_graph([node], "g", inputs, made)
+    graph = helper.make_graph([node], "g", inputs, declared)
     opsets = [helper.make_opsetid("", opset)]
     return onnx.shape_inference.infer_shapes(
         helper.make_model(graph, opset_imports=opsets, ir_version=9)
@@ -214,7 +214,7 @@ def test_shapes_that_do_not_fit_are_errors(kind, feeds):
 
 
 def best_model(dtype, outputs=("y", "places"), **attributes):
-    """Make a model with some outputs of a TopK whose count is the length of another input."""
+    """Build a model with some outputs of a TopK whose count is the length of another input."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     given = [
         helper.make_tensor_value_info("x", kind, ["a", "b", "c"]),
@@ -225,8 +225,8 @@ def best_model(dtype, outputs=("y", "places"), **attributes):
         helper.make_node("TopK", ["x", "count"], ["y", "places"], name="node", **attributes),
     ]
     types = {"y": kind, "places": TensorProto.INT64}
-    made = [helper.make_tensor_value_info(name, types[name], None) for name in outputs]
-    graph = helper.make_graph(nodes, "g", given, made)
+    declared = [helper.make_tensor_value_info(name, types[name], None) for name in outputs]
+    graph = helper.make_graph(nodes, "g", given, declared)
     opsets = [helper.make_opsetid("", 18)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 

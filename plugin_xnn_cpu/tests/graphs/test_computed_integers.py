@@ -12,7 +12,7 @@ RNG = np.random.default_rng(8)
 
 
 def model_of(kinds, zeros, *, cast):
-    """Make Transpose(b), MatMulInteger and a Cast, with zero points that are constant or inputs."""
+    """Build Transpose(b), MatMulInteger and a Cast, with constant or computed zero points."""
     names, constants, inputs = ["a", "t"], [], []
     for name, kind in zip("ab", kinds, strict=True):
         inputs.append(helper.make_tensor_value_info(name, KINDS[kind], ["N", "R" + name, "K"]))

@@ -38,7 +38,7 @@ LOOP = """g (int64 n, float[A, 4] x, float[4] w) => (float[A, 4] y, float[T, A, 
         ),
     ],
 )
-def test_loops(body):
+def test_loop_states_and_iterations(body):
     """State that is computed, kept, or stacked as it is; from 0 to many iterations."""
     model = model_of(LOOP % body)
     w = floats(4, seed=1)
@@ -51,7 +51,7 @@ def test_loops(body):
 
 
 def test_states_that_change_places():
-    """What one iteration gives as one state is the other state of the next one."""
+    """Each state of an iteration is the other state of the next one."""
     model = model_of("""g (int64 n, float[A] x, float[A] z)
         => (float[A] p, float[A] q, float[T, A] rows) {
             p, q, rows = Loop (n, , x, z) <body = b (int64 i, bool c, float[A] s, float[A] t)
@@ -220,7 +220,7 @@ SCAN = """g (float[4] x, float[%s] v) => (float[4] y, float[%s] rows)
 @pytest.mark.parametrize("opset", [9, 11, 16, 18])
 @pytest.mark.parametrize("backwards", [(0, 0), (1, 0), (0, 1), (1, 1)])
 @pytest.mark.parametrize("axes", [(0, 0), (1, 0), (0, 1), (-1, -1), (1, 1)])
-def test_scans(opset, backwards, axes):
+def test_scan_axes_and_directions(opset, backwards, axes):
     if opset == 9 and min(axes) < 0:
         pytest.skip("negative axes are of operator set 11")
     names = [("T, 4", "4, T")[abs(axis)] for axis in axes]

@@ -69,7 +69,7 @@ def test_single_nodes(name):
 
 
 def test_a_float16_dilated_convolution():
-    """Whatever runs it; sums of 24 products, rounded once or twice."""
+    """Whatever runs it: dot products of 24 elements, rounded once or twice."""
     model = one_node("Conv", [[1, 8, 64], floats(4, 8, 3)], dilations=[16])
     node = model.graph.node[0]
     node.input[:] = ["narrow_x", "narrow_w"]

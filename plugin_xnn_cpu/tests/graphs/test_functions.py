@@ -62,7 +62,7 @@ def test_a_function_of_another_operator_set_keeps_its_meaning(calls):
             np.testing.assert_array_equal(program.run({"x": x})["z"], expected)
 
 
-def test_what_follows_an_ensemble_of_trees_has_a_rank():
+def test_readers_of_an_ensemble_of_trees_have_a_rank():
     """Its output has no shape in the file, as lightgbm's converter writes it."""
     tree = {
         "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0],

@@ -1,4 +1,4 @@
-"""Where values lie: no transposes inside a CNN, fusions, partitions, and what explain tells."""
+"""Layouts: no transposes inside a CNN, fusions, partitions, and what explain reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def profile(model: onnx.ModelProto) -> list[str]:
-    """Give the kernels that run, in order; whose a convolution is depends on the processor."""
+    """Return the kernels that run, in order, with one name for XNNPACK's and our convolutions."""
     program = compile_model(model)
     names = {"convolution": "xnn convolution"}
     return [names.get(row.kernel, row.kernel) for row in program.profile(feeds_for(model), runs=1)]
@@ -50,10 +50,10 @@ def test_one_transpose_at_the_border_of_a_cnn():
 
 
 def test_activations_run_in_their_producers():
-    sums = parse("""g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {
+    additions = parse("""g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {
         a = Sigmoid(x) b = Add(a, x) y = Relu(b)
     }""")
-    kernels = [*profile(block()), *profile(sums)]
+    kernels = [*profile(block()), *profile(additions)]
     assert "xnn clamp" not in kernels
     assert "add-clamp" in kernels
 
@@ -114,7 +114,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_pattern(name):
+def test_patterns_become_one_kernel(name):
     body, kernel = PATTERNS[name]
     numbers = {key: np.array(value, np.float32) for key, value in NUMBERS.items()}
     model = parse(f"g (float[3, 40] x) => (float[3, 40] y) {{ {body} }}", **numbers)
@@ -133,7 +133,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_only_looks_like_a_pattern(name):
+def test_near_misses_of_patterns_are_not_fused(name):
     numbers = {key: np.array(value, np.float32) for key, value in NUMBERS.items()}
     text = f"g (float[3, 40] x, float[3, 40] z) => (float[3, 40] y) {{ {BROKEN[name]} }}"
     check(parse(text, **numbers), native=None)
@@ -153,9 +153,9 @@ def test_attention_moves_nothing():
     shapes = {"heads": np.array([0, 0, 3, 4]), "flat": np.array([0, 0, 12])}
     model = parse(text, **weights, **shapes, b=floats(12))
     check(model)
-    # The last product has its bias.
-    product = fully_connected()
-    assert profile(model) == [product, product, product, "attention", product]
+    # The bias is fused into the last matmul.
+    matmul = fully_connected()
+    assert profile(model) == [matmul, matmul, matmul, "attention", matmul]
 
 
 @pytest.mark.parametrize("declared", ["[2, M]", "[a, b, c, d]"])
@@ -174,7 +174,7 @@ def test_a_rank_that_is_declared_wrong(declared):
     np.testing.assert_array_equal(got, np.maximum(x, 0).reshape(2, 3, 4))
 
 
-def test_what_no_host_operation_awaits_runs_with_its_reader():
+def test_operations_that_no_host_node_reads_run_with_their_reader():
     """Between them is no border of partitions, where values lie in ONNX's order."""
     text = """g (float[3, 40] x) => (float[3, 5] y) {
         a = Relu(x) e, n, v = BatchNormalization<training_mode = 1>(a, s, s, s, s)

@@ -1,4 +1,4 @@
-"""Runs whose feeds are like the last ones take a short way, and give what the long one gives."""
+"""Prepared runs: feeds of the same shapes skip shape propagation, with the same results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RNG = np.random.default_rng(5)
 
 
 def model(outputs=("y",), rows="n"):
-    """Make y = Relu (x @ w) and z = x + u, for x [n, 8] and u [n, 8]."""
+    """Build y = Relu (x @ w) and z = x + u, for x [n, 8] and u [n, 8]."""
     weight = RNG.standard_normal((8, 6)).astype(np.float32)
     nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node("MatMul", ["x", "w"], ["h"], "matmul"),
         helper.make_node("Relu", ["h"], ["y"]),
         helper.make_node("Add", ["x", "u"], ["z"]),
     ]
@@ -44,8 +44,8 @@ def feeds(rows=3):
 
 
 @pytest.fixture
-def taken(monkeypatch):
-    """Give a list with an entry for each run: whether the short way was taken."""
+def prepared(monkeypatch):
+    """Return a list with an entry for each run: whether it used the prepared plan."""
     found = []
     run = Prepared.run
 
@@ -63,25 +63,27 @@ def check(program, proto, given):
     results = program.run(given)
     assert list(results) == [value.name for value in proto.graph.output]
     for one, other in zip(results.values(), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)  # 8 products of about 1
+        np.testing.assert_allclose(
+            one, other, rtol=0, atol=1e-5
+        )  # dot products of 8 elements of about 1
     return results
 
 
 @pytest.mark.parametrize("outputs", [("y",), ("z", "y"), ("y", "z")])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_from_the_third_run_on(taken, outputs, threads):
+def test_from_the_third_run_on(prepared, outputs, threads):
     proto = model(outputs)
     with compile_model(proto, threads=threads) as program:
         kept = [check(program, proto, feeds()) for _ in range(5)]
         copies = [{name: array.copy() for name, array in each.items()} for each in kept]
         check(program, proto, feeds())
-    assert taken == [True] * 4
+    assert prepared == [True] * 4
     for one, other in zip(kept, copies, strict=True):  # results are nobody else's
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_results_that_lie_in_the_workspace_are_copied(taken):
+def test_results_in_the_workspace_are_copied(prepared):
     """The states of an LSTM lie behind its sequence; a constant is an output, too."""
     sizes = {"w": (1, 32, 8), "r": (1, 32, 8), "k": (2, 3)}
     constants = {name: RNG.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
@@ -110,18 +112,18 @@ def test_results_that_lie_in_the_workspace_are_copied(taken):
                 np.testing.assert_array_equal(found[name], array)
         found["k"][:] = 0
         np.testing.assert_array_equal(program.run(x)["k"], constants["k"])
-    assert taken == [True] * 4
+    assert prepared == [True] * 4
 
 
-def test_other_shapes_take_the_long_way_once(taken):
+def test_other_shapes_take_the_long_way_once(prepared):
     proto = model(("y", "z"))
     with compile_model(proto) as program:
         for rows in (3, 3, 3, 5, 3, 3, 3, 1, 70, 70, 70):
             check(program, proto, feeds(rows))
-    assert taken == [True, False, True, False, True]
+    assert prepared == [True, False, True, False, True]
 
 
-def test_large_results_are_memory_of_their_own(taken):
+def test_large_results_are_memory_of_their_own(prepared):
     proto = model(("y",))
     with compile_model(proto) as program:
         kept = [check(program, proto, feeds(4096)) for _ in range(6)]
@@ -129,7 +131,7 @@ def test_large_results_are_memory_of_their_own(taken):
         del kept
         for _ in range(6):
             check(program, proto, feeds(4096))
-    assert all(taken)
+    assert all(prepared)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_large_results_are_memory_of_their_own(taken):
         (lambda f: [f["x"], f["u"]], "as a mapping"),
     ],
 )
-def test_mistakes_are_found_after_it_too(taken, change, error):
+def test_mistakes_are_found_after_it_too(prepared, change, error):
     proto = model()
     with compile_model(proto) as program:
         for _ in range(3):
@@ -153,25 +155,25 @@ def test_mistakes_are_found_after_it_too(taken, change, error):
         with pytest.raises(DataError, match=error):
             program.run(change(feeds()))
         check(program, proto, feeds())
-    assert taken[0]
-    assert taken[1:2] in ([False], [])
+    assert prepared[0]
+    assert prepared[1:2] in ([False], [])
 
 
-def test_a_closed_program(taken):
+def test_a_closed_program(prepared):
     program = compile_model(model())
     for _ in range(3):
         program.run(feeds())
     program.close()
     with pytest.raises(UsageError, match="is closed"):
         program.run(feeds())
-    assert taken == [True]
+    assert prepared == [True]
 
 
 class Own(np.ndarray):
     """A subclass of arrays."""
 
 
-def test_feeds_that_lie_otherwise(taken):
+def test_feeds_of_other_memory_layouts(prepared):
     """Strided, at the end of a page, of a subclass, and of the other byte order."""
     proto = model(("y", "z"))
     wide = RNG.standard_normal((3, 16)).astype(np.float32)
@@ -184,25 +186,25 @@ def test_feeds_that_lie_otherwise(taken):
             check(program, proto, feeds())
         for x in (wide[:, ::2], wide.T[:8].T, edge):
             check(program, proto, feeds() | {"x": x})
-        assert taken == [True] * 4
+        assert prepared == [True] * 4
         check(program, proto, feeds() | {"x": edge.view(Own)})
-        assert taken[-1] is False
+        assert prepared[-1] is False
         swapped = edge.astype(">f4")
         with pytest.raises(DataError, match="takes float32"):
             program.run(feeds() | {"x": swapped})
 
 
-def test_results_that_are_feeds_are_copies(taken):
+def test_results_that_are_feeds_are_copies(prepared):
     proto = model(("y", "x"))
     with compile_model(proto) as program:
         for _ in range(4):
             given = feeds()
             results = check(program, proto, given)
             assert not np.may_share_memory(results["x"], given["x"])
-    assert taken == []
+    assert prepared == []
 
 
-def test_many_threads_run_it(taken):
+def test_many_threads_run_it(prepared):
     proto = model(("y", "z"))
     errors = []
     with compile_model(proto) as program:
@@ -226,7 +228,7 @@ def test_many_threads_run_it(taken):
         for thread in threads:
             thread.join()
     assert errors == []
-    assert any(taken)
+    assert any(prepared)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

@@ -27,7 +27,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def network(batch: int | str = "N", side: int | str = "S") -> onnx.ModelProto:
-    """Make a small CNN of dynamic size."""
+    """Build a small CNN of dynamic size."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["a"], ["b"], "relu"),
@@ -87,7 +87,7 @@ def test_outputs_are_fresh():
     assert first.flags.writeable
 
 
-def test_out():
+def test_outputs_are_written_into_given_arrays():
     program = compile_model(network())
     feeds = {"x": floats(2, 3, 8, 8)}
     expected = program.run(feeds)["y"]
@@ -116,7 +116,7 @@ def test_out_that_is_a_feed():
     np.testing.assert_array_equal(array, expected)
 
 
-def test_out_that_is_a_feed_which_is_given_back_too():
+def test_out_that_is_a_feed_and_an_output_too():
     """Views of feeds are saved before an array is written that lies there."""
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 18]>'
@@ -207,9 +207,9 @@ def test_branches_run_natively():
     program = compile_model(model)
     assert not any(plan.reason for plan in program.explain())
     assert {plan.kernel for plan in program.explain()} >= {fully_connected(), "control flow"}
-    for taken in (True, False, True):
+    for flag in (True, False, True):
         for batch in (1, 3):
-            feeds = {"x": floats(batch, 4), "c": np.array(taken)}
+            feeds = {"x": floats(batch, 4), "c": np.array(flag)}
             check(model, feeds, program=program, native=None)
 
 
@@ -364,9 +364,9 @@ def test_pools_are_shared_and_freed():
     assert shared(3).threads == 3
 
 
-def test_spinning_workers_stay_awake_for_a_while_only():
+def test_spinning_workers_sleep_after_a_while():
     def workers() -> int:
-        """Give the processor time that the threads of the pool have used, in ticks."""
+        """Return the processor time that the threads of the pool have used, in ticks."""
         total = 0
         for thread in threading.enumerate():
             if thread.name.startswith("narrowpass-"):
@@ -386,7 +386,7 @@ def test_spinning_workers_stay_awake_for_a_while_only():
     time.sleep(0.1)
     before = workers()
     time.sleep(0.5)
-    assert workers() - before <= 1, "workers are awake long after the last run"
+    assert workers() - before <= 1, "workers spin long after the last run"
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

@@ -18,7 +18,7 @@ EDGES = np.array(
 )
 
 
-def model_of(kind, zero, nodes, given, made, shape):
+def model_of(kind, zero, nodes, given, produced, shape):
     constants = {
         "s": np.array(0.01, np.float32),
         "z": np.array(zero, kind),
@@ -27,18 +27,18 @@ def model_of(kind, zero, nodes, given, made, shape):
         nodes,
         "g",
         [helper.make_tensor_value_info("x", given, shape)],
-        [helper.make_tensor_value_info("y", made, shape)],
+        [helper.make_tensor_value_info("y", produced, shape)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def quantize(given="x", made="q"):
-    return helper.make_node("QuantizeLinear", [given, "s", "z"], [made])
+def quantize(given="x", produced="q"):
+    return helper.make_node("QuantizeLinear", [given, "s", "z"], [produced])
 
 
-def dequantize(given="q", made="y"):
-    return helper.make_node("DequantizeLinear", [given, "s", "z"], [made])
+def dequantize(given="q", produced="y"):
+    return helper.make_node("DequantizeLinear", [given, "s", "z"], [produced])
 
 
 def is_native(program):
@@ -65,16 +65,16 @@ def inputs(count):
 
 @pytest.mark.parametrize(("kind", "zero"), CASES)
 @pytest.mark.parametrize("count", [0, 1, 37, 70_000])
-def test_floats_are_rounded_to_what_integers_stand_for_in_one_pass(kind, zero, count):
+def test_fake_quantization_is_one_pass(kind, zero, count):
     floats = TensorProto.FLOAT
     model = model_of(kind, zero, [quantize(), dequantize()], floats, floats, ["N"])
     check(model, inputs(count), "fake quantize", threads=2)
 
 
 @pytest.mark.parametrize(("kind", "zero"), CASES)
-def test_integers_that_somebody_reads(kind, zero):
+def test_integers_with_other_readers(kind, zero):
     x = inputs(1000)
-    model = model_of(kind, zero, [quantize(made="y")], TensorProto.FLOAT, KINDS[kind], ["N"])
+    model = model_of(kind, zero, [quantize(produced="y")], TensorProto.FLOAT, KINDS[kind], ["N"])
     check(model, x, "quantize")
     integers = np.random.default_rng(4).integers(0, 1 << 16, 999).astype(np.uint16).view(kind)
     model = model_of(kind, zero, [dequantize("x")], KINDS[kind], TensorProto.FLOAT, ["N"])
@@ -83,14 +83,14 @@ def test_integers_that_somebody_reads(kind, zero):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nan_becomes_the_least_integer(kind):
-    model = model_of(kind, 5, [quantize(made="y")], TensorProto.FLOAT, KINDS[kind], [2])
+    model = model_of(kind, 5, [quantize(produced="y")], TensorProto.FLOAT, KINDS[kind], [2])
     with compile_model(model) as program:
         got = program.run({"x": np.array([np.nan, 0], np.float32)})["y"]
     assert got.tolist() == [np.iinfo(kind).min, 5]
 
 
 def test_integers_with_two_readers_are_kept():
-    nodes = [quantize(), dequantize(made="a"), dequantize(made="b")]
+    nodes = [quantize(), dequantize(produced="a"), dequantize(produced="b")]
     nodes.append(helper.make_node("Neg", ["b"], ["c"]))
     nodes.append(helper.make_node("Mul", ["a", "c"], ["y"]))
     model = model_of("int16", 7, nodes, TensorProto.FLOAT, TensorProto.FLOAT, [3, 5])
@@ -103,7 +103,7 @@ def test_a_convolution_between_conversions_of_16_bits_is_native():
     weight = rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8)
     nodes = [
         quantize(),
-        dequantize(made="a"),
+        dequantize(produced="a"),
         helper.make_node("DequantizeLinear", ["w8", "ws"], ["w"]),
         helper.make_node("Conv", ["a", "w"], ["c"], pads=[1] * 4),
         quantize("c", "q2"),
@@ -119,4 +119,4 @@ def test_a_convolution_between_conversions_of_16_bits_is_native():
     with compile_model(model) as program:
         assert is_native(program)
         got = program.run({"x": x})["y"]
-    assert np.abs(got - right).max() <= 0.0101  # one step: sums of fp32 in another order
+    assert np.abs(got - right).max() <= 0.0101  # one step: fp32 accumulation in another order

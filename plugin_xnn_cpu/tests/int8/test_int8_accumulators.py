@@ -1,4 +1,4 @@
-"""Sums of two tensors of bytes, by XNNPACK and in the convolution before them: the same bytes."""
+"""Quantized addition, by XNNPACK and fused into the convolution before it: the same bytes."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ QUANTIZATIONS = st.builds(
 )
 
 
-def added_by_xnnpack(a, b, first, second, made):
-    """Give the sum of two tensors of one shape."""
-    operator = Binary("add", (first, second, made))
+def added_by_xnnpack(a, b, first, second, output):
+    """Add two tensors of one shape."""
+    operator = Binary("add", (first, second, output))
     operator.reshape(a.shape, b.shape, shared(1))
     tape = Tape([Entry(operator.call, (0, 1), 2, operator, None, True, "add")], 3)
     buffers = [aligned(a.size) for _ in range(3)]
@@ -67,32 +67,34 @@ def added_by_xnnpack(a, b, first, second, made):
     seed=st.integers(0, 10**6),
     first=QUANTIZATIONS,
     second=QUANTIZATIONS,
-    made=QUANTIZATIONS,
+    output=QUANTIZATIONS,
     limits=st.sampled_from([(-128, 127), (-100, 50), (0, 127)]),
     size=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 16)),
     inputs=st.sampled_from([1, 3, 16]),
     outputs=st.sampled_from([1, 5, 16, 33, 64, 70, 130]),
-    window=st.sampled_from([1, 1, 3]),
+    extent=st.sampled_from([1, 1, 3]),
     threads=st.sampled_from([1, 2]),
     raised=st.booleans(),
     wide=st.booleans(),
 )
-def test_sums(
-    seed, first, second, made, limits, size, inputs, outputs, window, threads, raised, wide
+def test_a_fused_residual_equals_a_separate_addition(
+    seed, first, second, output, limits, size, inputs, outputs, extent, threads, raised, wide
 ):
-    """A convolution that takes a sum gives what it gives alone, added by XNNPACK and clamped."""
+    """A convolution with a fused residual equals one alone, added by XNNPACK and clamped."""
     if int8.layout() is not int8.QUADS:
         return
     rng = np.random.default_rng(seed)
-    kernel = bytes_of(rng, (outputs, window, window, inputs), False, -127)
-    scales = scales_of(rng, outputs, inputs * window**2) / np.float32(first.scale)
+    kernel = bytes_of(rng, (outputs, extent, extent, inputs), False, -127)
+    scales = scales_of(rng, outputs, inputs * extent**2) / np.float32(first.scale)
     if wide:
-        scales[0] = 200 * first.scale  # its scaled sums are cut before they are converted
+        scales[0] = (
+            200 * first.scale
+        )  # its requantized accumulators saturate before they are converted
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
     requantized = Requantized(Quantization(0.5, 3), first)
     x = bytes_of(rng, (*size, inputs), False)
     other = bytes_of(rng, (*size, outputs), False)
-    movement = Movement((window // 2,) * 4)
+    movement = Movement((extent // 2,) * 4)
     results = []
     for joined in (False, True):
         operator = int8_convolution.CONVOLUTION.create(
@@ -100,10 +102,10 @@ def test_sums(
         )
         try:
             if joined:
-                Binary("add", (first, second, made))
+                Binary("add", (first, second, output))
                 assert operator.can_add
                 operator = operator.variant(
-                    added=SumS8.of(first, second, made, limits),
+                    added=SumS8.of(first, second, output, limits),
                     offsets=Offsets(output=raised, added=raised),
                 )
                 assert not operator.can_add
@@ -115,7 +117,7 @@ def test_sums(
         added = other ^ np.int8(-128) if offsets.added else other
         got = run_tape([entry], operator, x, other.shape, np.int8, threads, added)
         results.append(got ^ np.int8(-128) if offsets.output else got)
-    right = added_by_xnnpack(results[0], other, first, second, made)
+    right = added_by_xnnpack(results[0], other, first, second, output)
     np.testing.assert_array_equal(results[1], np.clip(right, *limits))
 
 
@@ -126,16 +128,16 @@ def test_every_pair_of_bytes():
     for _ in range(20):
         scales = np.exp(rng.uniform(-5, 0, 3)).astype(np.float32).tolist()
         zeros = rng.integers(-128, 128, 3).tolist()
-        first, second, made = (Quantization(*one) for one in zip(scales, zeros, strict=True))
-        s = SumS8.of(first, second, made, (-128, 127))
+        first, second, output = (Quantization(*one) for one in zip(scales, zeros, strict=True))
+        s = SumS8.of(first, second, output, (-128, 127))
         whole = a.astype(np.int64) * s.own + b.astype(np.int64) * s.other + s.bias
         assert np.abs(whole).max() < 2**31
         right = np.clip((whole >> s.shift) + s.zero, -128, 127)
-        np.testing.assert_array_equal(added_by_xnnpack(a, b, first, second, made), right)
+        np.testing.assert_array_equal(added_by_xnnpack(a, b, first, second, output), right)
 
 
 def residual(relu, swapped, twice):
-    """Make a block of two convolutions and a sum; `twice` has a convolution in both operands."""
+    """Build a residual block of two convolutions; with `twice`, both operands are convolutions."""
     graph = QdqGraph(3)
     x = graph.quantize(graph.input(["N", 8, 7, 9]), 0.05, 3)
     y = graph.node("Conv", x, graph.weight((24, 8, 3, 3), 0), pads=[1, 1, 1, 1])

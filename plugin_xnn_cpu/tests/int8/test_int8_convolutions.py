@@ -1,4 +1,4 @@
-"""Convolutions of int8 by kernels of ours: bit for bit what int64 sums give."""
+"""Int8 convolutions by the plugin's own kernels, equal to int64 accumulators requantized."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from int8_kernels_kit import (
     bytes_of,
     code,
     convolve,
+    im2col_view,
     requantize,
     run,
     scales_of,
-    windows,
 )
 
 from narrowpass_planning.weights.weight import Quantized, Weight
@@ -51,7 +51,7 @@ def run_raised(operator, x, shape, threads, raised):
     seed=st.integers(0, 10**6),
     batch=st.integers(1, 3),
     size=st.tuples(st.integers(1, 14), st.integers(1, 14)),
-    window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    kernel_shape=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     strides=STEPS,
     dilations=STEPS,
     pads=st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
@@ -65,20 +65,20 @@ def run_raised(operator, x, shape, threads, raised):
     raised=RAISED,
 )
 def test_convolutions(
-    seed, batch, size, window, strides, dilations, pads, inputs, outputs, groups, requantized,
+    seed, batch, size, kernel_shape, strides, dilations, pads, inputs, outputs, groups, requantized,
     has_bias, extreme, threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, groups)
-    reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
     size = [
         max(s, r - pads[i] - pads[i + 2], 1)
         for i, (s, r) in enumerate(zip(size, reach, strict=True))
     ]
     x = bytes_of(rng, (batch, *size, inputs * groups), extreme)
-    kernel = bytes_of(rng, (outputs * groups, *window, inputs), extreme, LEAST_WEIGHT)
+    kernel = bytes_of(rng, (outputs * groups, *kernel_shape, inputs), extreme, LEAST_WEIGHT)
     bias = rng.integers(-50000, 50000, outputs * groups).astype(np.int32) if has_bias else None
-    scales = scales_of(rng, outputs * groups, inputs * window[0] * window[1])
+    scales = scales_of(rng, outputs * groups, inputs * kernel_shape[0] * kernel_shape[1])
     operator = int8_convolution.CONVOLUTION.create(
         Convolution(
             Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
@@ -87,9 +87,9 @@ def test_convolutions(
             requantized,
         )
     )
-    sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
-    got, _ = run_raised(operator, x, sums.shape, threads, raised)
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    accumulators = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    got, _ = run_raised(operator, x, accumulators.shape, threads, raised)
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -123,14 +123,14 @@ def test_winograd(
             requantized,
         )
     )
-    sums = convolve(x, kernel, bias, movement, requantized.given.zero_point)
-    assert operator.reshape(x.shape, shared(threads)) == sums.shape[1:3]
-    got = run(operator, x, sums.shape, np.int8, threads)
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    accumulators = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    assert operator.reshape(x.shape, shared(threads)) == accumulators.shape[1:3]
+    got = run(operator, x, accumulators.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_winograd_of_the_largest_sums(sign):
+def test_winograd_of_the_largest_accumulators(sign):
     inputs = 1824
     x = np.full((1, 5, 5, inputs), 127, np.int8)
     kernel = np.full((16, 3, 3, inputs), 127 if sign > 0 else LEAST_WEIGHT, np.int8)
@@ -141,10 +141,10 @@ def test_winograd_of_the_largest_sums(sign):
         Convolution(stored, None, Movement((1, 1, 1, 1)), requantized)
     )
     operator.reshape(x.shape, shared(1))
-    sums = convolve(x, kernel, None, Movement((1, 1, 1, 1)), -128)
-    assert np.abs(sums).max() > 0.99 * 2**29
-    got = run(operator, x, sums.shape, np.int8, 1)
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    accumulators = convolve(x, kernel, None, Movement((1, 1, 1, 1)), -128)
+    assert np.abs(accumulators).max() > 0.99 * 2**29
+    got = run(operator, x, accumulators.shape, np.int8, 1)
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
 
 
 @settings(max_examples=120, deadline=None, derandomize=True)
@@ -152,7 +152,7 @@ def test_winograd_of_the_largest_sums(sign):
     seed=st.integers(0, 10**6),
     batch=st.integers(1, 2),
     size=st.tuples(st.integers(1, 40), st.integers(1, 14)),
-    window=st.sampled_from([(3, 3), (3, 3), (5, 5), (7, 7), (1, 1), (2, 3), (1, 4)]),
+    kernel_shape=st.sampled_from([(3, 3), (3, 3), (5, 5), (7, 7), (1, 1), (2, 3), (1, 4)]),
     strides=STEPS,
     dilations=STEPS,
     pads=st.tuples(*[st.integers(0, 3)] * 4),
@@ -164,20 +164,20 @@ def test_winograd_of_the_largest_sums(sign):
     raised=RAISED,
 )
 def test_depthwise(
-    seed, batch, size, window, strides, dilations, pads, channels, requantized, has_bias, extreme,
-    threads, raised,
+    seed, batch, size, kernel_shape, strides, dilations, pads, channels, requantized, has_bias,
+    extreme, threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     movement = Movement(pads, strides, dilations, channels)
-    reach = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
     size = [
         max(s, r - pads[i] - pads[i + 2], 1)
         for i, (s, r) in enumerate(zip(size, reach, strict=True))
     ]
     x = bytes_of(rng, (batch, *size, channels), extreme)
-    kernel = bytes_of(rng, (*window, channels), extreme, LEAST_WEIGHT)
+    kernel = bytes_of(rng, (*kernel_shape, channels), extreme, LEAST_WEIGHT)
     bias = rng.integers(-9000, 9000, channels).astype(np.int32) if has_bias else None
-    scales = scales_of(rng, channels, window[0] * window[1])
+    scales = scales_of(rng, channels, kernel_shape[0] * kernel_shape[1])
     operator = int8_depthwise.create(
         Convolution(
             Quantized(Weight.of(kernel), Weight.of(scales), None, 2),
@@ -187,28 +187,28 @@ def test_depthwise(
             depthwise=True,
         )
     )
-    seen = windows(x, window, movement, requantized.given.zero_point)
-    sums = (seen * kernel.astype(np.int64)).sum((3, 4)) + (0 if bias is None else bias)
-    got, _ = run_raised(operator, x, sums.shape, threads, raised)
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    seen = im2col_view(x, kernel_shape, movement, requantized.given.zero_point)
+    accumulators = (seen * kernel.astype(np.int64)).sum((3, 4)) + (0 if bias is None else bias)
+    got, _ = run_raised(operator, x, accumulators.shape, threads, raised)
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
 
 
 def test_halves_go_to_even():
-    sums = np.arange(-300, 300, dtype=np.int32)
+    accumulators = np.arange(-300, 300, dtype=np.int32)
     requantized = Requantized(Quantization(1.0, 0), Quantization(2.0, 5))
     kernel = Quantized(
         Weight.of(np.zeros((600, 1, 1, 1), np.int8)), Weight.of(np.ones(1, "f4")), None, 0
     )
     operator = int8_convolution.CONVOLUTION.create(
-        Convolution(kernel, Weight.of(sums), Movement(), requantized)
+        Convolution(kernel, Weight.of(accumulators), Movement(), requantized)
     )
     operator.reshape((1, 1, 1, 1), shared(1))
     got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (600,), np.int8, 1)
-    np.testing.assert_array_equal(got, np.clip(np.rint(sums / 2) + 5, -128, 127))
+    np.testing.assert_array_equal(got, np.clip(np.rint(accumulators / 2) + 5, -128, 127))
 
 
 def test_results_far_beyond_the_range():
-    """Products with the scale that no integer of 32 bits holds."""
+    """Requantized values that no 32-bit integer holds."""
     bias = np.array([2**31 - 1, -(2**31), 1, -1] * 5, np.int32)
     requantized = Requantized(Quantization(255.0, 0), Quantization(1.0, -7), (-100, 90))
     kernel = Quantized(
@@ -222,26 +222,26 @@ def test_results_far_beyond_the_range():
     np.testing.assert_array_equal(got, [90, -100, 90, -100] * 5)
 
 
-@pytest.mark.parametrize(("window", "stride"), [(1, 1), (1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("extent", "stride"), [(1, 1), (1, 2), (2, 1), (3, 2)])
 @pytest.mark.parametrize("inputs", [16, 18])
-def test_raised_images_are_read_in_place(window, stride, inputs):
+def test_raised_images_are_read_in_place(extent, stride, inputs):
     rng = np.random.default_rng(7)
-    kernel = bytes_of(rng, (70, window, window, inputs), False, LEAST_WEIGHT)
-    scales = scales_of(rng, 70, inputs * window**2)
+    kernel = bytes_of(rng, (70, extent, extent, inputs), False, LEAST_WEIGHT)
+    scales = scales_of(rng, 70, inputs * extent**2)
     requantized = Requantized(Quantization(0.5, -9), Quantization(0.25, 4))
     movement = Movement(strides=(stride, stride))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
     operator = int8_convolution.CONVOLUTION.create(Convolution(stored, None, movement, requantized))
     x = bytes_of(rng, (2, 33, 31, inputs), False)
-    sums = convolve(x, kernel, None, movement, -9)
-    got, operator = run_raised(operator, x, sums.shape, 2, (True, False))
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
-    whole = window * inputs % 4 == 0
+    accumulators = convolve(x, kernel, None, movement, -9)
+    got, operator = run_raised(operator, x, accumulators.shape, 2, (True, False))
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
+    whole = extent * inputs % 4 == 0
     assert operator.params.in_place == (operator.can_offset and whole)
 
 
 def shape_of_resnet(threads, columns=40):
-    """Give a convolution that is divided into bands and parts."""
+    """Check a convolution that is divided into row tiles and parts; return its parameters."""
     rng = np.random.default_rng(3)
     kernel = bytes_of(rng, (columns, 3, 3, 64), False, LEAST_WEIGHT)
     scales = scales_of(rng, columns, 576)
@@ -251,13 +251,13 @@ def shape_of_resnet(threads, columns=40):
     operator = int8_convolution.CONVOLUTION.create(Convolution(stored, None, movement, requantized))
     x = bytes_of(rng, (2, 80, 60, 64), False)
     operator.reshape(x.shape, shared(threads))
-    sums = convolve(x, kernel, None, movement, -128)
-    got = run(operator, x, sums.shape, np.int8, threads)
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    accumulators = convolve(x, kernel, None, movement, -128)
+    got = run(operator, x, accumulators.shape, np.int8, threads)
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
     return operator.params
 
 
-def test_bands_and_parts():
+def test_row_tiles_and_parts():
     assert shape_of_resnet(1).row_tiles > 1
     params = shape_of_resnet(2)
     assert params.batch * params.row_tiles * params.parts > 2
@@ -269,15 +269,15 @@ def test_bands_and_parts():
     [(56, 19, 1, 1), (3136, 448, 14, 2), (28, 10, 1, 2), (14, 5, 1, 16), (7, 7, 1, 8)],
 )
 def test_threads_get_equal_shares(rows, most, whole, panels, threads):
-    band, bands, part, parts = divide(rows, most, whole, 1, panels, threads)
-    assert band <= most
-    assert (bands - 1) * band < rows <= bands * band
+    tile, tiles, part, parts = divide(rows, most, whole, 1, panels, threads)
+    assert tile <= most
+    assert (tiles - 1) * tile < rows <= tiles * tile
     assert (parts - 1) * part < panels <= parts * part
     busy = [0] * threads
-    for task in range(bands * parts):
-        done, columns = task // parts * band, task % parts * part
-        work = min(band, rows - done) * min(part, panels - columns)
+    for task in range(tiles * parts):
+        done, columns = task // parts * tile, task % parts * part
+        work = min(tile, rows - done) * min(part, panels - columns)
         busy[busy.index(min(busy))] += work
-    # Tiles and panels are not divided.
+    # Output tiles and panels are not divided.
     assert max(busy) <= (1.1 if threads == 2 else 1.3) * rows * panels / threads
     assert divide(rows, most, whole, 1, panels, 1)[2:] == (panels, 1)

@@ -1,10 +1,10 @@
-"""One quantized row: its products read the matrix in several streams."""
+"""Int8 GEMV: one quantized row, the matrix read in several streams."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from int8_matmul_kit import product, rows
+from int8_matmul_kit import quantized_matmul, rows
 from onnx import numpy_helper
 from xnn_kit import compile_model
 
@@ -25,13 +25,13 @@ def matrix_of(model) -> np.ndarray:
 @pytest.mark.parametrize("inputs", [1, 37, 256])
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_one_row(outputs, inputs, target, monkeypatch):
-    """A row is off by half a step in each element at most; sums of integers are exact.
+    """A row is off by half a step in each element at most; integer accumulators are exact.
 
-    So the code for one row and that for several give the same bits; between the instruction sets
-    the last product and sum may be rounded together or not.
+    So the kernels for one row and for several return the same bits; instruction sets differ in
+    whether the last multiply-add is fused.
     """
     monkeypatch.setattr(kernels, "TARGET", target)
-    model = product(inputs, outputs, bias=True, dynamic=True, seed=outputs)
+    model = quantized_matmul(inputs, outputs, bias=True, dynamic=True, seed=outputs)
     matrix, bias = matrix_of(model)
     x = rows(2, inputs)
     exact = x.astype(np.float64) @ matrix + bias
@@ -47,7 +47,7 @@ def test_one_row(outputs, inputs, target, monkeypatch):
 
 @pytest.mark.parametrize("after", ["Relu", "Clip"])
 def test_one_row_that_is_not_finite_is_nan_even_where_it_is_clamped(after):
-    model = product(40, 450, bias=True, after=after, dynamic=True)
+    model = quantized_matmul(40, 450, bias=True, after=after, dynamic=True)
     with compile_model(model) as program:
         for odd in (np.nan, np.inf):
             x = rows(1, 40)

@@ -1,4 +1,4 @@
-"""Products with matrices of int8: packed as they are stored, with their scales."""
+"""Matmuls with int8 matrices, packed as stored, with their scales."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from int8_matmul_kit import (
     ZEROS,
     at,
     kernel_of,
-    product,
+    quantized_matmul,
     reference,
     rows,
     with_one,
@@ -35,7 +35,7 @@ WAYS = ["MatMul", "Gemm", "transB", "transpose", "integers", "reshape"]
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("after", ["", "Relu", "Clip"])
 def test_weights_of_int8(way, per_channel, after):
-    model = product(per_channel=per_channel, way=way, bias=True, after=after)
+    model = quantized_matmul(per_channel=per_channel, way=way, bias=True, after=after)
     program = check(model, {"x": rows(5)})
     assert kernel_of(program) == WEIGHTS
     plans = [plan.kernel for plan in program.explain()]
@@ -60,7 +60,7 @@ SIZES = st.sampled_from([1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 61, 64, 97
     seed=st.integers(0, 99),
 )
 def test_shapes(inputs, outputs, count, way, per_channel, bias, after, threads, seed):
-    model = product(
+    model = quantized_matmul(
         inputs, outputs, per_channel=per_channel, way=way, bias=bias, after=after, seed=seed
     )
     x = np.random.default_rng(seed).standard_normal((count, inputs)).astype(np.float32)
@@ -70,7 +70,7 @@ def test_shapes(inputs, outputs, count, way, per_channel, bias, after, threads, 
 
 
 def test_more_axes_of_rows_and_an_axis_from_the_end():
-    model = product(16, 6, bias=True)
+    model = quantized_matmul(16, 6, bias=True)
     del model.graph.value_info[:]
     kind = TensorProto.FLOAT
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", kind, ["A", "B", 16]))
@@ -83,7 +83,7 @@ def test_more_axes_of_rows_and_an_axis_from_the_end():
 @pytest.mark.parametrize("alpha", [0.25, -2.0])
 def test_a_gemm_that_is_scaled(alpha):
     """A factor goes into the scales, and they must stay positive."""
-    program = check(product(way="transB", alpha=alpha, bias=True), {"x": rows(4)})
+    program = check(quantized_matmul(way="transB", alpha=alpha, bias=True), {"x": rows(4)})
     assert (kernel_of(program) == WEIGHTS) == (alpha > 0)
 
 
@@ -104,12 +104,12 @@ def test_a_gemm_that_is_scaled(alpha):
     ],
 )
 @pytest.mark.parametrize("cached", [False, "memory"])
-def test_what_does_not_fit_is_computed_in_float32(constants, reason, cached):
+def test_operands_that_do_not_fit_int8_run_in_float32(constants, reason, cached):
     if not np.isfinite(constants.get("s", 1)).all():
         skip_where_nan_is_lost()
     inputs = len(constants.get("w", with_one(0)))
     found = {"s": PER_CHANNEL, **constants}
-    model = product(inputs, bias="b" in constants, **found)
+    model = quantized_matmul(inputs, bias="b" in constants, **found)
     if "input" in reason:
         model.graph.node[0].attribute[0].i = 0
     program = compile_model(model, cache=cached)
@@ -121,20 +121,20 @@ def test_what_does_not_fit_is_computed_in_float32(constants, reason, cached):
 
 
 def test_zero_points_of_0_are_none():
-    program = check(product(s=PER_CHANNEL, z=ZEROS), {"x": rows(2)})
+    program = check(quantized_matmul(s=PER_CHANNEL, z=ZEROS), {"x": rows(2)})
     assert kernel_of(program) == WEIGHTS
 
 
-def test_unsigned_weights_are_widened():
+def test_unsigned_weights_are_dequantized():
     array = RNG.integers(0, 256, (37, 19)).astype(np.uint8)
-    program = check(product(w=array), {"x": rows(2)})
+    program = check(quantized_matmul(w=array), {"x": rows(2)})
     assert kernel_of(program) == f"{fully_connected()} in float32: a zero point is not 0"
 
 
 def test_infinities_and_nan_in_rows():
-    """They give what the formula gives, in their row."""
+    """They spread in their own row only, as the formula says."""
     skip_where_nan_is_lost()
-    model = product(w=np.abs(with_one(5)) | np.int8(1))
+    model = quantized_matmul(w=np.abs(with_one(5)) | np.int8(1))
     x = rows(5)
     x[1, 4], x[2, 0], x[3, 36] = np.inf, np.nan, -np.inf
     with np.errstate(invalid="ignore"):
@@ -148,8 +148,8 @@ def check_rows(model: onnx.ModelProto, x: np.ndarray, program=None, **options) -
     """Compare with the evaluator, as far as the steps of rows allow.
 
     A row is rounded to steps of (max - min) / 255, where 0 is one of the numbers: each element is
-    off by half a step at most, and a result by that times the sum of its weights' magnitudes. To
-    that come rounded sums and scales, as for floats. Clamping makes no difference larger.
+    off by half a step at most, and a result by that times the sum of its weights' magnitudes.
+    Accumulators and scales are rounded too, as for floats. Clamping increases no difference.
     """
     program = program or compile_model(model, **options)
     assert kernel_of(program) == ROWS
@@ -163,11 +163,11 @@ def check_rows(model: onnx.ModelProto, x: np.ndarray, program=None, **options) -
 
 
 def magnitudes_of(model: onnx.ModelProto) -> np.ndarray:
-    """Give the sum of the magnitudes of the weights of each output: of rows of ones."""
+    """Return the sum of the magnitudes of the weights of each output: of rows of ones."""
     plain = onnx.ModelProto()
     plain.CopyFrom(model)
     for node in plain.graph.node:
-        if node.name == "product":
+        if node.name == "matmul":
             del node.input[2:]
             node.output[0] = "y"
             last = list(plain.graph.node).index(node)
@@ -184,7 +184,7 @@ def magnitudes_of(model: onnx.ModelProto) -> np.ndarray:
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("after", ["", "Relu", "Clip"])
 def test_rows_of_int8(way, per_channel, after):
-    model = product(per_channel=per_channel, way=way, bias=True, after=after, dynamic=True)
+    model = quantized_matmul(per_channel=per_channel, way=way, bias=True, after=after, dynamic=True)
     program = compile_model(model)
     for count in (5, 1, 8, 3, 31):
         check_rows(model, rows(count), program)
@@ -205,7 +205,9 @@ def test_rows_of_int8(way, per_channel, after):
 )
 def test_shapes_of_rows(inputs, outputs, count, way, bias, after, shift, threads, seed):
     """Also of one sign, and with rows of very different ranges."""
-    model = product(inputs, outputs, way=way, bias=bias, after=after, seed=seed, dynamic=True)
+    model = quantized_matmul(
+        inputs, outputs, way=way, bias=bias, after=after, seed=seed, dynamic=True
+    )
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((count, inputs)) + shift).astype(np.float32)
     x *= np.float32(10) ** rng.integers(-6, 6, (count, 1)).astype(np.float32)
@@ -213,15 +215,15 @@ def test_shapes_of_rows(inputs, outputs, count, way, bias, after, shift, threads
 
 
 def test_many_rows_on_threads():
-    model = product(640, 96, bias=True, dynamic=True)
+    model = quantized_matmul(640, 96, bias=True, dynamic=True)
     for threads in (1, 2, 3):
         check_rows(model, rows(300, 640), threads=threads)
 
 
 def test_rows_that_are_exact():
-    """Integers from -128 to 127 are steps of 1, and sums of them are exact."""
+    """Integers from -128 to 127 are steps of 1, and their dot products are exact."""
     matrix = RNG.integers(-127, 128, (300, 19)).astype(np.int8)
-    model = product(300, w=matrix, s=np.float32(0.5), dynamic=True)
+    model = quantized_matmul(300, w=matrix, s=np.float32(0.5), dynamic=True)
     x = RNG.integers(-128, 128, (7, 300)).astype(np.float32)
     x[:, 0], x[:, 1] = -128, 127
     program = compile_model(model)
@@ -230,8 +232,8 @@ def test_rows_that_are_exact():
     np.testing.assert_array_equal(program.run({"x": x})["y"], exact.astype(np.float32))
 
 
-def test_rows_of_nothing_and_next_to_nothing():
-    model = product(bias=True, dynamic=True)
+def test_rows_of_zeros_and_tiny_numbers():
+    model = quantized_matmul(bias=True, dynamic=True)
     x = rows(4)
     x[0], x[1], x[2] = 0, 1e-38, x[2] * np.float32(1e-37)
     x[3] = np.abs(x[3]) * np.float32(1e32)
@@ -239,9 +241,9 @@ def test_rows_of_nothing_and_next_to_nothing():
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
-def test_sums_that_overflow_before_they_are_scaled_are_not_finite(dynamic):
-    """Infinite where products are added without rounding them; NaN where two infinities meet."""
-    model = product(dynamic=dynamic)
+def test_accumulators_that_overflow_before_scaling_are_not_finite(dynamic):
+    """Infinite with fused multiply-add; NaN where two infinities meet."""
+    model = quantized_matmul(dynamic=dynamic)
     x = np.abs(rows(2))
     x[0] *= np.float32(1e37)
     got = compile_model(model).run({"x": x})["y"]
@@ -252,7 +254,7 @@ def test_sums_that_overflow_before_they_are_scaled_are_not_finite(dynamic):
 def test_rows_with_infinities_and_nan_are_nan():
     """Their range says nothing: the whole row is NaN, whatever it is clamped to; others are not."""
     for after in ("", "Relu", "Clip"):
-        model = product(bias=True, after=after, dynamic=True)
+        model = quantized_matmul(bias=True, after=after, dynamic=True)
         program = compile_model(model)
         for odd in (np.nan, -np.nan, np.inf, -np.inf, 2e38, -3e38):
             for place in (0, 17, 36):
@@ -265,12 +267,12 @@ def test_rows_with_infinities_and_nan_are_nan():
         assert np.isnan(program.run({"x": np.full((3, 37), np.nan, np.float32)})["y"]).all()
 
 
-def test_sums_at_the_limit_of_32_bits():
+def test_accumulators_at_the_limit_of_32_bits():
     """With one channel more rows stay float."""
     for inputs in (MOST_CHANNELS, MOST_CHANNELS + 1):
         matrix = np.full((inputs, 2), 127, np.int8)
         matrix[:, 1] = -127
-        model = product(inputs, 2, w=matrix, s=np.float32(1e-3), dynamic=True)
+        model = quantized_matmul(inputs, 2, w=matrix, s=np.float32(1e-3), dynamic=True)
         x = np.stack([np.ones(inputs, np.float32), -np.ones(inputs, np.float32)])
         program = compile_model(model)
         if inputs == MOST_CHANNELS:
@@ -282,11 +284,11 @@ def test_sums_at_the_limit_of_32_bits():
         np.testing.assert_allclose(program.run({"x": x})["y"], right, rtol=1e-4)
 
 
-def test_rows_with_what_does_not_fit(monkeypatch):
+def test_matmuls_that_cannot_quantize_rows_run_in_float32(monkeypatch):
     monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
-    unfit = compile_model(product(w=with_one(-128), dynamic=True))
+    unfit = compile_model(quantized_matmul(w=with_one(-128), dynamic=True))
     assert kernel_of(unfit) == f"{fully_connected()} in float32: a weight is -128"
-    floats = product(w=np.ones((37, 19), np.float32), dynamic=True)
+    floats = quantized_matmul(w=np.ones((37, 19), np.float32), dynamic=True)
     del floats.graph.node[0]
     floats.graph.node[0].input[1] = "w"
     kernel = kernel_of(check(floats, {"x": rows(2)}))

@@ -1,4 +1,4 @@
-"""The operator of products with constant matrices of int8, alone."""
+"""The operator of matmuls with constant int8 matrices, alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_is_read_beyond_the_constants(inputs):
         shape = (inputs, outputs) if transposed else (outputs, inputs)
         matrix = at_the_end(RNG.integers(-127, 128, shape).astype(np.int8))
         scale = at_the_end(PER_CHANNEL)
-        made = xnn_matmul.create(
+        operator = xnn_matmul.create(
             Matmul(
                 quantized(matrix, scale, axis=int(transposed)),
                 Weight.of(at_the_end(np.ones(outputs, np.float32))),
@@ -51,7 +51,7 @@ def test_nothing_is_read_beyond_the_constants(inputs):
         wide = matrix.astype(np.float64) * (scale if transposed else scale[:, None])
         exact = x @ (wide if transposed else wide.T) + 1
         tolerance = (2e-2 if rows_too else 1e-5) * np.abs(exact).max()
-        np.testing.assert_allclose(run(made, x, outputs), exact, rtol=1e-5, atol=tolerance)
+        np.testing.assert_allclose(run(operator, x, outputs), exact, rtol=1e-5, atol=tolerance)
     for _, start in held:
         libc.mprotect(ctypes.c_void_p(start + 3 * page), page, 3)
 
@@ -71,21 +71,21 @@ def test_rows_of_either_sign(unsigned):
     limit = np.outer(steps / 2, np.abs(wide).sum(1)) + 1e-5
     with WeightsCache().begin() as session:
         stored = quantized(matrix, PER_CHANNEL, name="a")
-        made, other = (
+        operator, other = (
             xnn_matmul.create(Matmul(stored, bias, operand=PerToken(sign)), session)
             for sign in (unsigned, False)
         )
     assert session.counts.packs == 1 + unsigned
     del other
-    got = run(made, x, 19)
+    got = run(operator, x, 19)
     assert np.isnan(got[4]).all()
     known = np.arange(23) != 4
     assert (np.abs(got - exact) <= 1.001 * limit)[known].all()
-    single = run(made, x[:1], 19)
+    single = run(operator, x[:1], 19)
     np.testing.assert_array_equal(single, got[:1])
 
 
-def test_what_the_operator_refuses():
+def test_inputs_that_the_operator_refuses():
     matrix = np.ones((4, 3), np.int8)
     with pytest.raises(UnfitError, match="2 scales or zero points for 4 outputs"):
         xnn_matmul.create(Matmul(quantized(matrix, [1, 1]), None))

@@ -1,4 +1,4 @@
-"""Products of int8 by kernels of ours: bit for bit what int64 sums give."""
+"""Int8 matmuls by the plugin's own kernels, equal to int64 accumulators requantized."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OUTPUTS = st.sampled_from([1, 3, 7, 8, 9, 15, 16, 17, 24, 25, 32, 33, 40, 48, 50
 
 
 def matrix_of(rng, outputs, inputs, extreme, transposed, single=False):
-    """Give a matrix [O, C], its scales, and how it is stored."""
+    """Return a matrix [O, C], its scales, and how it is stored."""
     matrix = bytes_of(rng, (outputs, inputs), extreme, LEAST_WEIGHT)
     scales = scales_of(rng, 1 if single else outputs, inputs)
     stored = np.ascontiguousarray(matrix.T) if transposed else matrix
@@ -52,7 +52,7 @@ def matrix_of(rng, outputs, inputs, extreme, transposed, single=False):
     extreme=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-def test_products(seed, rows, inputs, outputs, requantized, transposed, single, extreme, threads):
+def test_matmul(seed, rows, inputs, outputs, requantized, transposed, single, extreme, threads):
     rng = np.random.default_rng(seed)
     x = bytes_of(rng, (rows, inputs), extreme)
     matrix, scales, quantized = matrix_of(rng, outputs, inputs, extreme, transposed, single)
@@ -62,14 +62,16 @@ def test_products(seed, rows, inputs, outputs, requantized, transposed, single, 
     )
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), np.int8, threads)
-    sums = (x.astype(np.int64) - requantized.given.zero_point) @ matrix.T.astype(np.int64) + bias
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    accumulators = (x.astype(np.int64) - requantized.given.zero_point) @ matrix.T.astype(
+        np.int64
+    ) + bias
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
 
 
-def to_float(sums, row_scales, scales, bias, limits):
-    """Give float32(sum) · row scale · scale + bias, the last two operations rounded once."""
-    x = sums.astype(np.int32).astype(np.float32) * row_scales[:, None]
-    # 64 bits of mantissa hold the product of two float32 numbers.
+def to_float(accumulators, row_scales, scales, bias, limits):
+    """Return float32(accumulator) · row scale · scale + bias, the last two rounded once."""
+    x = accumulators.astype(np.int32).astype(np.float32) * row_scales[:, None]
+    # 64 bits of mantissa multiply two float32 numbers exactly.
     wide = x.astype(np.longdouble) * scales.astype(np.longdouble) + bias
     return np.clip(wide.astype(np.float32), *np.float32(limits))
 
@@ -86,7 +88,9 @@ def to_float(sums, row_scales, scales, bias, limits):
     extreme=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
-def test_products_to_float(seed, rows, inputs, outputs, zero, limits, transposed, extreme, threads):
+def test_matmul_with_float_output(
+    seed, rows, inputs, outputs, zero, limits, transposed, extreme, threads
+):
     rng = np.random.default_rng(seed)
     x = bytes_of(rng, (rows, inputs), extreme)
     matrix, scales, quantized = matrix_of(rng, outputs, inputs, extreme, transposed)
@@ -97,13 +101,13 @@ def test_products_to_float(seed, rows, inputs, outputs, zero, limits, transposed
     )
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), np.float32, threads)
-    sums = (x.astype(np.int64) - zero) @ matrix.T.astype(np.int64)
+    accumulators = (x.astype(np.int64) - zero) @ matrix.T.astype(np.int64)
     row_scales = np.full(rows, given.scale, np.float32)
-    np.testing.assert_array_equal(got, to_float(sums, row_scales, scales, bias, limits))
+    np.testing.assert_array_equal(got, to_float(accumulators, row_scales, scales, bias, limits))
 
 
 def quantize_rows(x):
-    """Give integers with their zero taken away, and scales, of rows."""
+    """Quantize rows; return integers minus their zero point, and scales."""
     low, high = np.minimum(x.min(1), 0), np.maximum(x.max(1), 0)
     with np.errstate(divide="ignore"):
         inverse = np.where(low == high, np.float32(1), np.float32(255) / (high - low))
@@ -125,7 +129,7 @@ def quantize_rows(x):
     limits=st.sampled_from([(-np.inf, np.inf), (-1.0, 6.0)]),
     threads=st.sampled_from([1, 2]),
 )
-def test_products_of_float_rows(seed, rows, inputs, outputs, shift, limits, threads):
+def test_matmul_with_per_token_quantization(seed, rows, inputs, outputs, shift, limits, threads):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, inputs)) * 10.0 ** rng.integers(-30, 30, (rows, 1))
     x = (x + shift).astype(np.float32)
@@ -179,8 +183,8 @@ def test_extreme_rows():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_longest_sums(sign):
-    """As many products of the largest magnitude as fit 32 bits."""
+def test_the_longest_dot_products(sign):
+    """As many terms of the largest magnitude as a 32-bit accumulator holds."""
     inputs = MOST_CHANNELS
     x = np.full((7, inputs), 127, np.int8)
     matrix = np.full((9, inputs), 127 if sign > 0 else LEAST_WEIGHT, np.int8)
@@ -190,9 +194,9 @@ def test_the_longest_sums(sign):
     operator = int8_convolution.MATMUL.create(Matmul(quantized, None, requantized))
     operator.reshape(7, shared(2))
     got = run(operator, x, (7, 9), np.int8, 2)
-    sums = (x.astype(np.int64) + 128) @ matrix.T.astype(np.int64)
-    assert np.abs(sums).min() >= inputs * 255 * 127
-    np.testing.assert_array_equal(got, requantize(sums, scales, requantized))
+    accumulators = (x.astype(np.int64) + 128) @ matrix.T.astype(np.int64)
+    assert np.abs(accumulators).min() >= inputs * 255 * 127
+    np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
     longer = Quantized(
         Weight.of(np.zeros((1, inputs + 1), np.int8)), Weight.of(scales[:1]), None, 0
     )
@@ -202,8 +206,8 @@ def test_the_longest_sums(sign):
 
 @pytest.mark.parametrize("inputs", [32764, 32768, 32769, MOST_CHANNELS])
 @pytest.mark.parametrize("zero", [-128, 127])
-def test_the_longest_sums_to_float(inputs, zero):
-    """Sums of weights of more than 22 bits, that zero points are multiplied with, beside others."""
+def test_the_longest_dot_products_with_float_output(inputs, zero):
+    """Zero-point corrections (column sums of weights) above 22 bits, beside smaller ones."""
     rng = np.random.default_rng(inputs)
     x = bytes_of(rng, (7, inputs), True)
     x[0], x[1] = -128, 127
@@ -215,9 +219,9 @@ def test_the_longest_sums_to_float(inputs, zero):
     operator = int8_matmul.MATMUL.create(Matmul(quantized, None, operand=given))
     operator.reshape(7, shared(1))
     got = run(operator, x, (7, 40), np.float32, 1)
-    sums = (x.astype(np.int64) - zero) @ matrix.T.astype(np.int64)
-    assert np.abs(sums).max() > 255 * 127 * (inputs - 1)
+    accumulators = (x.astype(np.int64) - zero) @ matrix.T.astype(np.int64)
+    assert np.abs(accumulators).max() > 255 * 127 * (inputs - 1)
     row_scales = np.full(7, 0.5, np.float32)
     np.testing.assert_array_equal(
-        got, to_float(sums, row_scales, scales, np.float32(0), (-np.inf, np.inf))
+        got, to_float(accumulators, row_scales, scales, np.float32(0), (-np.inf, np.inf))
     )

@@ -16,12 +16,12 @@ from qdq_kit import off_by
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.operators import int8_choice
 from narrowpass_xnn_cpu.native.own import int8_convolution
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems import quantization
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
+from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 
@@ -44,7 +44,7 @@ def weights_of(seed, identity):
     )
 
 
-def test_sessions_share_what_is_packed():
+def test_sessions_share_packed_weights():
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
     other = Requantized(Quantization(0.5, 1), Quantization(0.125, 2))
     cache = WeightsCache()
@@ -104,7 +104,7 @@ def test_a_hit_reads_no_weights():
     assert second.counts.hits == 1
 
 
-def test_refusals(monkeypatch):
+def test_operands_that_do_not_fit_are_refused(monkeypatch):
     kernel, bias = weights_of(0, "")
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
     wrong = Quantized(
@@ -134,7 +134,7 @@ def test_refusals(monkeypatch):
 
 
 def quantized_network():
-    """Make a model whose steps are each of our kernels."""
+    """Build a model that runs each of the plugin's own int8 kernels."""
     graph = QdqGraph()
     x = graph.quantize(graph.input([1, 3, 11, 11]), 0.03, 3)
     stem = graph.node("Conv", x, graph.weight((32, 3, 3, 3), 0), strides=[2, 2])
@@ -147,8 +147,8 @@ def quantized_network():
     return graph.model()
 
 
-def test_files_ofpacked(monkeypatch, tmp_path):
-    """What is packed for our kernels is found in the file."""
+def test_packed_weights_are_found_in_the_cache_file(monkeypatch, tmp_path):
+    """The second load packs nothing."""
     monkeypatch.setitem(target.OVERRIDES, "int8_is_own", True)
     model = quantized_network()
     x = np.random.default_rng(0).standard_normal((1, 3, 11, 11)).astype(np.float32)
@@ -169,17 +169,17 @@ def test_files_ofpacked(monkeypatch, tmp_path):
         np.testing.assert_array_equal(first, results[1][name])
 
 
-def test_choice(monkeypatch):
+def test_own_and_xnnpack_kernels_return_the_same_bytes(monkeypatch):
     kernel, bias = weights_of(0, "")
     requantized = Requantized(Quantization(0.5, 1), Quantization(0.25, 2))
-    made = []
+    operators = []
     for ours in (True, False):
         monkeypatch.setitem(target.OVERRIDES, "int8_is_own", ours)
-        made.append(int8_choice.convolution_s8(kernel, bias, Movement(), requantized))
-    assert made[0].kernel is int8_convolution.CONVOLUTION
-    assert made[1].kernel is xnn_convolution.CONVOLUTION_S8
+        operators.append(create_convolution(Convolution(kernel, bias, Movement(), requantized)))
+    assert operators[0].kernel is int8_convolution.CONVOLUTION
+    assert operators[1].kernel is xnn_convolution.CONVOLUTION_S8
     x = bytes_of(np.random.default_rng(1), (2, 7, 6, 5), False)
-    for operator in made:
+    for operator in operators:
         assert operator.reshape(x.shape, shared(1)) == (5, 4)
-    first, second = (run(operator, x, (2, 5, 4, 20), np.int8, 1) for operator in made)
+    first, second = (run(operator, x, (2, 5, 4, 20), np.int8, 1) for operator in operators)
     np.testing.assert_array_equal(first, second)

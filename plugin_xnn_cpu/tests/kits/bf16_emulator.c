@@ -1,6 +1,6 @@
 /* For tests: executes the instructions of AVX512-BF16 on processors that have AVX-512 without them.
  *
- * Such a processor raises SIGILL. The handler decodes the instruction, computes what it would give,
+ * Such a processor raises SIGILL. The handler decodes the instruction, computes its result,
  * writes that into the registers as they lie in the signal's frame, and steps over it. Whatever else
  * raises the signal ends the process as usual. Linux on x86-64 only. */
 #define _GNU_SOURCE
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-#define PRODUCTS 0 /* vdpbf16ps */
+#define DOT_PRODUCTS 0 /* vdpbf16ps */
 #define ROUNDED 1  /* vcvtneps2bf16 */
 #define ROUNDED_PAIRS 2 /* vcvtne2ps2bf16 */
 
@@ -35,7 +35,7 @@ typedef struct {
 static const int GENERAL[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
                                 REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
 
-/* The operand in memory; gives the bytes after the ModRM byte. */
+/* Decodes the memory operand; returns the number of bytes after the ModRM byte. */
 static int address(const uint8_t *at, int mod, int rm, int x, int b, int scale,
                    const greg_t *registers, const uint8_t *start, instruction *found) {
   int64_t place = 0;
@@ -68,7 +68,7 @@ static int decode(const uint8_t *code, const greg_t *registers, instruction *fou
   if (code[0] != 0x62 || (code[1] & 0x0f) != 2 || (code[2] & 0x84) != 4) return 0; /* map 2, W0 */
   const int prefix = code[2] & 3, opcode = code[4], modrm = code[5];
   if (opcode == 0x52 && prefix == 2) {
-    found->what = PRODUCTS;
+    found->what = DOT_PRODUCTS;
   } else if (opcode == 0x72 && (prefix == 2 || prefix == 3)) {
     found->what = prefix == 2 ? ROUNDED : ROUNDED_PAIRS;
   } else {
@@ -148,7 +148,7 @@ static uint16_t narrow(float x) {
 }
 
 static void compute(const instruction *i, uint8_t *state) {
-  uint8_t old[64], second[64], source[64], made[64] = {0};
+  uint8_t old[64], second[64], source[64], result_bytes[64] = {0};
   read_register(state, i->target, old);
   read_register(state, i->second, second);
   if (i->source >= 0) {
@@ -160,14 +160,14 @@ static void compute(const instruction *i, uint8_t *state) {
   }
   uint64_t chosen = ~0ull;
   if (i->mask != 0) memcpy(&chosen, state + masks + 8 * i->mask, sizeof chosen);
-  const int element = i->what == PRODUCTS ? 4 : 2;
+  const int element = i->what == DOT_PRODUCTS ? 4 : 2;
   const int elements = i->what == ROUNDED ? i->size / 4 : i->size / element;
   const float *numbers = (const float *)source, *others = (const float *)second;
   for (int k = 0; k < elements; k++) {
-    uint8_t *to = made + k * element;
+    uint8_t *to = result_bytes + k * element;
     if (!(chosen >> k & 1)) {
       if (!i->zeroes) memcpy(to, old + k * element, (size_t)element);
-    } else if (i->what == PRODUCTS) {
+    } else if (i->what == DOT_PRODUCTS) {
       float sum;
       memcpy(&sum, old + 4 * k, 4);
       for (int half = 1; half >= 0; half--) {
@@ -184,7 +184,7 @@ static void compute(const instruction *i, uint8_t *state) {
       memcpy(to, &result, 2);
     }
   }
-  write_register(state, i->target, made);
+  write_register(state, i->target, result_bytes);
 }
 
 static void handle(int number, siginfo_t *info, void *context) {
@@ -218,7 +218,7 @@ int stop(void) { return sigaction(SIGILL, &before, NULL); }
 
 uint64_t count(int what) { return executed[what]; }
 
-/* Instructions of all forms, to be compared with what they should give. Each takes three vectors of
+/* Instructions of all forms, to be compared with their definition. Each takes three vectors of
  * 64 bytes and a mask, and replaces the first one; `third` has 64 readable bytes at ±256 too. */
 #define FORM(name, text)                                                                         \
   __attribute__((target("avx512f,avx512bw"))) void name(void *first, const void *second,         \
@@ -231,18 +231,18 @@ uint64_t count(int what) { return executed[what]; }
                      : "memory", "r9", "r13", "k3", "xmm1", "xmm2", "xmm9", "xmm21", "xmm30");                   \
   }
 
-FORM(products_registers, "vdpbf16ps %%zmm9, %%zmm30, %%zmm21")
-FORM(products_low_registers,
+FORM(dot_registers, "vdpbf16ps %%zmm9, %%zmm30, %%zmm21")
+FORM(dot_low_registers,
      "vmovdqa64 %%zmm30, %%zmm1\n\tvmovdqa64 %%zmm21, %%zmm2\n\tvdpbf16ps %%zmm9, %%zmm1, %%zmm2\n\t"
      "vmovdqa64 %%zmm2, %%zmm21")
-FORM(products_memory, "vdpbf16ps (%2), %%zmm30, %%zmm21")
-FORM(products_near, "vdpbf16ps -128(%%r13), %%zmm30, %%zmm21")
-FORM(products_far, "vdpbf16ps 132(%2), %%zmm30, %%zmm21")
-FORM(products_indexed, "vdpbf16ps 64(%%r13,%%r9,8), %%zmm30, %%zmm21")
-FORM(products_broadcast, "vdpbf16ps 12(%%r13)%{1to16%}, %%zmm30, %%zmm21")
-FORM(products_merged, "vdpbf16ps %%zmm9, %%zmm30, %%zmm21%{%%k3%}")
-FORM(products_zeroed, "vdpbf16ps 8(%2,%%r9,4)%{1to16%}, %%zmm30, %%zmm21%{%%k3%}%{z%}")
-FORM(products_half, "vdpbf16ps %%ymm9, %%ymm30, %%ymm21")
+FORM(dot_memory, "vdpbf16ps (%2), %%zmm30, %%zmm21")
+FORM(dot_near, "vdpbf16ps -128(%%r13), %%zmm30, %%zmm21")
+FORM(dot_far, "vdpbf16ps 132(%2), %%zmm30, %%zmm21")
+FORM(dot_indexed, "vdpbf16ps 64(%%r13,%%r9,8), %%zmm30, %%zmm21")
+FORM(dot_broadcast, "vdpbf16ps 12(%%r13)%{1to16%}, %%zmm30, %%zmm21")
+FORM(dot_merged, "vdpbf16ps %%zmm9, %%zmm30, %%zmm21%{%%k3%}")
+FORM(dot_zeroed, "vdpbf16ps 8(%2,%%r9,4)%{1to16%}, %%zmm30, %%zmm21%{%%k3%}%{z%}")
+FORM(dot_half, "vdpbf16ps %%ymm9, %%ymm30, %%ymm21")
 FORM(rounded, "vcvtneps2bf16 %%zmm30, %%ymm21")
 FORM(rounded_memory, "vcvtneps2bf16 64(%2), %%ymm21%{%%k3%}")
 FORM(rounded_zeroed, "vcvtneps2bf16 %%zmm30, %%ymm21%{%%k3%}%{z%}")

@@ -28,7 +28,7 @@ WITHOUT_AVX512 = {"avx512f", "avx512bw", "avx512vl"} - cpu.flags()
 
 @functools.cache
 def emulator() -> ctypes.CDLL:
-    """Give the library that executes AVX512-BF16 where the processor does not.
+    """Return the library that executes AVX512-BF16 where the processor does not.
 
     Skips the test where there is no compiler for it, or nothing that it could stand on.
     """
@@ -50,7 +50,7 @@ def emulator() -> ctypes.CDLL:
 
 
 def executed() -> list[int]:
-    """Give how often the emulator computed products, rounded one vector, and rounded two."""
+    """Return how often the emulator ran VDPBF16PS, VCVTNEPS2BF16 and VCVTNE2PS2BF16."""
     return [emulator().count(what) for what in range(3)]
 
 
@@ -65,8 +65,8 @@ def executing() -> Iterator[None]:
 
 @np.errstate(all="ignore")
 def bfloat16(x: np.ndarray) -> np.ndarray:
-    """Round float32 to bfloat16 by arithmetic of integers; give these numbers as float32."""
+    """Round float32 to bfloat16 by arithmetic of integers; return these numbers as float32."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32)
-    made = np.where(np.isnan(x), np.float32(np.nan), rounded.view(np.float32))
-    return np.where(np.abs(x) < 2.0**-126, np.float32(0), made)
+    quieted = np.where(np.isnan(x), np.float32(np.nan), rounded.view(np.float32))
+    return np.where(np.abs(x) < 2.0**-126, np.float32(0), quieted)

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def linear(weight: Array, bias: Array | None = None) -> onnx.ModelProto:
-    """Make x · weight.T + bias."""
+    """Build x · weight.T + bias."""
     constants = {"w": weight} if bias is None else {"w": weight, "b": bias}
     node = helper.make_node("Gemm", ["x", *constants], ["y"], transB=1, name="fc")
     return model([node], weight.shape[1], constants)
@@ -34,7 +34,7 @@ def linear(weight: Array, bias: Array | None = None) -> onnx.ModelProto:
 def model(
     nodes: Sequence[onnx.NodeProto], width: int, constants: Mapping[str, Array]
 ) -> onnx.ModelProto:
-    """Make a model from x [N, width] to y."""
+    """Build a model from x [N, width] to y."""
     graph = helper.make_graph(
         nodes,
         "g",
@@ -42,12 +42,12 @@ def model(
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    return onnx.shape_inference.infer_shapes(made)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    return onnx.shape_inference.infer_shapes(proto)
 
 
 def network(seed: int = 0, width: int = 48) -> onnx.ModelProto:
-    """Make two products and a convolution, so that several kinds of weights are packed."""
+    """Build two matmuls and a convolution, so that several kinds of weights are packed."""
     rng = np.random.default_rng(seed)
 
     def floats(*shape: int) -> Array:
@@ -86,7 +86,7 @@ def compiled(bundle: Bundle, folder: Path | None = None, **options: Any) -> XnnP
 
 
 def weights(program: XnnProgram) -> dict[str, Any]:
-    """Give the statistics of a program's weights."""
+    """Return the statistics of a program's weights."""
     found: dict[str, Any] = program.stats()["weights"]
     return found
 
@@ -100,7 +100,7 @@ INPUT = np.random.default_rng(5).standard_normal((3, 48)).astype(np.float32)
 
 
 def load_in_child(path: str, folder: str, ready: Any, results: Any) -> None:
-    """Load a bundle in a process of its own, when told to, and tell what came out."""
+    """Load a bundle in a child process when `ready` is set; put packs and outputs in `results`."""
     bundle = Bundle.load(path)
     ready.wait()
     program = compiled(bundle, Path(folder))
@@ -108,14 +108,14 @@ def load_in_child(path: str, folder: str, ready: Any, results: Any) -> None:
 
 
 def path_of(bundle: Bundle, folder: Path) -> Path:
-    """Give the path of the file of a bundle's packed weights."""
+    """Return the path of the file of a bundle's packed weights."""
     key = key_of(bundle)
     assert key is not None
     return CacheFile(folder, key, PACKER).path
 
 
 def loads(bundle: Bundle, folder: Path) -> list[int]:
-    """Load three times; give what each packed. All results must be those without a cache."""
+    """Load three times; return what each packed. All results must be those without a cache."""
     right = result(compiled(bundle, cache=False), INPUT)
     packs = []
     for _ in range(3):

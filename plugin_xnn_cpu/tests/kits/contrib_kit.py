@@ -24,7 +24,7 @@ def model_of(
     domain: str = MICROSOFT,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """Make a model of one node.
+    """Build a model of one node.
 
     Args:
         op_type: its operator.
@@ -78,11 +78,11 @@ def compare(
     native: bool = True,
     **given: Any,
 ) -> None:
-    """Assert that the native backend gives what onnxruntime does, with no node on the evaluator.
+    """Assert that the native backend agrees with onnxruntime, with no node on the evaluator.
 
-    `tolerance` is relative to an output's largest element: 1e-5 for sums of fp32 products in
-    another order. `rows_of` gives for an output [batch, heads, rows, ..] how many rows of each
-    batch are specified.
+    `tolerance` is relative to an output's largest element: 1e-5 for fp32 accumulation in
+    another order. `rows_of` has, for an output [batch, heads, rows, ..], the number of rows of
+    each batch that are specified.
     """
     model = model_of(op_type, inputs, outputs, **given)
     constants = given.get("constants", ())
@@ -105,7 +105,7 @@ def compare(
 
 
 def reason_of(op_type: str, inputs: Mapping[str, Array | None], **given: Any) -> str:
-    """Compile a node that is left as it is, and give the reason from the error."""
+    """Compile a node that is refused; return the reason from the error."""
     from narrowpass.errors import BackendError
 
     with pytest.raises(BackendError) as caught:

@@ -15,12 +15,12 @@ Array = np.ndarray[Any, Any]
 
 
 def model_of(graph: str, opset: int = 18) -> onnx.ModelProto:
-    """Make a model from the text of its graph."""
+    """Build a model from the text of its graph."""
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}')
 
 
 def floats(*shape: int, seed: int = 0) -> Array:
-    """Give standard normal numbers."""
+    """Return standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of our kernels of float32 share, and those of float32 with narrower weights."""
+"""Shared by the tests of float32 kernels, with float32 or narrower weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.problems import epilogue as endings
+from narrowpass_xnn_cpu.native.problems import epilogue as epilogues
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
 from narrowpass_xnn_cpu.native.problems.convolution import Movement
 from narrowpass_xnn_cpu.native.tape import Tape, aligned
@@ -21,8 +21,8 @@ EPSILON = 2.0**-24
 LIMITS = st.sampled_from([UNBOUNDED, UNBOUNDED, (0.0, np.inf), (0.0, 6.0), (-0.1, 0.3)])
 RESIDUALS = st.sampled_from(["", "", "before", "after"])
 EPILOGUES = st.one_of(
-    st.builds(endings.Epilogue, st.just("clamp"), LIMITS, RESIDUALS),
-    st.builds(endings.Epilogue, st.sampled_from(endings.FUNCTIONS[1:]), residual=RESIDUALS),
+    st.builds(epilogues.Epilogue, st.just("clamp"), LIMITS, RESIDUALS),
+    st.builds(epilogues.Epilogue, st.sampled_from(epilogues.FUNCTIONS[1:]), residual=RESIDUALS),
 )
 
 
@@ -31,7 +31,7 @@ CONVOLUTIONS = {
     "seed": st.integers(0, 10**6),
     "batch": st.integers(1, 3),
     "size": st.tuples(st.integers(1, 14), st.integers(1, 14)),
-    "window": st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    "kernel_shape": st.tuples(st.integers(1, 4), st.integers(1, 4)),
     "strides": STEPS,
     "dilations": STEPS,
     "pads": st.one_of(st.just((0, 0, 0, 0)), st.tuples(*[st.integers(0, 3)] * 4)),
@@ -40,7 +40,7 @@ CONVOLUTIONS = {
     "has_bias": st.booleans(),
     "threads": st.sampled_from([1, 2]),
 }
-"""What hypothesis makes convolutions of; `inputs` are those of a group."""
+"""Strategies of convolutions; `inputs` are the channels of a group."""
 
 REFUSED = [
     (Movement(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
@@ -51,18 +51,18 @@ REFUSED = [
     (Movement(), (1, 2, 4, 4), "window of 3 is larger"),
     (Movement(), (1, 4, 1 << 30, 4), "too many"),
 ]
-"""Movements and images that a kernel of [16, 3, 3, 4] does not take, with what is said of them."""
+"""Movements and images that a kernel of [16, 3, 3, 4] refuses, and words of the error."""
 
 
-def fitted(size, window, movement):
-    """Give the size of an image that is as large as a window, if `size` is less."""
-    reach = [(k - 1) * d + 1 for k, d in zip(window, movement.dilations, strict=True)]
+def valid_image_size(size, kernel_shape, movement):
+    """Return `size`, enlarged where the dilated kernel would not fit the padded image."""
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, movement.dilations, strict=True)]
     padding = [a + b for a, b in zip(movement.pads[:2], movement.pads[2:], strict=True)]
     return [max(s, r - p, 1) for s, r, p in zip(size, reach, padding, strict=True)]
 
 
 def convolve(x, kernel, bias, movement):
-    """Give the sums of a convolution with [O, KH, KW, C / groups], in float64."""
+    """Compute a convolution with a kernel [O, KH, KW, C / groups] in float64."""
     outputs, height, width, per_group = kernel.shape
     top, left, bottom, right = movement.pads
     wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
@@ -74,12 +74,12 @@ def convolve(x, kernel, bias, movement):
     groups = movement.groups
     seen = seen.reshape(n, h, w, groups, per_group, height, width)
     weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
-    sums = np.einsum("nhwgcab,goabc->nhwgo", seen, weights, optimize=True)
-    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
+    result = np.einsum("nhwgcab,goabc->nhwgo", seen, weights, optimize=True)
+    return result.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
 
 
 def convolve_magnitudes(x, kernel, bias, movement):
-    """Give the sums of the magnitudes of all products, and of the bias."""
+    """Compute the convolution of magnitudes: the sum of |x w| and |b| of each output."""
     return convolve(abs(x), abs(kernel), None if bias is None else abs(bias), movement)
 
 
@@ -116,24 +116,24 @@ FUNCTIONS = {
 """In float64."""
 
 STEEPEST = 1.2
-"""No function is steeper: the most that an error of its argument grows."""
+"""The largest slope of these functions: how much an error of the argument can grow."""
 
 
-def ended(sums, epilogue, residual=None):
-    """Give what becomes of sums of float64."""
+def apply_epilogue(accumulators, epilogue, residual=None):
+    """Apply an epilogue to accumulators, in float64."""
     function = FUNCTIONS.get(epilogue.function, lambda x: np.clip(x, *epilogue.limits))
     if epilogue.residual == "before":
-        return function(sums + residual)
+        return function(accumulators + residual)
     if epilogue.residual == "after":
-        return function(sums) + residual
-    return function(sums)
+        return function(accumulators) + residual
+    return function(accumulators)
 
 
 def compare(got, expected, magnitudes, terms):
-    """Assert that sums of `terms` products of float32 are as near as these can be.
+    """Assert that dot products of `terms` float32 elements are within their rounding errors.
 
-    Each of the roundings, of a product with a sum or of a sum, is off by `EPSILON` of the sum of
-    magnitudes at most; the function behind adds some of its own, of its result.
+    Each multiply-add and each addition is off by at most `EPSILON` of the sum of magnitudes; the
+    function of the epilogue adds errors relative to its result.
     """
     allowed = STEEPEST * (terms + 4) * EPSILON * magnitudes + 16 * EPSILON * np.abs(expected)
     wrong = np.abs(got - expected) > allowed

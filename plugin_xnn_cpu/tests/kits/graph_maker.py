@@ -111,7 +111,7 @@ def binary(g: Graph) -> None:
 
 
 def gate(g: Graph) -> None:
-    """Multiply by what a reduction gives, as squeeze-and-excitation does."""
+    """Multiply by the result of a reduction, as squeeze-and-excitation does."""
     x = g.pick(3, 4)
     if x is None:
         return

@@ -1,4 +1,4 @@
-"""What the tests of our kernels of int8 share."""
+"""Shared by the tests of the plugin's own int8 kernels."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requan
 from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 CODES = {
-    "plain pairs": ("plain", int8.PAIRS),
-    "avx2 pairs": ("avx2", int8.PAIRS),
-    "plain quads": ("plain", int8.QUADS),
-    "best quads": ("best", int8.QUADS),
+    "plain K2": ("plain", int8.PAIRS),
+    "avx2 K2": ("avx2", int8.PAIRS),
+    "plain K4": ("plain", int8.QUADS),
+    "best K4": ("best", int8.QUADS),
 }
-"""The code that runs, and the layout of what it multiplies; what a processor lacks runs plainly."""
+"""Instruction set and packing; an instruction set that the processor lacks runs as plain C."""
 GUARD = 64
 
 
 @pytest.fixture(autouse=True, params=CODES)
 def code(request, monkeypatch):
-    """Run a test with each of the codes that this processor has."""
+    """Run a test with each entry of `CODES`."""
     level, layout = CODES[request.param]
     monkeypatch.setattr(kernels, "TARGET", level)
     monkeypatch.setitem(target.OVERRIDES, "int8_group", layout.group)
@@ -40,7 +40,7 @@ def run(operator, x, shape, dtype, threads):
 
 
 def run_rows(operator, x, shape, threads):
-    """Run a product of rows of float32, which are quantized before it."""
+    """Run a matmul on float32 rows with dynamic per-token quantization."""
     params = rows_to_int8(*x.shape)
     quantized = aligned(params.rows * params.row_bytes)
     quantized[...] = 170
@@ -68,37 +68,37 @@ def run_tape(entries, operator, x, shape, dtype, threads, *others):
     return memory[GUARD:-GUARD].view(dtype).reshape(shape)
 
 
-def requantize(sums, scales, requantized):
-    """Give rint(float32(sum) · scale) + zero, clamped."""
-    assert np.abs(sums).max(initial=0) < 2**31
+def requantize(accumulators, scales, requantized):
+    """Return rint(float32(accumulator) · scale) + zero point, clamped."""
+    assert np.abs(accumulators).max(initial=0) < 2**31
     factors = np.float32(requantized.given.scale) * scales / np.float32(requantized.made.scale)
-    x = np.rint(sums.astype(np.int32).astype(np.float32) * factors)
+    x = np.rint(accumulators.astype(np.int32).astype(np.float32) * factors)
     return np.clip(x.astype(np.float64) + requantized.made.zero_point, *requantized.limits).astype(
         np.int8
     )
 
 
-def windows(x, window, movement, zero):
-    """Give [N, H, W, KH, KW, C] of int64, with the zero point taken away."""
+def im2col_view(x, kernel_shape, movement, zero):
+    """Return x - zero as [N, H, W, KH, KW, C] of int64."""
     top, left, bottom, right = movement.pads
     wide = np.pad(x.astype(np.int64) - zero, ((0, 0), (top, bottom), (left, right), (0, 0)))
     down, along = movement.dilations
-    reach = (window[0] - 1) * down + 1, (window[1] - 1) * along + 1
+    reach = (kernel_shape[0] - 1) * down + 1, (kernel_shape[1] - 1) * along + 1
     views = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
     views = views[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
     return views.transpose(0, 1, 2, 4, 5, 3)
 
 
 def convolve(x, kernel, bias, movement, zero):
-    """Give exact sums of a convolution with [O, KH, KW, C / groups]."""
+    """Compute the int64 accumulators of a convolution with a kernel [O, KH, KW, C / groups]."""
     outputs, height, width, per_group = kernel.shape
-    seen = windows(x, (height, width), movement, zero)
+    seen = im2col_view(x, (height, width), movement, zero)
     n, h, w = seen.shape[:3]
     groups = movement.groups
     seen = seen.reshape(n, h, w, height, width, groups, per_group)
     weights = kernel.astype(np.int64).reshape(groups, outputs // groups, height, width, per_group)
-    sums = np.einsum("nhwabgc,goabc->nhwgo", seen, weights, optimize=True)
-    return sums.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.int64))
+    accumulators = np.einsum("nhwabgc,goabc->nhwgo", seen, weights, optimize=True)
+    return accumulators.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.int64))
 
 
 def bytes_of(rng, shape, extreme, low=-128):
@@ -108,7 +108,7 @@ def bytes_of(rng, shape, extreme, low=-128):
 
 
 def scales_of(rng, count, depth):
-    """Give scales with which most results are inside the range, some beyond."""
+    """Return scales with which most results are inside the range, some beyond."""
     return (rng.uniform(0.2, 3, count) / np.sqrt(depth) / 100).astype(np.float32)
 
 

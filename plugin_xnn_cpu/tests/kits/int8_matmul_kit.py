@@ -1,4 +1,4 @@
-"""What the tests of products with constant matrices of int8 share."""
+"""Shared by the tests of matmuls with constant int8 matrices."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from oracle_kit import expected_outputs
 
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native.operators import int8_choice
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.upcast import widens
 from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.tape import Tape, aligned
 
 RNG = np.random.default_rng(31)
 WEIGHTS = f"{'' if widens() else 'xnn '}fully connected in int8 (weights)"
-ROWS = f"{'' if int8_choice.ours() else 'xnn '}fully connected in int8 (rows too)"
+ROWS = f"{'' if target.current().int8_is_own else 'xnn '}fully connected in int8 (rows too)"
 
 
-def product(
+def quantized_matmul(
     inputs: int = 37,
     outputs: int = 19,
     *,
@@ -32,7 +32,7 @@ def product(
     dynamic: bool = False,
     **constants: np.ndarray | None,
 ) -> onnx.ModelProto:
-    """Make DequantizeLinear -> product [-> Add] [-> Relu or Clip] over x [N, inputs].
+    """Build DequantizeLinear -> MatMul or Gemm [-> Add] [-> Relu or Clip] over x [N, inputs].
 
     `way` is MatMul, Gemm, Gemm with transB, or a MatMul whose matrix is transposed, before or
     after it is dequantized, or reshaped.
@@ -65,9 +65,9 @@ def product(
     if gemm:
         operands = ["x", last, *(["b"] if bias else [])]
         options = {"transB": int(way == "transB"), "alpha": alpha}
-        nodes.append(helper.make_node("Gemm", operands, ["h"], name="product", **options))
+        nodes.append(helper.make_node("Gemm", operands, ["h"], name="matmul", **options))
     else:
-        nodes.append(helper.make_node("MatMul", ["x", last], ["h"], name="product"))
+        nodes.append(helper.make_node("MatMul", ["x", last], ["h"], name="matmul"))
         if bias:
             nodes.append(helper.make_node("Add", ["h", "b"], ["a"]))
     if after == "Relu":
@@ -77,7 +77,7 @@ def product(
         nodes.append(helper.make_node("Clip", [nodes[-1].output[0], "low", "high"], ["c"]))
     nodes[-1].output[0] = "y"
     if dynamic:
-        (node,) = [node for node in nodes if node.name == "product"]
+        (node,) = [node for node in nodes if node.name == "matmul"]
         node.metadata_props.add(key="narrowpass.activations", value="dynamic")
     graph = helper.make_graph(
         nodes,
@@ -86,8 +86,8 @@ def product(
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(a, name) for name, a in found.items() if a is not None],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
-    return onnx.shape_inference.infer_shapes(made)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+    return onnx.shape_inference.infer_shapes(proto)
 
 
 def rows(count: int, inputs: int = 37) -> np.ndarray:
@@ -95,7 +95,7 @@ def rows(count: int, inputs: int = 37) -> np.ndarray:
 
 
 def kernel_of(program) -> str:
-    (plan,) = [plan for plan in program.explain() if plan.node == "product"]
+    (plan,) = [plan for plan in program.explain() if plan.node == "matmul"]
     return plan.kernel
 
 
@@ -135,7 +135,7 @@ def quantized(matrix, scale, axis=0, zero=None, name="") -> Quantized:
 def run(operator, x: np.ndarray, outputs: int, threads: int = 1) -> np.ndarray:
     pool = shared(threads)
     params = operator.reshape(len(x), pool)
-    tape = Tape([Entry(operator.call, (0,), 1, operator, params, True, "product")], 2)
+    tape = Tape([Entry(operator.call, (0,), 1, operator, params, True, "matmul")], 2)
     given_ = aligned(x.nbytes)[: x.nbytes].view(np.float32)
     given_[...] = x.reshape(-1)
     result = np.empty((len(x), outputs), np.float32)

@@ -1,4 +1,4 @@
-"""What tests of products of float32 rows share."""
+"""Shared by the tests of matmuls on float32 rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(operator, x: np.ndarray, threads: int = 1, residual=None, in_place=False
 
 
 def after(function: str, x: np.ndarray) -> np.ndarray:
-    """Give what a function of an epilogue makes of numbers."""
+    """Apply a function of an epilogue, in float64."""
     if function == "gelu":
         return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
     if function == "tanh-gelu":

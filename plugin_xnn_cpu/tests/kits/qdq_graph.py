@@ -31,7 +31,7 @@ class QdqGraph:
         self._count = 0
 
     def name(self, stem: str = "v") -> str:
-        """Give a fresh name."""
+        """Return a fresh name."""
         self._count += 1
         return f"{stem}{self._count}"
 
@@ -49,11 +49,11 @@ class QdqGraph:
         return name
 
     def output(self, value: str, elements: int = TensorProto.FLOAT) -> None:
-        """Make a value an output."""
+        """Declare a value as an output."""
         self._outputs.append(helper.make_tensor_value_info(value, elements, None))
 
     def node(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; give the name of its output, or the names."""
+        """Add a node; return the name of its output, or the names."""
         names = [self.name() for _ in range(outputs)]
         self._nodes.append(
             helper.make_node(op_type, inputs, names, name=self.name(op_type), **attributes)
@@ -61,13 +61,13 @@ class QdqGraph:
         return names[0] if outputs == 1 else names
 
     def parameters(self, scale: float, zero_point: int) -> tuple[str, str]:
-        """Add a scale and a zero point, which is given as of int8."""
+        """Add a scale and a zero point; `zero_point` is in the range of int8."""
         dtype = np.uint8 if self.unsigned else np.int8
         zero = zero_point + (128 if self.unsigned else 0)
         return self.constant(np.float32(scale), "s"), self.constant(dtype(zero), "z")
 
     def quantize(self, value: str, scale: float, zero_point: int = 0) -> str:
-        """Quantize a float and make floats of the bytes; give these."""
+        """Quantize and dequantize a value; return the dequantized one."""
         return self.dequantize(
             self.node("QuantizeLinear", value, *self.parameters(scale, zero_point)),
             scale,
@@ -75,7 +75,7 @@ class QdqGraph:
         )
 
     def dequantize(self, value: str, scale: float, zero_point: int = 0) -> str:
-        """Make floats of bytes."""
+        """Dequantize bytes; return the name of the result."""
         return self.node("DequantizeLinear", value, *self.parameters(scale, zero_point))
 
     def weight(self, shape: Sequence[int], axis: int | None, largest: float = 0.02) -> str:
@@ -88,7 +88,7 @@ class QdqGraph:
         return self.node("DequantizeLinear", stored, scale, axis=axis)
 
     def model(self) -> ir.Model:
-        """Give the model."""
+        """Return the model."""
         graph = helper.make_graph(self._nodes, "g", self._inputs, self._outputs, self._initializers)
         opset = helper.make_opsetid("", self._opset)
         return ir.from_proto(helper.make_model(graph, opset_imports=[opset], ir_version=10))

@@ -34,19 +34,19 @@ def off_by(model: ir.Model, feeds: dict[str, np.ndarray], threads: int = 1) -> C
     values: dict[str, Any] = {k: v.numpy() for k, v in constants.items() if v is not None} | feeds
     steps: Counter[int] = Counter()
     for node in model.graph:
-        made = run_node(node, values, model.opset_imports)
-        values.update(made)
+        exact = run_node(node, values, model.opset_imports)
+        values.update(exact)
         name = node.outputs[0].name or ""
         if node.op_type == "QuantizeLinear":
-            difference = np.abs(made[name].astype(np.int32) - got[name].astype(np.int32))
-            assert got[name].shape == made[name].shape
-            assert got[name].dtype == made[name].dtype
+            difference = np.abs(exact[name].astype(np.int32) - got[name].astype(np.int32))
+            assert got[name].shape == exact[name].shape
+            assert got[name].dtype == exact[name].dtype
             numbers, counts = np.unique(difference, return_counts=True)
             steps.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
             values[name] = got[name]
         elif name in outputs:
-            largest = np.abs(made[name]).max(initial=1e-30)
-            assert np.abs(made[name] - got[name]).max(initial=0) <= 1e-5 * largest
+            largest = np.abs(exact[name]).max(initial=1e-30)
+            assert np.abs(exact[name] - got[name]).max(initial=0) <= 1e-5 * largest
     return steps
 
 

@@ -65,13 +65,15 @@ def zero(value: int, dtype: Any = np.uint8) -> Array:
     return np.array(value, dtype)
 
 
-def _unary(path: str, x: Array, made: float = 0.02, to: int = 120, **attributes: Any) -> Case:
+def _unary(
+    path: str, x: Array, result_scale: float = 0.02, to: int = 120, **attributes: Any
+) -> Case:
     kind = x.dtype
     inputs = {
         "x": x,
         "x_scale": scale(0.03),
         "x_zero": zero(5, kind),
-        "y_scale": scale(made),
+        "y_scale": scale(result_scale),
         "y_zero": zero(to, kind),
     }
     constants = "x_scale", "x_zero", "y_scale", "y_zero"
@@ -368,12 +370,14 @@ CASES: dict[str, Case] = {
     "QLinearMatMul": _matmul(np.zeros(24, np.int8), signed=True),
     "QLinearMatMul uint8": _matmul(zero(131), signed=False),
     "QLinearMul": _binary("operators/binary_op.py", bytes_of(2, 3, 4)),
-    "QLinearSigmoid": _unary("operators/activation.py", bytes_of(2, 30), made=1 / 256, to=0),
+    "QLinearSigmoid": _unary(
+        "operators/activation.py", bytes_of(2, 30), result_scale=1 / 256, to=0
+    ),
     "QLinearSoftmax": _unary(
-        "operators/softmax.py", bytes_of(2, 3, 30), made=1 / 256, to=0, axis=-1, opset=13
+        "operators/softmax.py", bytes_of(2, 3, 30), result_scale=1 / 256, to=0, axis=-1, opset=13
     ),
     "QLinearSoftmax flat": _unary(
-        "operators/softmax.py", bytes_of(2, 3, 5), made=1 / 256, to=0, axis=1, opset=11
+        "operators/softmax.py", bytes_of(2, 3, 5), result_scale=1 / 256, to=0, axis=1, opset=11
     ),
     "QLinearWhere": _where(),
     "QuantizeLinear": _conversion("QuantizeLinear", np.uint8, 0, ""),

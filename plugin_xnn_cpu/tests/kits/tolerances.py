@@ -25,7 +25,7 @@ EXACT = Tolerance(0.0, "elements are moved, compared or rounded to integers: no 
 ROUNDED = Tolerance(2 * UNITS["float32"], "one correctly rounded operation, in either order")
 ACCUMULATED = Tolerance(
     168 * UNITS["float32"],
-    "accumulators of n fp32 products in two orders differ by at most 2 n u sum|a b|; for the "
+    "accumulators of n fp32 terms in two orders differ by at most 2 n u sum|a b|; for the "
     "n <= 1,000 normal numbers of these tests rounding errors grow as sqrt(n): about "
     "2 sqrt(1000) u of the largest element, times 2.6 for outliers",
 )

@@ -89,7 +89,7 @@ def ml_model(
     more: Mapping[str, Array] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """Make a model of one node that reads `x`, of any number of rows, and what `more` has."""
+    """Build a model of one node that reads `x`, of any number of rows, and what `more` has."""
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     shape = ["rows", *x.shape[1:]] if x.ndim > 1 else list(x.shape)
     given = [helper.make_tensor_value_info("x", kind, shape)]
@@ -107,9 +107,9 @@ def ml_model(
 def agree(
     model: onnx.ModelProto, feeds: Mapping[str, Array], tolerance: float = 1e-6
 ) -> list[Array]:
-    """Assert that the native backend gives what onnxruntime does, and that it runs all nodes.
+    """Assert that the native backend agrees with onnxruntime, and that it runs all nodes.
 
-    The tolerance is of the largest element of an output: sums of weights in float32.
+    The tolerance is relative to the largest element of an output: leaf weights add in float32.
     """
     expected = onnxruntime_results(model, feeds)
     with compile_model(model) as program:

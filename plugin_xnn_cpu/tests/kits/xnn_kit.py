@@ -16,7 +16,7 @@ from tolerances import ACCUMULATED, tolerance_of
 
 from narrowpass import Bundle, CompileOptions, Program
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target
 
 Array = np.ndarray[Any, Any]
 
@@ -24,8 +24,8 @@ TOLERANCE = ACCUMULATED.relative
 
 
 def fully_connected() -> str:
-    """Give what explain calls a matmul with a constant matrix of float32 on this processor."""
-    ours = fp32_choice.matmuls_are_ours()
+    """Return what explain calls a matmul with a constant matrix of float32 on this processor."""
+    ours = target.current().has_fp32_gemm
     return "fully connected" if ours else "xnn fully connected"
 
 
@@ -34,7 +34,7 @@ def skip_where_nan_is_lost() -> None:
 
     Their clamp, which even operators without bounds have, turns NaN into infinity.
     """
-    if not fp32_choice.matmuls_are_ours():
+    if not target.current().has_fp32_gemm:
         pytest.skip("XNNPACK's matmuls for processors without AVX2 lose NaN (see xnn-cpu.md)")
 
 
@@ -59,7 +59,7 @@ def one_node(
     outputs: int = 1,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """Make a model of one node; arrays become initializers, shapes float32 inputs."""
+    """Build a model of one node; arrays become initializers, shapes float32 inputs."""
     inputs, initializers, names = [], [], []
     for index, given in enumerate(shapes):
         name = "" if given is None else f"x{index}"
@@ -80,7 +80,7 @@ def one_node(
 def feeds_for(
     model: onnx.ModelProto, seed: int = 0, sizes: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """Make standard normal feeds; `sizes` gives the symbolic dimensions."""
+    """Build standard normal feeds; `sizes` maps symbolic dimensions to numbers."""
     rng = np.random.default_rng(seed)
     given = {tensor.name for tensor in model.graph.initializer}
     feeds = {}

@@ -29,20 +29,20 @@ def there_and_back(array, dtype):
         return array.astype(dtype).astype(np.float32)
 
 
-def run(made, x=GIVEN):
-    program = compile_model(made)
+def run(proto, x=GIVEN):
+    program = compile_model(proto)
     assert not any(plan.reason for plan in program.explain())
     return program.run({"x": x})["y"]
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_there_and_back(name):
-    made = model([cast("x", "h", KINDS[name]), cast("h", "y", TensorProto.FLOAT)])
-    np.testing.assert_array_equal(run(made), there_and_back(GIVEN, NARROW[name]))
+def test_casts_to_a_narrow_type_round_once(name):
+    proto = model([cast("x", "h", KINDS[name]), cast("h", "y", TensorProto.FLOAT)])
+    np.testing.assert_array_equal(run(proto), there_and_back(GIVEN, NARROW[name]))
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_what_rounding_takes_away(name):
+def test_rounding_between_casts_is_kept(name):
     nodes = [
         cast("x", "h", KINDS[name]),
         cast("h", "r", TensorProto.FLOAT),
@@ -64,7 +64,7 @@ def test_a_narrow_operator_gets_rounded_operands(name):
     np.testing.assert_array_equal(run(model(nodes)), expected)
 
 
-def test_what_a_narrow_operator_gives_is_rounded_when_it_is_widened():
+def test_a_narrow_result_is_rounded_before_it_is_upcast():
     half = TensorProto.FLOAT16
     nodes = [
         helper.make_node("Add", ["x", "x"], ["s"]),
@@ -78,7 +78,7 @@ def test_what_a_narrow_operator_gives_is_rounded_when_it_is_widened():
 
 
 def test_from_one_narrow_type_to_the_other():
-    made = model(
+    proto = model(
         [
             cast("x", "a", TensorProto.FLOAT16),
             cast("a", "b", TensorProto.BFLOAT16),
@@ -86,8 +86,8 @@ def test_from_one_narrow_type_to_the_other():
         ]
     )
     expected = there_and_back(there_and_back(GIVEN, np.float16), ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(run(made), expected)
-    made = model(
+    np.testing.assert_array_equal(run(proto), expected)
+    proto = model(
         [
             helper.make_node("Add", ["x", "x"], ["s"]),
             cast("s", "y", TensorProto.BFLOAT16),
@@ -95,7 +95,7 @@ def test_from_one_narrow_type_to_the_other():
         source=TensorProto.FLOAT16,
         target=TensorProto.BFLOAT16,
     )
-    got = run(made, np.float16([60000, 1]))
+    got = run(proto, np.float16([60000, 1]))
     np.testing.assert_array_equal(got.astype(np.float32), [np.inf, 2])
 
 
@@ -107,7 +107,7 @@ def test_integers_become_narrow(name):
     np.testing.assert_array_equal(run(model(nodes, source=TensorProto.INT64), x), expected)
 
 
-def test_a_view_of_what_is_rounded_is_not_rounded_again():
+def test_a_view_of_a_rounded_value_is_not_rounded_again():
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axis"], ["u"]),
         cast("u", "w", TensorProto.FLOAT),
@@ -120,7 +120,7 @@ def test_a_view_of_what_is_rounded_is_not_rounded_again():
 
 
 def normalized(rounded):
-    """Give the mean square normalization of rows, of which some are rounded explicitly."""
+    """Return the mean square normalization of rows, of which some are rounded explicitly."""
     nodes = [
         *rounded,
         helper.make_node("Mul", ["r", "r"], ["sq"]),
@@ -163,10 +163,10 @@ def test_scores_that_are_rounded_before_their_softmax():
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     rng = np.random.default_rng(0)
     feeds = {n: (20 * rng.standard_normal(s)).astype(np.float32) for n, s in shapes.items()}
     scores = there_and_back(feeds["q"] @ feeds["k"], np.float16)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     expected = weights / weights.sum(-1, keepdims=True) @ feeds["v"]
-    np.testing.assert_allclose(compile_model(made).run(feeds)["y"], expected, rtol=1e-4)
+    np.testing.assert_allclose(compile_model(proto).run(feeds)["y"], expected, rtol=1e-4)

@@ -56,7 +56,7 @@ def test_floats_are_rounded_by_channels(kind, shape, axis):
     check(model_of(kind, shape, axis), x)
 
 
-def test_channels_that_lie_last_after_a_pool():
+def test_channels_last_is_kept_after_a_pool():
     """XNNPACK keeps images with channels last: a maximum is exact, so are results."""
     pool = helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2])
     x = (RNG.standard_normal((2, 19, 8, 6)) * 5).astype(np.float32)

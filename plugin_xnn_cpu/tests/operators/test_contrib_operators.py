@@ -1,7 +1,7 @@
-"""Norms, activations, products and embeddings of com.microsoft, against onnxruntime's kernels.
+"""Norms, activations, matmuls and embeddings of com.microsoft, against onnxruntime's kernels.
 
-The tolerance is 1e-5 of an output's largest element, as for other operators: fp32 sums in another
-order. Where onnxruntime approximates a function, the test says so.
+The tolerance is 1e-5 of an output's largest element, as for other operators: fp32 accumulation in
+another order. Where onnxruntime approximates a function, the test says so.
 """
 
 from __future__ import annotations

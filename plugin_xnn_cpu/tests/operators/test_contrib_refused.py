@@ -74,7 +74,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_is_refused_is_told(words):
+def test_a_refusal_names_the_node_and_the_reason(words):
     op_type, inputs, attributes = REFUSED[words]
     text = reason_of(op_type, inputs, constants=("b", "scales"), **attributes)
     assert words in text

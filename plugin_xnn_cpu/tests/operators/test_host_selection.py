@@ -30,8 +30,8 @@ def model_of(op_type, feeds, outputs, version=20, constants=(), **attributes):
     tensors = [numpy_helper.from_array(feeds[name], name) for name in constants]
     results = [onnx.ValueInfoProto(name=name) for name in outputs]
     graph = helper.make_graph([node], "g", infos, results, tensors)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=9)
-    return onnx.shape_inference.infer_shapes(made)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(proto)
 
 
 def agree(op_type, feeds, outputs=("y",), tolerance=0.0, **more):
@@ -116,7 +116,7 @@ def test_places_of_extremes(op_type, last, dtype):
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("dtype", NUMBERS)
-def test_running_sums(exclusive, reverse, dtype):
+def test_cumulative_sums(exclusive, reverse, dtype):
     for axis in (0, 1, -1):
         feeds = {"x": drawn((3, 4, 5), dtype), "axis": np.array(axis, np.int64)}
         agree("CumSum", feeds, exclusive=exclusive, reverse=reverse)
@@ -184,9 +184,9 @@ def test_stft(onesided):
     feeds = {
         "signal": RNG.standard_normal((2, 100, 1)).astype(np.float32),
         "step": np.array(10, np.int64),
-        "window": RNG.random(32).astype(np.float32),
+        "frame": RNG.random(32).astype(np.float32),
     }
-    more = {"constants": ("step", "window"), "onesided": onesided}
+    more = {"constants": ("step", "frame"), "onesided": onesided}
     agree("STFT", feeds, tolerance=1e-5, version=17, **more)
 
 

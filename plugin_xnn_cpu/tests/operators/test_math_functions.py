@@ -57,7 +57,7 @@ SPECIAL = np.concatenate([SPECIAL, np.float32([1e-3, -1e-3, 20, -20, 88.8, -88.8
 
 
 def arguments(low, high):
-    """Give numbers of all sizes between bounds, and some evenly spread."""
+    """Return numbers of all sizes between bounds, and some evenly spread."""
     rng = np.random.default_rng(1)
     even = rng.uniform(low, high, 60_000)
     exponents = rng.uniform(-30, math.log2(max(abs(low), abs(high))), 60_000)
@@ -82,7 +82,7 @@ def test_the_error_is_as_stated(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FUNCTIONS if kind not in OPSETS])
-def test_what_is_not_finite_comes_out_as_in_onnxruntime(kind):
+def test_nonfinite_numbers_agree_with_onnxruntime(kind):
     model = one_node(kind, [["n"]], opset=17, **FUNCTIONS[kind][0])
     x = SPECIAL
     if kind == "Selu":  # onnxruntime computes exp(x) - 1: it loses what is small

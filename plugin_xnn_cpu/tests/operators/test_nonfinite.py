@@ -69,8 +69,8 @@ def max_pool(x, kernel_shape, strides=None, pads=None, dilations=None, ceil_mode
             start = at * strides[axis] - pads[axis]
             some = start + dilations[axis] * np.arange(kernel_shape[axis])
             taps.append(some[(some >= 0) & (some < x.shape[2 + axis])])
-        window = x[np.ix_(range(x.shape[0]), range(x.shape[1]), *taps)]
-        y[(slice(None), slice(None), *place)] = window.max(axis=tuple(range(2, 2 + axes)))
+        patch = x[np.ix_(range(x.shape[0]), range(x.shape[1]), *taps)]
+        y[(slice(None), slice(None), *place)] = patch.max(axis=tuple(range(2, 2 + axes)))
     return y
 
 
@@ -87,7 +87,7 @@ AXES = [axes for count in range(1, 5) for axes in itertools.combinations(range(4
 
 @pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin"])
 @pytest.mark.parametrize("axes", AXES, ids=str)
-def test_extremes(kind, axes):
+def test_maxima_and_minima_propagate_nan(kind, axes):
     function = np.max if kind == "ReduceMax" else np.min
     model = one_node(kind, [(2, 18, 8, 6), np.array(axes, np.int64)])
     program = compile_model(model)
@@ -185,7 +185,7 @@ def test_attention_with_a_huge_operand(rows, keys, operand):
 @pytest.mark.parametrize(
     "dtype", [np.int8, np.uint8, np.int16, np.uint16], ids=lambda d: d.__name__
 )
-def test_quantizing_what_is_not_finite(dtype):
+def test_quantizing_nonfinite_numbers(dtype):
     x = np.float32([np.inf, -np.inf, np.nan, 1e30, -1e30, 1.25, -3, 3e38])
     model = one_node("QuantizeLinear", [(8,), np.array(0.1, np.float32), np.array(3, dtype)], 21)
     check(model, {"x0": x}, native=None, oracle="onnxruntime")

@@ -53,7 +53,7 @@ def numpy_alone(model, feeds, tolerance, **comparison):
 
 
 def of_unknown_rank(kind, opset, **attributes):
-    """Make a model whose node reads what has as many axes as a feed has elements."""
+    """Build a model whose node reads what has as many axes as a feed has elements."""
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["r"]),
         helper.make_node(kind, ["r"], ["n"], name="node", **attributes),
@@ -123,7 +123,7 @@ def test_reductions_along_computed_axes(kind, dtype, axes, nothing):
 
 
 def node_model(kind, arrays, outputs, opset, **attributes):
-    """Make a model of one node whose inputs are fed; ranks are known."""
+    """Build a model of one node whose inputs are fed; ranks are known."""
     inputs = [
         helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(item.dtype), list(item.shape)

@@ -1,4 +1,4 @@
-"""Normalization of rows: the kernel, the forms that exporters write, sums that are normalized."""
+"""Normalization of rows: the kernel, the forms that exporters write, fused additions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def kernels_of(program, feeds):
     target=st.sampled_from(["best", "avx2", "plain"]),
     seed=st.integers(0, 1000),
 )
-def test_kernel(rows, columns, spread, keeps, bias, rms, target, seed):
+def test_kernel_against_float64(rows, columns, spread, keeps, bias, rms, target, seed):
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((*rows, columns)) + 2).astype(np.float32)
     shapes = {"none": None, "same": rows, "row": (1, 1, 1), "outer": (1, *rows[1:])}
@@ -198,7 +198,7 @@ NOT_ONE = {
 
 
 @pytest.mark.parametrize("name", NOT_ONE)
-def test_what_only_looks_like_it(name):
+def test_near_misses_are_not_fused(name):
     model = model_of(NOT_ONE[name], "float[b, n, 24] x, float[b, n, 24] z")
     feeds = feeds_of("x", "z")
     program = check(model, feeds, native=None)
@@ -220,8 +220,8 @@ NORM = {
 @pytest.mark.parametrize("norm", NORM)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("wanted", ["no", "read", "output", "before"])
-def test_sums(norm, threads, wanted):
-    """Whether or not the sum is wanted, and by whom."""
+def test_additions_are_fused_whoever_reads_them(norm, threads, wanted):
+    """The sum may have other readers, or be an output."""
     body = f"a = Add(x, z) {NORM[norm]}"
     out = "float[b, n, 24] y"
     if wanted == "read":
@@ -244,7 +244,7 @@ def test_sums(norm, threads, wanted):
     [("1, n, 24", (1, 5, 24)), ("b, 1, 24", (2, 1, 24)), ("1, 1, 24", (1, 1, 24))],
 )
 @pytest.mark.parametrize("body", ["a = Add(x, z)", "a = Add(z, x)"])
-def test_sums_that_broadcast(body, z, shape):
+def test_additions_that_broadcast_are_fused(body, z, shape):
     """The result is as large as both together, whichever comes first."""
     model = model_of(f"{body} {NORM['layer']}", f"float[b, n, 24] x, float[{z}] z")
     feeds = feeds_of("x") | {"z": np.random.default_rng(3).standard_normal(shape, np.float32)}
@@ -252,7 +252,7 @@ def test_sums_that_broadcast(body, z, shape):
 
 
 @pytest.mark.parametrize("operand", ["row", "wide"])
-def test_sums_with_a_constant_row(operand):
+def test_additions_of_a_constant_row_are_fused(operand):
     model = model_of(f"a = Add({operand}, x) {NORM['layer']}")
     feeds = feeds_of("x")
     assert kernels_of(check(model, feeds), feeds) == ["add + layer-norm"]
@@ -268,7 +268,7 @@ def test_the_first_of_two_normalizations_takes_the_sum():
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 24), (2, 0, 24)])
-def test_nothing_at_all(shape):
+def test_empty_inputs(shape):
     model = model_of(
         f"a = Add(x, z) {NORM['layer']} o = Mul(a, y)",
         "float[b, n, 24] x, float[b, n, 24] z",

@@ -81,7 +81,7 @@ def test_positions_beyond_a_sequence_are_errors(kind, position):
         compile_model(model).run({"x": floats(3), "p": np.array(position)})
 
 
-def test_sequences_that_are_results_share_nothing_with_feeds():
+def test_result_sequences_share_no_memory_with_feeds():
     model = model_of("g (float[3] x) => (seq(float[3]) y) { y = SequenceConstruct(x, x) }")
     x = floats(3)
     got = compile_model(model).run({"x": x})["y"]

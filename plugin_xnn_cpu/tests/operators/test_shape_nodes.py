@@ -156,7 +156,7 @@ def test_pad_of_images_between_convolutions(mode):
         check(model, feeds, program=program)
 
 
-def test_pads_that_have_nothing_to_take_elements_from():
+def test_pads_larger_than_the_axis():
     model = one_node("Pad", [["N", 3], ints(0, 1, 0, 1)], mode="edge")
     program = compile_model(model)
     model = one_node("Pad", [["N", 3], ints(1, 0, 1, 0)], mode="edge")
@@ -243,7 +243,7 @@ def test_resize_to_sizes():
 
 
 def test_a_grid_that_follows_from_shapes_changes_with_them():
-    """As detectors make one: Range, Shape of what follows from shapes, and Expand."""
+    """As detectors build one: Range, Shape of a value that follows from shapes, and Expand."""
     model = onnx.parser.parse_model(
         """
         <ir_version: 8, opset_import: ["" : 18]> g (float[1, 4, h, w] x) => (float[1, 4, h, w] y)

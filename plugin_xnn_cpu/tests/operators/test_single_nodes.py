@@ -159,7 +159,7 @@ def test_unary(op_type, shape):
 
 
 @pytest.mark.parametrize("op_type", ["Log", "Sqrt"])
-def test_positive(op_type):
+def test_functions_of_positive_numbers(op_type):
     model = one_node(op_type, [[5, 7]])
     check(model, {"x0": np.abs(floats(5, 7)) + np.float32(1e-3)})
 
@@ -217,8 +217,8 @@ EXTREMES = np.array(
     ["Abs", "Ceil", "Elu", "Exp", "Floor", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Neg",
      "Relu", "Round", "Sigmoid", "Softmax", "Sqrt", "Tanh"],
 )  # fmt: skip
-def test_extremes(op_type):
-    """Infinities, huge numbers and NaN give what the specification's formula gives."""
+def test_functions_of_infinities_and_nan(op_type):
+    """Infinities, huge numbers and NaN: the results of the specification's formula."""
     model = one_node(op_type, [[17, 1] if op_type == "Softmax" else [17]])
     feed = EXTREMES.reshape(17, 1) if op_type == "Softmax" else EXTREMES
     # onnxruntime's Sigmoid is 0 from about -18 on: less precise than what is tested.
@@ -334,7 +334,7 @@ def test_reduce(op_type, axes, keepdims):
         check(one_node(op_type, [shape], opset=13, axes=list(axes), keepdims=keepdims))
 
 
-def test_reduce_all_and_nothing():
+def test_reductions_over_all_axes_and_none():
     check(one_node("ReduceMean", [[2, 3]]))
     check(one_node("ReduceSum", [[2, 3]], noop_with_empty_axes=1))
     check(one_node("ReduceSum", [[2, 0], ints(1)]))

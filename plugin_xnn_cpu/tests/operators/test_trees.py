@@ -49,7 +49,7 @@ def test_regressors_of_random_trees(rows, dtype):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_comparison(mode):
+def test_every_mode_of_comparison(mode):
     """With equal, infinite and missing features, tracked to the true branch or not."""
     x = np.array([[-np.inf], [-1], [0], [1], [np.inf], [np.nan]], np.float32)
     rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def test_each_comparison(mode):
         agree(model, {"x": x})
 
 
-def test_sums_do_not_depend_on_the_rows_beside_or_on_threads():
+def test_scores_do_not_depend_on_other_rows_or_on_threads():
     rng = np.random.default_rng(1)
     nodes = tree_nodes(rng, 50, 8, 10)
     x = rows_of(rng, 300, 10)
@@ -140,7 +140,7 @@ def test_labels_that_are_strings():
 
 
 def ensemble_of_version_5(rng, features, *, dtype, members):
-    """Give random trees as TreeEnsemble lists them: nodes and leaves apart, members in sets."""
+    """Return random trees as TreeEnsemble lists them: nodes and leaves apart, members in sets."""
     nodes = tree_nodes(rng, 6, 4, features, MODES, tracks=True)
     inner = [i for i, mode in enumerate(nodes["nodes_modes"]) if mode != "LEAF"]
     leaves = [i for i, mode in enumerate(nodes["nodes_modes"]) if mode == "LEAF"]

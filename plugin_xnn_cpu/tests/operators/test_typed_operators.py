@@ -34,7 +34,7 @@ def code(dtype):
 
 
 def model_of(kind, dtypes, ranks, out, opset=22, **attributes):
-    """Make a model of one node; all sizes are unknown."""
+    """Build a model of one node; all sizes are unknown."""
     names = [f"x{index}" for index in range(len(dtypes))]
     inputs = [
         helper.make_tensor_value_info(name, code(dtype), [f"{name}_{i}" for i in range(rank)])
@@ -128,7 +128,7 @@ def test_comparisons_of_each_type(kind, dtype):
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("kind", LOGIC)
-def test_logic(kind, shapes):
+def test_logical_operators(kind, shapes):
     pair(LOGIC[kind], kind, "bool", shapes)
 
 
@@ -140,7 +140,7 @@ def test_bitwise(kind, dtype):
 
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int32"])
-def test_shifts(direction, dtype):
+def test_bit_shifts(direction, dtype):
     a = numbers(dtype, [40], 1)
     if dtype == "int32":
         a = np.abs(a // 2)
@@ -157,7 +157,7 @@ def test_a_shift_by_all_bits_leaves_nothing():
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_a_quotient_is_rounded_towards_zero_and_nothing_traps(dtype):
+def test_integer_division_truncates_and_does_not_trap(dtype):
     a, b = numbers(dtype, [200], 1), numbers(dtype, [200], 2)
     got = run(model_of("Div", [dtype] * 2, [1, 1], dtype, 14), a, b)
     expected = [
@@ -203,7 +203,7 @@ def test_powers_of_floats_that_are_not_finite():
 
 @pytest.mark.parametrize("kind", ["Neg", "Abs", "Sign"])
 @pytest.mark.parametrize("dtype", [*INTEGERS, "float32", "float64"])
-def test_signs(kind, dtype):
+def test_negation_magnitude_and_sign(kind, dtype):
     if kind == "Neg" and dtype.startswith("u"):
         pytest.skip("the schema has no such type")
     x = numbers(dtype, [4, 9])
@@ -212,7 +212,7 @@ def test_signs(kind, dtype):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_all_bits_turned(dtype):
+def test_bitwise_not(dtype):
     x = numbers(dtype, [4, 9])
     same(run(model_of("BitwiseNot", [dtype], [2], dtype, 18), x), ~x)
 

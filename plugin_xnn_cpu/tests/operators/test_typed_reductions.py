@@ -53,7 +53,7 @@ def reduction(kind, dtype, rank, axes, keepdims, opset):
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("opset", [13, 18])
-def test_floats(kind, axes, keepdims, opset):
+def test_reductions_of_floats(kind, axes, keepdims, opset):
     model = reduction(f"Reduce{kind}", np.float32, 3, axes, keepdims, opset)
     program = compile_model(model)
     for shape in SHAPES.values():
@@ -62,7 +62,7 @@ def test_floats(kind, axes, keepdims, opset):
             x = np.abs(x)
         if kind == "Prod":
             x = np.exp2(RNG.uniform(-0.1, 0.1, shape)).astype(np.float32)
-        # Sums of some thousand float32, in another order.
+        # Some thousand float32 elements accumulated in another order.
         check(model, {"x": x}, program=program, oracle="onnxruntime", tolerance=3e-5)
 
 
@@ -88,7 +88,7 @@ def test_extremes_of_bytes(kind, dtype):
     check(model, {"x": x}, oracle="onnxruntime")
 
 
-def test_sums_of_integers_wrap():
+def test_integer_reductions_wrap():
     model = reduction("ReduceSum", np.int32, 1, None, 0, 18)
     x = np.array([2**31 - 1, 2**31 - 1, 5], np.int32)
     (got,) = compile_model(model).run({"x": x}).values()
@@ -113,7 +113,7 @@ def test_nan_and_infinity_in_reductions(kind):
 
 
 @pytest.mark.parametrize("kind", FLOATS)
-def test_reductions_of_nothing(kind):
+def test_reductions_of_no_elements(kind):
     model = reduction(f"Reduce{kind}", np.float32, 2, [1], 1, 18)
     (got,) = compile_model(model).run({"x": np.zeros((3, 0), np.float32)}).values()
     none = {"Prod": 1.0, "Max": -np.inf, "Min": np.inf, "Mean": np.nan}
@@ -134,7 +134,7 @@ def test_softmax_and_relatives_along_each_axis(kind, axis, opset):
         check(model, {"x0": x}, program=program, oracle="onnxruntime", tolerance=1e-6)
 
 
-def test_log_softmax_of_what_is_not_finite():
+def test_log_softmax_of_nonfinite_numbers():
     model = one_node("LogSoftmax", [["a", "b"]], opset=13)
     x = RNG.standard_normal((5, 40)).astype(np.float32)
     x[0, 3], x[1, 3], x[2, :20], x[3], x[4, 0] = np.nan, np.inf, -np.inf, 1e38, -3e38
@@ -252,11 +252,11 @@ def test_local_response_normalization(size, beta):
         (got,) = program.run({"x0": x}).values()
         # onnxruntime has odd sizes only, and onnx's evaluator other channels: by the definition.
         squares = np.square(x.astype(np.float64))
-        sums = np.zeros_like(squares)
+        neighbourhood = np.zeros_like(squares)
         for channel in range(12):
             first = max(0, channel - (size - 1) // 2)
-            sums[:, channel] = squares[:, first : channel + size // 2 + 1].sum(axis=1)
-        np.testing.assert_allclose(got, x / (1.5 + 0.3 / size * sums) ** beta, rtol=3e-6)
+            neighbourhood[:, channel] = squares[:, first : channel + size // 2 + 1].sum(axis=1)
+        np.testing.assert_allclose(got, x / (1.5 + 0.3 / size * neighbourhood) ** beta, rtol=3e-6)
 
 
 def test_batch_normalization_with_computed_parameters():

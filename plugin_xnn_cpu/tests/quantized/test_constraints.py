@@ -26,7 +26,7 @@ SPEC = XnnCpuBackend().quantization_spec()
 NAMES = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
 
 
-def test_integers():
+def test_ranges_of_integers():
     assert (SPEC.weights.low, SPEC.weights.high) == (LEAST_WEIGHT, 127)
     assert (SPEC.activations.low, SPEC.activations.high) == (-128, 127)
     assert SPEC.smallest_scale == np.finfo(np.float32).tiny
@@ -37,7 +37,7 @@ def test_operators_are_those_of_onnx():
     assert SPEC.operator("Softmax") is None
 
 
-def test_ratios():
+def test_bounds_of_scale_ratios():
     """The figures that XNNPACK asserts; 2^-12 for each scale is what PyTorch's presets do."""
     bounds = {name: SPEC.bound(name) for name in SPEC.bounded}
     assert all(0 < bound.low < 1 < bound.high for bound in bounds.values())
@@ -47,7 +47,7 @@ def test_ratios():
 
 
 def moving(op_type: str, rng: np.random.Generator) -> tuple[onnx.ModelProto, np.ndarray]:
-    """Make a node of `DATA_MOVEMENT` between Q/DQ of one scale."""
+    """Build a node of `DATA_MOVEMENT` between Q/DQ of one scale."""
     attributes: dict[str, Any] = {}
     shape = {"Squeeze": [2, 1, 6, 4]}.get(op_type, [2, 4, 6, 4])
     more: dict[str, np.ndarray] = {}
@@ -96,7 +96,7 @@ def moving(op_type: str, rng: np.random.Generator) -> tuple[onnx.ModelProto, np.
 
 
 @pytest.mark.parametrize("op_type", sorted(DATA_MOVEMENT - {"Upsample"}))
-def test_what_moves_data_moves_bytes(op_type):
+def test_data_movement_operators_move_bytes(op_type):
     """Upsample ended with operator set 9, before there were Q/DQ."""
     model, x = moving(op_type, np.random.default_rng(3))
     expected = ReferenceEvaluator(model).run(None, {"x": x})[0]
@@ -108,7 +108,7 @@ def test_what_moves_data_moves_bytes(op_type):
 
 
 def proposed(op_type: str, scales: dict[str, float]) -> tuple[onnx.ModelProto, NodeQuantization]:
-    """Make a node between Q/DQ with the scales of x, y and a second operand w, and propose it.
+    """Build a node between Q/DQ with the scales of x, y and a second operand w, and propose it.
 
     The second operand of a MatMul is a weight; other operators read it at run time.
     """
@@ -139,7 +139,7 @@ def proposed(op_type: str, scales: dict[str, float]) -> tuple[onnx.ModelProto, N
 
 @pytest.mark.parametrize("op_type", ["Add", "MatMul", "Mul", "Sigmoid", "Softmax", "Transpose"])
 @pytest.mark.parametrize("output", [1e-7, 1e-5, 1e-3, 0.05, 1.0, 1e4, 1e9])
-def test_answers_on_proposals_are_what_compiling_does(op_type, output):
+def test_answers_on_proposals_agree_with_compilation(op_type, output):
     """`supports_quantized` accepts what `explain` shows in int8 afterwards, and nothing else."""
     same = op_type == "Transpose"
     scales = {"x": 0.05, "w": 0.01, "y": 0.05 if same else output}

@@ -1,6 +1,6 @@
-"""Products with matrices of 4 and 8 bits in blocks, against onnxruntime's kernels.
+"""Matmuls with 4-bit and 8-bit block-quantized weights, against onnxruntime's kernels.
 
-The tolerance is 1e-5 of an output's largest element: sums of fp32 products in another order. It is
+The tolerance is 1e-5 of an output's largest element: fp32 accumulation in another order. It is
 1e-3 with scales of float16, since onnxruntime computes with that type then.
 """
 

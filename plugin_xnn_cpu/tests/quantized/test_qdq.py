@@ -1,9 +1,9 @@
 """Operators between DequantizeLinear and QuantizeLinear, each computed with bytes.
 
-The oracle is onnx's evaluator on the model as it is, which computes with floats between. Sums of
-bytes are exact here and rounded there, and scales are multiplied in another order, so that halves
-may fall the other way: at most one step, and on few elements. Tables, moves and conversions are
-equal.
+The oracle is onnx's evaluator on the model as it is, which computes with floats between. Int32
+accumulators are exact here and rounded there, and scales are multiplied in another order, so that
+ties may round the other way: at most one step, on few elements. Lookup tables, data movement and
+conversions are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNSIGNED = pytest.mark.parametrize("unsigned", [False, True], ids=["int8", "uint
 
 
 def kernels(model) -> dict[str, str]:
-    """Give the kernel of each operator; none has a reason to run elsewhere."""
+    """Return the kernel of each operator; none has a reason to run elsewhere."""
     plans = compile_model(model).explain()
     assert not [plan for plan in plans if plan.reason]
     return {plan.op_type: plan.kernel for plan in plans}
@@ -118,7 +118,7 @@ def test_product(result, turned, unsigned):
 
 
 @pytest.mark.parametrize("result", ["bytes", "floats"])
-def test_product_of_batches_with_a_bias(result):
+def test_matmul_of_batches_with_a_bias(result):
     graph = QdqGraph()
     x = graph.quantize(graph.input([2, "S", 16]), 0.03, 9)
     y = graph.node("MatMul", x, graph.weight((16, 12), 1))
@@ -133,7 +133,7 @@ def test_product_of_batches_with_a_bias(result):
 @pytest.mark.parametrize("activation", [False, True])
 @pytest.mark.parametrize("shapes", [((2, 5, 4, 4),) * 2, ((2, 5, 4, 4), (5, 1, 1))], ids=str)
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul"])
-def test_two_operands(op_type, shapes, activation, unsigned):
+def test_binary_operators_run_in_int8(op_type, shapes, activation, unsigned):
     graph = QdqGraph(unsigned=unsigned)
     first = graph.quantize(graph.input(shapes[0]), 0.03, 4)
     second = graph.quantize(graph.input(shapes[1], "x2"), 0.02, -9)
@@ -176,8 +176,8 @@ FUNCTIONS = [
 
 @UNSIGNED
 @pytest.mark.parametrize("op_type", FUNCTIONS)
-def test_function(op_type, unsigned):
-    """A table has 256 entries. Infinities saturate; onnx's evaluator makes anything of them."""
+def test_functions_of_bytes_become_lookup_tables(op_type, unsigned):
+    """A table has 256 entries. Infinities saturate; those of onnx's evaluator are arbitrary."""
     graph = QdqGraph(unsigned=unsigned)
     positive = op_type in ("Log", "Reciprocal", "Sqrt")
     zero_point = -128 if positive else 3
@@ -188,7 +188,7 @@ def test_function(op_type, unsigned):
 
 
 @pytest.mark.parametrize("form", ["gelu", "tanh-gelu", "hard-swish", "silu", "normalized"])
-def test_region(form):
+def test_elementwise_regions_become_one_lookup_table(form):
     graph = QdqGraph()
     x = graph.quantize(graph.input([4, 33]), 0.05, 3)
 
@@ -236,14 +236,14 @@ MOVES = {
 
 
 @UNSIGNED
-@pytest.mark.parametrize("made", [(0.03, 4), (0.05, -9)], ids=["kept", "requantized"])
+@pytest.mark.parametrize("result", [(0.03, 4), (0.05, -9)], ids=["kept", "requantized"])
 @pytest.mark.parametrize("op_type", MOVES)
-def test_move(op_type, made, unsigned):
+def test_data_movement(op_type, result, unsigned):
     operands, attributes = MOVES[op_type]
     graph = QdqGraph(unsigned=unsigned)
     x = graph.quantize(graph.input([2, 8, 6, 4]), 0.03, 4)
     rest = [item if isinstance(item, str) else graph.constant(item) for item in operands]
-    graph.output(graph.quantize(graph.node(op_type, x, *rest, **attributes), *made))
+    graph.output(graph.quantize(graph.node(op_type, x, *rest, **attributes), *result))
     model = graph.model()
     names = [kernel for op, kernel in kernels(model).items() if "Linear" not in op]
     assert names
@@ -263,7 +263,7 @@ def test_concatenation(same, unsigned):
     check(graph, (2, 8, 6, 4), equal=True)
 
 
-def test_split():
+def test_split_returns_bytes():
     graph = QdqGraph()
     x = graph.quantize(graph.input([2, 8, 3]), 0.03, 4)
     parts = graph.node("Split", x, outputs=2, axis=1, num_outputs=2)
@@ -273,7 +273,7 @@ def test_split():
     check(graph, (2, 8, 3), equal=True)
 
 
-def test_padding_with_what_no_byte_stands_for():
+def test_padding_with_a_value_that_no_byte_represents():
     graph = QdqGraph()
     x = graph.quantize(graph.input([2, 3]), 0.03, 4)
     pads, value = graph.constant(np.int64([0, 1, 0, 1])), graph.constant(np.float32(0.041))
@@ -294,7 +294,7 @@ def test_bytes_go_through_moves_to_a_product():
     check(graph, (2, 8, 3, 3))
 
 
-def test_floats_read_what_bytes_stand_for():
+def test_float_readers_of_bytes_get_dequantized_values():
     """A value that both kinds of operators read: both are right."""
     graph = QdqGraph()
     x = graph.quantize(graph.input([1, 4, 6, 6]), 0.03, 4)

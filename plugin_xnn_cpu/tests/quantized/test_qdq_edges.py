@@ -19,8 +19,8 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(2).standard_normal(shape).astype(np.float32)
 
 
-def told(model: ir.Model) -> Counter[str]:
-    """Count how often `explain` tells of each node."""
+def explained(model: ir.Model) -> Counter[str]:
+    """Count the rows of `explain` of each node."""
     return Counter(plan.node for plan in compile_model(model).explain())
 
 
@@ -51,7 +51,7 @@ def test_unsigned_bytes_that_are_read_as_numbers_too():
     off_by(graph.model(), {"x": x})
 
 
-def test_mean_of_nothing():
+def test_mean_over_no_elements():
     """It is NaN, which becomes the least byte."""
     graph = QdqGraph()
     x = graph.quantize(graph.input(["N", 4]), 0.1)
@@ -81,7 +81,7 @@ def test_scales_of_which_bytes_stand_for_infinity():
 
 
 @pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
-def test_transposed_convolution_of_which_nothing_is_left(quantized):
+def test_transposed_convolution_with_an_empty_output(quantized):
     """It is refused, and other sizes are right after that."""
     graph = QdqGraph()
     x = graph.quantize(graph.input([1, 2, 3, "W"]), 0.1)
@@ -99,7 +99,7 @@ def test_transposed_convolution_of_which_nothing_is_left(quantized):
 
 @pytest.mark.parametrize("op_type", ["Relu", "Transpose", "Conv", "Concat", "MaxPool"])
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "float read too"])
-def test_each_node_is_told_once(op_type, also):
+def test_each_node_is_explained_once(op_type, also):
     graph = QdqGraph()
     x = graph.quantize(graph.input(["N", 3, 5, 5]), 0.1, 3)
     if op_type == "Conv":
@@ -114,7 +114,7 @@ def test_each_node_is_told_once(op_type, also):
         graph.output(y)
     graph.output(graph.quantize(y, 0.05))
     model = graph.model()
-    assert told(model) == nodes(model)
+    assert explained(model) == nodes(model)
     assert set(off_by(model, {"x": numbers(2, 3, 5, 5)})) <= {0, 1}
 
 

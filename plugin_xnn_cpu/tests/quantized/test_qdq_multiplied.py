@@ -1,4 +1,4 @@
-"""Rows that are multiplied before they become bytes, in the step that makes the bytes."""
+"""Multiplication by a row, fused into the quantization of its result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def multiplied(
     shown: bool = False,
     unsigned: bool = False,
 ) -> ir.Model:
-    """Make x, times a row, as bytes, which are the output as floats."""
+    """Build dequantize(quantize(x times a row))."""
     graph = QdqGraph(unsigned=unsigned)
     x, factors = graph.input(shape), graph.constant(row)
     y = graph.node("Mul", *((factors, x) if swapped else (x, factors)))
@@ -38,15 +38,15 @@ def multiplied(
     return graph.model()
 
 
-def bytes_of(product: np.ndarray) -> np.ndarray:
+def bytes_of(values: np.ndarray) -> np.ndarray:
     """Quantize as ONNX says, by numpy: float32 division, halves to even; NaN is the least byte."""
-    whole = np.rint(product / np.float32(SCALE))
+    whole = np.rint(values / np.float32(SCALE))
     whole = np.where(np.isnan(whole), -1e9, whole)
     return np.clip(whole + ZERO, -128, 127).astype(np.int8)
 
 
-def as_floats(product: np.ndarray) -> np.ndarray:
-    return (bytes_of(product).astype(np.int32) - ZERO).astype(np.float32) * np.float32(SCALE)
+def as_floats(values: np.ndarray) -> np.ndarray:
+    return (bytes_of(values).astype(np.int32) - ZERO).astype(np.float32) * np.float32(SCALE)
 
 
 def kernels(model: ir.Model) -> Counter[tuple[str, str]]:
@@ -69,8 +69,8 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("dims", "row", "options"), FORMS.values(), ids=FORMS)
-def test_bytes_are_those_of_the_rounded_product(dims, row, options, threads):
-    """Exactly: the product is rounded to float32 before it is divided, as two nodes have it."""
+def test_bytes_equal_those_of_two_nodes(dims, row, options, threads):
+    """Multiplication rounds to float32 before the division, as two nodes do."""
     shape = ("N", *dims[1:]) if len(dims) > 1 else dims
     model = multiplied(shape, numbers(*row, seed=1), **options)
     x = numbers(*dims) * 3
@@ -80,7 +80,7 @@ def test_bytes_are_those_of_the_rounded_product(dims, row, options, threads):
     assert np.array_equal(got, as_floats(x * numbers(*row, seed=1)))
 
 
-def test_what_is_not_finite():
+def test_nonfinite_numbers():
     row = np.float32([1, 0, -1, np.inf, 1e30])
     x = np.float32([[np.nan, np.inf, np.inf, 0, 1e30], [np.inf, 0, -np.inf, -1, -1e30]])
     (got,) = compile_model(multiplied(("N", 5), row)).run({"x": x}).values()
@@ -97,16 +97,16 @@ def test_other_sizes_run_by_run():
 
 
 APART: dict[str, tuple[tuple[int | str, ...], tuple[int, ...], dict[str, Any]]] = {
-    "others read the product": (("N", 5), (5,), {"shown": True}),
+    "other readers": (("N", 5), (5,), {"shown": True}),
     "a column": (("N", 3, 5), (3, 1), {}),
     "one number": (("N", 5), (1,), {}),
     "a width that is not known": (("N", "M"), (5,), {}),
-    "a product of more axes": (("N", 5), (1, 1, 5), {}),
+    "a row that adds axes": (("N", 5), (1, 1, 5), {}),
 }
 
 
 @pytest.mark.parametrize(("shape", "row", "options"), APART.values(), ids=APART)
-def test_what_is_no_row_is_multiplied_by_itself(shape, row, options):
+def test_factors_that_are_no_row_are_not_fused(shape, row, options):
     model = multiplied(shape, numbers(*row, seed=1), **options)
     assert ("Mul", "quantize") not in kernels(model)
     x = numbers(*(size if isinstance(size, int) else 5 for size in shape))

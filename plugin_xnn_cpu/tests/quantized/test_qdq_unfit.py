@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT
 
 
 def kernel_of(graph: QdqGraph, op_type: str, **feeds: np.ndarray) -> str:
-    """Give what computes an operator; the results are right, whatever it is."""
+    """Check a model; return the kernel of an operator."""
     model = graph.model()
     assert set(off_by(model, feeds)) <= {0, 1}
     plans = compile_model(model).explain()
@@ -26,12 +26,12 @@ def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
     return (np.random.default_rng(5).standard_normal(shape) * scale).astype(np.float32)
 
 
-def product(
+def quantized_matmul(
     weight: np.ndarray,
     weight_scale: np.ndarray,
     *,
     given: tuple[float, int] = (0.03, 4),
-    made: tuple[float, int] = (0.1, 0),
+    result: tuple[float, int] = (0.1, 0),
     bias: np.ndarray | None = None,
     zero: np.ndarray | None = None,
 ) -> QdqGraph:
@@ -44,7 +44,7 @@ def product(
     y = graph.node("MatMul", x, w)
     if bias is not None:
         y = graph.node("Add", y, graph.constant(bias))
-    graph.output(graph.quantize(y, *made))
+    graph.output(graph.quantize(y, *result))
     return graph
 
 
@@ -52,15 +52,15 @@ WEIGHT = np.random.default_rng(0).integers(-127, 128, (12, 5)).astype(np.int8)
 SCALES = np.linspace(0.01, 0.02, 5, dtype=np.float32)
 
 
-def test_fit():
+def test_operands_that_fit_run_in_int8():
     """What the other tests vary."""
-    assert kernel_of(product(WEIGHT, SCALES), "MatMul", x=normal(7, 12)).endswith("int8")
+    assert kernel_of(quantized_matmul(WEIGHT, SCALES), "MatMul", x=normal(7, 12)).endswith("int8")
 
 
 def test_weight_of_minus_128():
     weight = WEIGHT.copy()
     weight[3, 2] = -128
-    kernel = kernel_of(product(weight, SCALES), "MatMul", x=normal(7, 12))
+    kernel = kernel_of(quantized_matmul(weight, SCALES), "MatMul", x=normal(7, 12))
     if LEAST_WEIGHT == -128:
         assert kernel.endswith("fully connected int8")
     else:
@@ -71,13 +71,13 @@ def test_weight_of_minus_128_where_kernels_need_minus_127(monkeypatch):
     monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
     weight = WEIGHT.copy()
     weight[3, 2] = -128
-    kernel = kernel_of(product(weight, SCALES), "MatMul", x=normal(7, 12))
+    kernel = kernel_of(quantized_matmul(weight, SCALES), "MatMul", x=normal(7, 12))
     assert kernel.endswith(" in float32: a weight is -128")
 
 
 def test_zero_point_of_weights():
     kernel = kernel_of(
-        product(WEIGHT, SCALES, zero=np.int8([0, 0, 1, 0, 0])), "MatMul", x=normal(7, 12)
+        quantized_matmul(WEIGHT, SCALES, zero=np.int8([0, 0, 1, 0, 0])), "MatMul", x=normal(7, 12)
     )
     assert kernel == "fully connected int8"
 
@@ -85,13 +85,13 @@ def test_zero_point_of_weights():
 def test_unsigned_weights():
     weight = (WEIGHT.astype(np.int16) + 128).astype(np.uint8)
     zero = np.full(5, 128, np.uint8)
-    kernel = kernel_of(product(weight, SCALES, zero=zero), "MatMul", x=normal(7, 12))
+    kernel = kernel_of(quantized_matmul(weight, SCALES, zero=zero), "MatMul", x=normal(7, 12))
     assert kernel.endswith("fully connected int8")
 
 
 @pytest.mark.parametrize(("scale", "fits"), [(255.0, True), (257.0, False)])
-def test_ratio_of_a_product(scale, fits):
-    graph = product(WEIGHT, SCALES, made=(0.03 * float(SCALES.max()) / scale, 0))
+def test_ratio_of_the_scales_of_a_matmul(scale, fits):
+    graph = quantized_matmul(WEIGHT, SCALES, result=(0.03 * float(SCALES.max()) / scale, 0))
     kernel = kernel_of(graph, "MatMul", x=normal(7, 12, scale=1e-4))
     assert kernel.endswith("int8") == fits
     if not fits:
@@ -100,31 +100,31 @@ def test_ratio_of_a_product(scale, fits):
 
 def test_scale_below_the_least_normal_number():
     kernel = kernel_of(
-        product(WEIGHT, SCALES, given=(1e-39, 0)), "MatMul", x=normal(7, 12, scale=0.0)
+        quantized_matmul(WEIGHT, SCALES, given=(1e-39, 0)), "MatMul", x=normal(7, 12, scale=0.0)
     )
     assert "is not a positive, finite, normal number" in kernel
 
 
-def test_bias_that_steps_are_too_coarse_for():
+def test_a_bias_below_the_resolution_of_the_accumulators():
     bias = np.float32([0.1, 0.2, 0.3, 0.4, 0.5])
     scales = np.full(5, 8.0, np.float32)
-    graph = product(WEIGHT, scales, given=(1.0, 0), made=(1.0, 0), bias=bias)
+    graph = quantized_matmul(WEIGHT, scales, given=(1.0, 0), result=(1.0, 0), bias=bias)
     kernel = kernel_of(graph, "MatMul", x=normal(7, 12))
     assert "its bias is rounded by" in kernel
 
 
-def test_bias_that_sums_have_no_room_for():
+def test_a_bias_beyond_the_accumulator_headroom():
     bias = np.full(5, 1e8, np.float32)
-    graph = product(WEIGHT, SCALES, made=(1e6, 0), bias=bias)
+    graph = quantized_matmul(WEIGHT, SCALES, result=(1e6, 0), bias=bias)
     kernel = kernel_of(graph, "MatMul", x=normal(7, 12))
     assert "sums with its bias may not fit 32 bits" in kernel
 
 
-def test_more_terms_than_sums_have_room_for():
+def test_more_terms_than_the_accumulator_headroom():
     """66,400 terms of 127 times 255 do not fit 31 bits."""
     count = 66_400
     weight = np.full((count, 2), 127, np.int8)
-    graph = product(weight, np.float32([1e-4, 1e-4]), given=(1.0, -128), made=(1e4, 0))
+    graph = quantized_matmul(weight, np.float32([1e-4, 1e-4]), given=(1.0, -128), result=(1e4, 0))
     kernel = kernel_of(graph, "MatMul", x=np.full((1, count), 255, np.float32))
     assert "sums over 66400 terms may not fit 32 bits" in kernel
 

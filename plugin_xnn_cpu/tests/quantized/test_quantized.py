@@ -1,4 +1,4 @@
-"""Models with QuantizeLinear and DequantizeLinear; weights are widened when they are packed."""
+"""Models with QuantizeLinear and DequantizeLinear; weights are dequantized when they are packed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(13)
 
 
 def qdq(scale: np.ndarray, zero: np.ndarray | None) -> onnx.ModelProto:
-    """Make a convolution with int8 weights, whose input and output are quantized too."""
+    """Build a convolution with int8 weights, whose input and output are quantized too."""
     weights = {
         "w": RNG.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
         "ws": scale,

@@ -1,7 +1,8 @@
 """Models that onnxruntime's tools quantize, on the same files as onnxruntime.
 
-Integers are those of the model. Float32 rounding of scaled sums may take an activation that lies
-at a half to the next byte in one of both: 5e-3 of the largest element for three layers at run time,
+Integers are those of the model. Float32 rounding of requantized accumulators may take an
+activation that lies at a half to the next byte in one of both: 5e-3 of the largest element for
+three layers at run time,
 and one step of the last layer on data.
 """
 
@@ -79,21 +80,21 @@ MODELS = {"perceptron": (perceptron, (7, 40)), "images": (images, (1, 3, 20, 20)
 
 
 def quantized_at_run_time(name: str, folder: Path, signed: bool, channels: bool) -> Path:
-    source, made = folder / "float.onnx", folder / "quantized.onnx"
+    source, target = folder / "float.onnx", folder / "quantized.onnx"
     onnx.save(MODELS[name][0](), source)
     kind = quantization.QuantType.QInt8 if signed else quantization.QuantType.QUInt8
-    quantization.quantize_dynamic(source, made, weight_type=kind, per_channel=channels)
-    return made
+    quantization.quantize_dynamic(source, target, weight_type=kind, per_channel=channels)
+    return target
 
 
 class Reader(quantization.CalibrationDataReader):
-    """Gives some inputs, then None."""
+    """A reader of some calibration inputs, then None."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._left = [{"x": floats(*shape)} for _ in range(6)]
 
     def get_next(self) -> Any:
-        """Give the next one."""
+        """Return the next one."""
         return self._left.pop() if self._left else None
 
 
@@ -164,7 +165,7 @@ def test_sizes_that_change_and_a_tensor_of_zeros(tmp_path):
             close(got, expected, 5e-3)
 
 
-def test_a_range_that_is_not_finite_gives_what_the_formula_gives():
+def test_a_range_that_is_not_finite_follows_the_formula():
     """Scale infinite, zero point 0: all bytes are 0, or those of NaN, which count as least."""
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
     outputs = [onnx.ValueInfoProto(name=name) for name in ("q", "s", "z")]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operators_of_the_tools_give_what_onnxruntimes_kernels_do(name):
+def test_operators_of_the_tools_agree_with_onnxruntime(name):
     case = CASES[name]
     op_type = name.split()[0]
     model = model_of(

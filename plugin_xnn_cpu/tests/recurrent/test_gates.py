@@ -11,8 +11,7 @@ from onnx import parser
 from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_lost
 
 from narrowpass_planning.plan.executor import Entry
-from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import kernels, target
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.tape import Tape
 
@@ -57,11 +56,11 @@ def kernels_of(program, feeds):
 def test_gated_units(gate, operands, last):
     model, feeds = model_of(f"{operands} {GATES[gate]} {last}"), feeds_of()
     found = kernels_of(check(model, feeds), feeds)
-    products = [fully_connected()] * (2 if operands == APART else 1)
-    if operands == APART and gate != "quick" and fp32_choice.matmuls_are_ours():
-        assert found == [*products, "xnn multiply"]  # the first product ends with the gate
+    matmuls = [fully_connected()] * (2 if operands == APART else 1)
+    if operands == APART and gate != "quick" and target.current().has_fp32_gemm:
+        assert found == [*matmuls, "xnn multiply"]  # the gate is fused into the first matmul
     else:
-        assert found == [*products, "gate"]
+        assert found == [*matmuls, "gate"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -83,7 +82,7 @@ NOT_ONE = {
 
 
 @pytest.mark.parametrize("name", NOT_ONE)
-def test_what_is_not_joined(name):
+def test_forms_that_are_not_fused(name):
     model, feeds = model_of(NOT_ONE[name]), feeds_of()
     found = kernels_of(check(model, feeds), feeds)
     assert "xnn multiply" in found or "xnn add" in found
@@ -98,7 +97,7 @@ def test_what_is_not_joined(name):
     factor=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_kernel(rows, columns, form, factor, seed):
+def test_kernel_against_numpy(rows, columns, form, factor, seed):
     rng = np.random.default_rng(seed)
     whole = (rng.standard_normal((rows, 2 * columns + 3)) * 10).astype(np.float32)
     width = whole.shape[1]
@@ -137,7 +136,7 @@ def test_numbers_out_of_range(number):
         ),
     ],
 )
-def test_operands_of_other_shapes_are_multiplied_apart(body, shapes):
+def test_operands_of_other_shapes_are_not_fused(body, shapes):
     """Batches of matrices, and a sum that is broadcast, from rows of one tensor."""
     rng = np.random.default_rng(7)
     model = parser.parse_model(f"""

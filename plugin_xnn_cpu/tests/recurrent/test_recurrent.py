@@ -18,7 +18,7 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 def model(op_type, *, bias, states, direction="forward", **attributes) -> onnx.ModelProto:
-    """Make a model of one node over sequences of 7 rows of 3, batches of 2, 5 hidden units."""
+    """Build a model of one node over sequences of 7 rows of 3, batches of 2, 5 hidden units."""
     count = 2 if direction == "bidirectional" else 1
     gates = GATES[op_type] * 5
     weights = {"w": (count, gates, 3), "r": (count, gates, 5)}
@@ -46,13 +46,13 @@ def model(op_type, *, bias, states, direction="forward", **attributes) -> onnx.M
             for name, shape in weights.items()
         ],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    return onnx.shape_inference.infer_shapes(made)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(proto)
 
 
-def tried(made: onnx.ModelProto) -> None:
+def check_against_onnxruntime(proto: onnx.ModelProto) -> None:
     feeds = {"x": RNG.standard_normal((7, 2, 3)).astype(np.float32) * 3}
-    program = check(made, feeds, native=None, oracle="onnxruntime")
+    program = check(proto, feeds, native=None, oracle="onnxruntime")
     (plan,) = program.explain()
     assert "recurrence" in plan.kernel
 
@@ -62,12 +62,14 @@ def tried(made: onnx.ModelProto) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("states", [False, True])
 def test_recurrent(op_type, direction, bias, states):
-    tried(model(op_type, bias=bias, states=states, direction=direction))
+    check_against_onnxruntime(model(op_type, bias=bias, states=states, direction=direction))
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_gru_that_resets_after_the_product(direction):
-    tried(model("GRU", bias=True, states=True, direction=direction, linear_before_reset=1))
+    check_against_onnxruntime(
+        model("GRU", bias=True, states=True, direction=direction, linear_before_reset=1)
+    )
 
 
 CELLS = {
@@ -87,28 +89,28 @@ CELLS = {
 @pytest.mark.parametrize("case", CELLS)
 def test_attributes_and_lengths(case):
     op_type, attributes, lengths = CELLS[case]
-    made = model(op_type, bias=True, states=True, **attributes)
+    proto = model(op_type, bias=True, states=True, **attributes)
     if lengths:
-        made.graph.node[0].input[4] = "n"
-        made.graph.initializer.append(numpy_helper.from_array(np.array(lengths, np.int32), "n"))
-    tried(made)
+        proto.graph.node[0].input[4] = "n"
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(lengths, np.int32), "n"))
+    check_against_onnxruntime(proto)
 
 
 def test_outputs_without_a_name():
-    made = model("LSTM", bias=True, states=True)
-    made.graph.node[0].output[:] = ["", "y_h"]
-    for value in list(made.graph.output):
+    proto = model("LSTM", bias=True, states=True)
+    proto.graph.node[0].output[:] = ["", "y_h"]
+    for value in list(proto.graph.output):
         if value.name != "y_h":
-            made.graph.output.remove(value)
-    tried(made)
+            proto.graph.output.remove(value)
+    check_against_onnxruntime(proto)
 
 
 def test_peepholes():
-    made = model("LSTM", bias=True, states=True)
-    made.graph.node[0].input.append("p")
+    proto = model("LSTM", bias=True, states=True)
+    proto.graph.node[0].input.append("p")
     p = RNG.standard_normal((1, 15)).astype(np.float32)
-    made.graph.initializer.append(numpy_helper.from_array(p, "p"))
-    tried(made)
+    proto.graph.initializer.append(numpy_helper.from_array(p, "p"))
+    check_against_onnxruntime(proto)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -140,6 +142,6 @@ def test_narrow_floats_are_rounded_at_the_outputs(op_type, dtype):
 
 
 def test_an_activation_that_there_is_not():
-    made = model("RNN", bias=True, states=False, activations=["Sine"])
+    proto = model("RNN", bias=True, states=False, activations=["Sine"])
     with pytest.raises(BackendError, match="no activation 'Sine'"):
-        compile_model(made)
+        compile_model(proto)

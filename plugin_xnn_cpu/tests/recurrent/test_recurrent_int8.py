@@ -32,7 +32,7 @@ def has_kernel():
 
 
 def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, least=-128, **added):
-    """Make a layer whose W and R are DequantizeLinear of int8, and one output for each result."""
+    """Build a layer whose W and R are DequantizeLinear of int8, and one output for each result."""
     op_type, attributes = CASES[case][0], {**CASES[case][1], **added}
     rng = np.random.default_rng(5)
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
@@ -186,7 +186,7 @@ def test_no_steps_and_no_sequences():
     check(program, proto, feeds(2, 2))
 
 
-def test_weights_that_are_found_packed_give_the_same_bits(tmp_path):
+def test_cached_packed_weights_return_the_same_bits(tmp_path):
     _, model = quantized_model("GRU, both")
     given = feeds(4, 2)
     Bundle({"main": model}).save(tmp_path / "m.narrow")

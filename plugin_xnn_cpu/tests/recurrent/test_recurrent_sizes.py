@@ -36,7 +36,7 @@ def weights_of(op_type, directions, inputs, hidden, *, bias=True):
 
 
 def model_of(op_type, weights, *, lengths=False, states=False, outputs=None, **attributes):
-    """Make a model whose steps and batch are free."""
+    """Build a model whose steps and batch are free."""
     hidden = weights["r"].shape[2]
     directions = weights["r"].shape[0]
     attributes.setdefault("direction", "bidirectional" if directions == 2 else "forward")
@@ -153,7 +153,7 @@ def test_outputs_that_are_left_out(outputs):
 
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("shape", [(0, 2, 3), (3, 0, 3)])
-def test_nothing_to_do(op_type, shape):
+def test_empty_sequences_and_batches(op_type, shape):
     model = model_of(op_type, weights_of(op_type, 1, 3, 20))
     with compile_model(model) as program:
         y, state, *_ = program.run({"x": np.zeros(shape, np.float32)}).values()
@@ -184,7 +184,7 @@ def test_lengths_that_are_too_large_are_an_error():
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_weights_of_int8(op_type, per_channel):
-    """Weights are what DequantizeLinear makes of them; the oracle computes with these."""
+    """The oracle computes with the dequantized weights."""
     weights = weights_of(op_type, 1, 24, 40)
     model = model_of(op_type, weights)
     for name in ("w", "r"):

@@ -93,7 +93,7 @@ def test_names_that_python_lists_are_those_of_c():
 
 
 def names(prefix):
-    """Give the names that have a constant, without calls, such as NP_SCATTER_ROWS."""
+    """Return the names that have a constant, without calls, such as NP_SCATTER_ROWS."""
     return [
         name
         for name in calls.names(prefix)

@@ -22,7 +22,7 @@ DTYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 
 def rows_model(nodes, columns, constants, *, opset=21):
-    """Make a model from x [N, columns] to y."""
+    """Build a model from x [N, columns] to y."""
     initializers = []
     for name, array in constants.items():
         if isinstance(array, onnx.TensorProto):
@@ -135,7 +135,7 @@ def bfloat16(rng):
 
 
 def bfloat16_computed(rng):
-    """A product that is bfloat16 itself, as `fp16` makes it."""
+    """A bfloat16 matmul, as the pass `fp16` emits it."""
     array = floats(rng, 64, 48).astype(ml_dtypes.bfloat16)
     stored = helper.make_tensor("w", TensorProto.BFLOAT16, (64, 48), array.tobytes(), raw=True)
     nodes = [
@@ -157,14 +157,14 @@ def nbits(rng, bits=4):
     names = ["x", "q", "s", "z"]
     node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **sizes)
     model = rows_model([node], c, constants)
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", o])
-    model.graph.output[0].CopyFrom(made)
+    declared = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", o])
+    model.graph.output[0].CopyFrom(declared)
     return model
 
 
 MODELS = {
-    made.__name__: made
-    for made in (
+    build.__name__: build
+    for build in (
         *(gemm, matmul, convolution, depthwise, transposed, int8, int8_rows),
         *(float16, float16_large, bfloat16, bfloat16_computed, nbits),
     )

@@ -1,4 +1,4 @@
-"""What the backend says of narrow nodes before they are made, and of their sums after."""
+"""The gain the backend predicts for narrow nodes, and how it explains their accumulation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BRAIN = OpDtypes("float32", "bfloat16")
 
 @pytest.fixture
 def flags(monkeypatch):
-    """Give a function that says what the processor has."""
+    """Return a function that sets the processor's flags."""
 
     extension()  # asks for the processor's features itself
 
@@ -35,21 +35,21 @@ def flags(monkeypatch):
     return say
 
 
-def product(rows, inner=1024, outer=1024):
-    made = one_node("MatMul", [[rows, inner], np.zeros((inner, outer), np.float32)])
-    return ir.from_proto(made).graph[0]
+def matmul_node(rows, inner=1024, outer=1024):
+    proto = one_node("MatMul", [[rows, inner], np.zeros((inner, outer), np.float32)])
+    return ir.from_proto(proto).graph[0]
 
 
 def test_a_large_float16_matrix_gains_the_reading_of_half_its_bytes(flags):
     flags()
-    saved = BACKEND.gain(product(1), HALF)
+    saved = BACKEND.gain(matmul_node(1), HALF)
     assert (saved > 0) is has_half_matmul()
     if saved:
         assert_reads(saved, 1024 * 1024 * 2)
-        assert BACKEND.gain(product(1, inner=2048), HALF) == pytest.approx(2 * saved)
-    assert BACKEND.gain(product(8), HALF) == saved
-    assert BACKEND.gain(product(9), HALF) == 0
-    assert BACKEND.gain(product(1, inner=64), HALF) == 0
+        assert BACKEND.gain(matmul_node(1, inner=2048), HALF) == pytest.approx(2 * saved)
+    assert BACKEND.gain(matmul_node(8), HALF) == saved
+    assert BACKEND.gain(matmul_node(9), HALF) == 0
+    assert BACKEND.gain(matmul_node(1, inner=64), HALF) == 0
 
 
 def assert_reads(seconds, octets):
@@ -68,19 +68,19 @@ def assert_computes(seconds, multiplications):
 
 def convolution(inputs=64, group=1, batch=1):
     weights = np.zeros((64, inputs // group, 3, 3), np.float32)
-    made = one_node("Conv", [[batch, inputs, 30, 30], weights], group=group)
-    return ir.from_proto(made).graph[0]
+    proto = one_node("Conv", [[batch, inputs, 30, 30], weights], group=group)
+    return ir.from_proto(proto).graph[0]
 
 
 def test_bfloat16_gains_arithmetic_where_the_processor_has_it(monkeypatch):
     monkeypatch.setitem(target.OVERRIDES, "bf16_level", "avx512bf16")
-    few, many = BACKEND.gain(product(1), BRAIN), BACKEND.gain(product(512), BRAIN)
+    few, many = BACKEND.gain(matmul_node(1), BRAIN), BACKEND.gain(matmul_node(512), BRAIN)
     assert_reads(few, 1024 * 1024 * 2)
-    assert BACKEND.gain(product(1, outer=3072), BRAIN) == pytest.approx(3 * few)
+    assert BACKEND.gain(matmul_node(1, outer=3072), BRAIN) == pytest.approx(3 * few)
     assert_computes(many, 512 * 1024 * 1024)
-    assert BACKEND.gain(product(1536), BRAIN) == pytest.approx(3 * many)
-    # As many multiplications as the matmul that im2col makes of the convolution.
-    unfolded = BACKEND.gain(product(28**2, inner=64 * 9, outer=64), BRAIN)
+    assert BACKEND.gain(matmul_node(1536), BRAIN) == pytest.approx(3 * many)
+    # As many multiplications as the matmul of the im2col of the convolution.
+    unfolded = BACKEND.gain(matmul_node(28**2, inner=64 * 9, outer=64), BRAIN)
     assert BACKEND.gain(convolution(), BRAIN) == pytest.approx(unfolded)
     assert_computes(unfolded, 28**2 * 64 * 64 * 9)
     assert BACKEND.gain(convolution(), HALF) == 0
@@ -94,35 +94,35 @@ def test_bfloat16_gains_arithmetic_where_the_processor_has_it(monkeypatch):
 @pytest.mark.parametrize("code", ["avx512", "avx2"])
 def test_bfloat16_gains_the_reading_of_half_the_bytes_elsewhere(monkeypatch, code):
     monkeypatch.setitem(target.OVERRIDES, "bf16_level", code)
-    few = BACKEND.gain(product(1), BRAIN)
+    few = BACKEND.gain(matmul_node(1), BRAIN)
     assert_reads(few, 1024 * 1024 * 2)
-    assert 0 < BACKEND.gain(product(12), BRAIN) < few, "the arithmetic takes longer than that"
-    assert BACKEND.gain(product(BF16_ROWS + 1), BRAIN) == 0
+    assert 0 < BACKEND.gain(matmul_node(12), BRAIN) < few, "the arithmetic takes longer than that"
+    assert BACKEND.gain(matmul_node(BF16_ROWS + 1), BRAIN) == 0
     assert BACKEND.gain(convolution(), BRAIN) == 0
 
 
 def test_bfloat16_gains_nothing_without_fast_code(monkeypatch):
     monkeypatch.setitem(target.OVERRIDES, "bf16_level", "plain")
-    assert BACKEND.gain(product(1), BRAIN) == 0
+    assert BACKEND.gain(matmul_node(1), BRAIN) == 0
 
 
-def test_what_is_computed_in_float32_anyway_gains_nothing():
+def test_nodes_without_a_narrow_kernel_gain_nothing():
     weights = np.zeros((8, 3, 3, 3), np.float32)
     conv = ir.from_proto(one_node("Conv", [[1, 3, 9, 9], weights])).graph[0]
     computed = ir.from_proto(one_node("MatMul", [[4, 1024], [1024, 1024]])).graph[0]
     assert BACKEND.gain(conv, HALF) == BACKEND.gain(computed, HALF) == 0
 
 
-def test_its_classifier_keeps_wide_what_numpy_computes():
+def test_the_classifier_keeps_numpy_nodes_wide():
     chain = choose_classifiers("target", {}, BACKEND)
-    native = product(4)
+    native = matmul_node(4)
     det = ir.from_proto(one_node("Det", [[4, 4]])).graph[0]
     assert chain.color(native) is None
     assert chain.color(det) == (Color.RED, "xnn-cpu")
     assert chain.reason(det) == "Det has no native kernel"
 
 
-def test_its_classifier_knows_what_runs_natively_in_a_pattern():
+def test_the_classifier_asks_for_whole_patterns():
     """Within GELU, Erf is no node of its own; Bernoulli has no kernel anywhere."""
     numbers = {"r": 2**0.5, "one": 1.0, "half": 0.5}
     nodes = [
@@ -136,8 +136,8 @@ def test_its_classifier_knows_what_runs_natively_in_a_pattern():
     constants = [onnx.numpy_helper.from_array(np.float32(v), k) for k, v in numbers.items()]
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
     graph = helper.make_graph(nodes, "g", value[:1], value[1:], constants)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    source = ir.from_proto(onnx.shape_inference.infer_shapes(made))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    source = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
     chain = choose_classifiers("target", {}, BACKEND)
     colors = {node.name: chain.color(node) for node in source.graph if node.name}
     assert colors == {"within": None, "alone": (Color.RED, "xnn-cpu")}
@@ -146,21 +146,21 @@ def test_its_classifier_knows_what_runs_natively_in_a_pattern():
 FEW = "few rows" if few_rows.reads_tables() else "xnn fully connected"
 
 
-def half_product(rows, accumulate=None):
+def half_matmul(rows, accumulate=None):
     weight = np.zeros((1024, 1024), np.float16)
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="node")
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [rows, 1024])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [rows, 1024])
     constants = [onnx.numpy_helper.from_array(weight, "w")]
     graph = helper.make_graph([node], "g", [value], [result], constants)
-    made = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+    narrow = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
     if accumulate:
-        made.graph[0].metadata_props[ACCUMULATE] = accumulate
-    return made
+        narrow.graph[0].metadata_props[ACCUMULATE] = accumulate
+    return narrow
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("requested", "reported"),
     [
         (None, "in float16"),
         ("float32", "in float16"),
@@ -168,23 +168,25 @@ def half_product(rows, accumulate=None):
         ("float64", "in float16, sums in float32 and not float64"),
     ],
 )
-def test_explain_tells_where_sums_are_not_what_was_asked(flags, asked, told):
+def test_explain_reports_another_accumulation_than_requested(flags, requested, reported):
     flags()
-    (plan,) = compile_model(half_product(4, asked)).explain()
-    wide = f"{fully_connected()} {told.replace('in float16', 'in float32', 1)}"
-    assert plan.kernel == (f"{FEW} {told}" if has_half_matmul() else wide)
+    (plan,) = compile_model(half_matmul(4, requested)).explain()
+    wide = f"{fully_connected()} {reported.replace('in float16', 'in float32', 1)}"
+    assert plan.kernel == (f"{FEW} {reported}" if has_half_matmul() else wide)
 
 
-@pytest.mark.parametrize(("asked", "told"), [("float32", "float32"), ("float16", "float16")])
-def test_sums_in_float32_are_kept_where_float16_arithmetic_would_not(flags, asked, told):
-    """On such processors XNNPACK sums products of float16 in float16."""
+@pytest.mark.parametrize(
+    ("requested", "reported"), [("float32", "float32"), ("float16", "float16")]
+)
+def test_float32_accumulation_is_kept_where_float16_kernels_have_none(flags, requested, reported):
+    """On such processors XNNPACK accumulates float16 in float16."""
     flags("fphp")
-    (plan,) = compile_model(half_product(4, asked)).explain()
-    kernel = FEW if told == "float16" or few_rows.reads_tables() else fully_connected()
+    (plan,) = compile_model(half_matmul(4, requested)).explain()
+    kernel = FEW if reported == "float16" or few_rows.reads_tables() else fully_connected()
     if not has_half_matmul():
-        kernel, told = fully_connected(), "float32"
-        told += ", sums in float32 and not float16" if asked == "float16" else ""
-    assert plan.kernel == f"{kernel} in {told}"
+        kernel, reported = fully_connected(), "float32"
+        reported += ", sums in float32 and not float16" if requested == "float16" else ""
+    assert plan.kernel == f"{kernel} in {reported}"
 
 
 def test_the_processors_flags_are_read():

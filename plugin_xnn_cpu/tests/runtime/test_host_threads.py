@@ -49,7 +49,7 @@ print(sum(nanoseconds > spent[0] / 10 for nanoseconds in spent))
 
 
 def threads_that_computed(target: str, threads: int) -> int:
-    """Give how many threads had a share in three large products; 0 asks for no number."""
+    """Return how many threads computed in three large matmuls; 0 sets no number of threads."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, target, str(threads)],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
@@ -63,7 +63,7 @@ def threads_that_computed(target: str, threads: int) -> int:
 @pytest.fixture(scope="module", autouse=True)
 def _several_threads():
     if not Path("/proc/self/schedstat").exists():
-        pytest.skip("the system does not tell how long each thread has computed")
+        pytest.skip("the system does not report the processor time of each thread")
     if threads_that_computed("reference", 0) < 2:
         pytest.skip("numpy's BLAS does not use the threads that it is given here")
 

@@ -80,7 +80,7 @@ def run_script(text):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_run_ends(name, threads):
+def test_an_interrupt_ends_a_run(name, threads):
     begin = BEGIN.format(folder=str(Path(__file__).parents[1] / "kits"))
     done = run_script(begin + textwrap.dedent(MODELS[name]).format(threads=threads))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -112,7 +112,7 @@ def test_one_call_is_ended_before_its_end():
     assert done.stdout.startswith("ended after"), done.stdout + done.stderr
 
 
-def test_handlers_that_raise_nothing_end_nothing():
+def test_signal_handlers_that_do_not_raise_do_not_end_a_run():
     text = BEGIN.format(folder=str(Path(__file__).parents[1] / "kits")) + textwrap.dedent("""
         seen = []
         signal.signal(signal.SIGINT, lambda *_: seen.append(len(seen)))
@@ -129,7 +129,7 @@ def test_handlers_that_raise_nothing_end_nothing():
 
 
 def test_other_threads_go_on():
-    """A run of another thread asks nobody; it gives what it gives."""
+    """A run on another thread than the main one is not interrupted."""
     model = one_node("MatMul", [(500, 512), np.ones((512, 512), np.float32)])
     program = compile_model(model, threads=2)
     x = np.ones((500, 512), np.float32)

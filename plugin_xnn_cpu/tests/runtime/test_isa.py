@@ -48,8 +48,8 @@ from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_planning.weights.weight import Weight
 matrix = np.arange(128, dtype=np.float32).reshape(64, 2)
 with WeightsCache().begin() as session:
-    made = xnn_matmul.create(Matmul(Weight.of(matrix), None), session)
-    packed = np.frombuffer(extension().ffi.buffer(made.block.address, 128 * 4), np.float32)
+    operator = xnn_matmul.create(Matmul(Weight.of(matrix), None), session)
+    packed = np.frombuffer(extension().ffi.buffer(operator.block.address, 128 * 4), np.float32)
     # The first weight of a panel stands behind as many biases as the panel has columns.
     width = int(np.flatnonzero(packed == 2)[0]) - 1
 print(json.dumps({"details": XnnCpuBackend().details(), "width": width}))
@@ -125,7 +125,7 @@ def test_a_table_that_is_not_as_known_is_left_alone(monkeypatch):
 
 @x86
 @pytest.mark.parametrize("level", [x for x in FEATURE if FEATURE[x] in cpu.flags()])
-def test_what_linux_names_is_detected(level):
+def test_features_that_linux_reports_are_detected(level):
     assert isa.LEVELS.index(level) <= DETECTED
 
 
@@ -178,5 +178,5 @@ def test_results_hardly_depend_on_the_level(tmp_path):
         out.unlink(missing_ok=True)
         done = process(code, level, PYTHONPATH=str(Path(__file__).parents[1] / "kits"))
         assert done.returncode == 0, done.stderr
-        # Sums of up to 216 products in another order, five layers after one another.
+        # Dot products of up to 216 elements in another order, five layers in sequence.
         np.testing.assert_allclose(np.load(out), right, rtol=0, atol=2e-5 * np.abs(right).max())

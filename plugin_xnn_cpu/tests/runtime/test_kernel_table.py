@@ -56,7 +56,7 @@ def test_selection_does_not_load_the_library(monkeypatch):
             assert select(problem, Target.named(level)).dtypes == problem.dtypes
 
 
-def test_the_target_is_what_is_in_use():
+def test_the_target_is_the_level_in_use():
     level = isa.in_use(library.extension().lib)
     assert target.current() == Target.named(level)
     assert target.current().fp32_lanes == library.extension().lib.np_fp32_lanes()
@@ -126,7 +126,7 @@ def test_weights_that_overflow_are_computed_by_the_next_row(monkeypatch):
     assert table.create_convolution(problem).kernel is fp32.CONVOLUTION
 
 
-def test_what_is_created_is_what_is_selected():
+def test_the_created_kernel_is_the_selected_one():
     for _, problem in samples():
         row = select(problem, target.current())
         create = table.create_matmul if isinstance(problem, Matmul) else table.create_convolution

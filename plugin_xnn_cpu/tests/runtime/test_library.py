@@ -21,7 +21,7 @@ LIBRARIES = sorted(FOLDER.glob("lib/*.so"))
 EXTENSION = FOLDER / "_xnn.abi3.so"
 
 
-def test_it_is_there():
+def test_the_library_is_bundled():
     assert native.unavailable() is None
     assert len(LIBRARIES) == 3
     assert all(file.name.startswith("libnarrowpass_") for file in LIBRARIES)
@@ -37,7 +37,7 @@ def test_loading_it_leaves_no_names_to_others():
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_beside_torch():
+def test_torch_in_the_same_process_keeps_its_own_libraries():
     """PyTorch has a pthreadpool and a cpuinfo of its own."""
     pytest.importorskip("torch", reason="torch takes 700 MB: tried where it is installed")
     for order in ("torch, {}", "{}, torch"):
@@ -104,7 +104,7 @@ def test_another_library_in_its_place_is_refused(monkeypatch):
 
 
 def loads(environment: dict[str, str]) -> str:
-    """Give what a fresh process says about the library and where it lies."""
+    """Return what a fresh process reports about the library, and its path."""
     code = (
         "from narrowpass_xnn_cpu.native import unavailable; print(unavailable());"
         "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'xnnpack.so' in line})"
@@ -119,7 +119,7 @@ def loads(environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_another_build(tmp_path):
+def test_another_build_of_xnnpack_is_loaded(tmp_path):
     for file in LIBRARIES:
         shutil.copy(file, tmp_path)
     path = tmp_path / "libnarrowpass_xnnpack.so"

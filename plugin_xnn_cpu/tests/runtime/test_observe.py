@@ -45,22 +45,22 @@ def block() -> onnx.ModelProto:
 
 
 def view(shape: tuple[int, ...], **options: int) -> XnnProgram:
-    """Make a program whose output lies where its input does, as native steps see it."""
+    """Build a program whose output is a view of its input."""
     model = one_node("Unsqueeze", [shape, np.array([0])])
     program = compile_model(model, keep=("y0",), observe=True, **options)
     assert program.explain()[0].kernel == "view"
-    assert program.stats()["steps"] == 2  # it, and looking at it
+    assert program.stats()["steps"] == 2  # the view and its observer
     return program
 
 
 def observe(array: np.ndarray, meter: Counts | Extremes, **options: int) -> None:
-    """Let a meter take in an array."""
+    """Observe one array with a meter."""
     view(array.shape, **options).observe({"x0": array}, {"y0": meter})
 
 
-def seen(array: np.ndarray, *made: Counts) -> None:
+def assert_counts(array: np.ndarray, *meters: Counts) -> None:
     """Assert that meters hold what is counted here one element at a time, to the bit."""
-    for counts in made:
+    for counts in meters:
         expected = count_by_hand(array, counts.bins, counts.below, counts.width, counts.folded)
         np.testing.assert_array_equal(counts.counts, expected)
         assert counts.zeros == array.size - np.count_nonzero(array)
@@ -97,9 +97,9 @@ def test_counts_are_those_of_numpy(data, bins, folded, seed):
     places = rng.integers(-below - 2, bins - below + 3, count) * width
     array = np.asarray(places * (1 + rng.integers(-2, 3, count) * 2.0**-24), np.float32)
     array[rng.random(count) < 0.3] = rng.choice(np.float32([0, -0.0, F32.tiny / 8, F32.max]))
-    made = Counts(bins, below, width, folded)
-    observe(array, made)
-    seen(array, made)
+    meter = Counts(bins, below, width, folded)
+    observe(array, meter)
+    assert_counts(array, meter)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -107,24 +107,24 @@ def test_counts_are_those_of_numpy(data, bins, folded, seed):
 def test_threads_count_the_same(threads, folded):
     array = np.maximum(RNG.standard_normal(300_001), -1).astype(np.float32)
     array[::3] = 0
-    made = Counts(2048, 0 if folded else 1000, 1 / 250, folded)
+    meter = Counts(2048, 0 if folded else 1000, 1 / 250, folded)
     program = view(array.shape, threads=threads)
-    program.observe({"x0": array}, {"y0": made})
-    program.observe({"x0": array[::-1].copy()}, {"y0": made})
-    seen(np.concatenate([array, array]), made)
+    program.observe({"x0": array}, {"y0": meter})
+    program.observe({"x0": array[::-1].copy()}, {"y0": meter})
+    assert_counts(np.concatenate([array, array]), meter)
 
 
 def test_subnormal_numbers_are_no_zeros():
     array = np.full(50_000, F32.smallest_subnormal, np.float32)
-    made = Counts(256, 128, 1.0)
-    observe(array, made, threads=2)
-    assert made.zeros == 0
-    assert made.counts[128] == array.size
+    meter = Counts(256, 128, 1.0)
+    observe(array, meter, threads=2)
+    assert meter.zeros == 0
+    assert meter.counts[128] == array.size
 
 
 @pytest.mark.parametrize("count", [5, 40_000])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-def test_what_is_not_finite(count, bad):
+def test_nonfinite_numbers(count, bad):
     array = np.linspace(-1, 2, count, dtype=np.float32)
     array[count // 2] = bad
     for meter in (Extremes(), Counts(256, 128, 0.1)):
@@ -135,12 +135,12 @@ def test_what_is_not_finite(count, bad):
             assert (found.low, found.high) == (array.min(), array.max())
 
 
-def test_nothing_and_single_elements():
-    made = Extremes()
-    observe(np.zeros((0, 3), np.float32), made)
-    assert made == Extremes()
-    observe(np.zeros((1,), np.float32), made)
-    assert made == Extremes(0.0, 0.0)
+def test_empty_arrays_and_single_elements():
+    meter = Extremes()
+    observe(np.zeros((0, 3), np.float32), meter)
+    assert meter == Extremes()
+    observe(np.zeros((1,), np.float32), meter)
+    assert meter == Extremes(0.0, 0.0)
 
 
 def inner(model: onnx.ModelProto) -> list[str]:
@@ -160,7 +160,7 @@ def test_values_of_a_network_against_onnx():
     right |= {**feeds, "w": numpy_helper.to_array(model.graph.initializer[0])}
     for name, meter in meters.items():
         assert meter.counts.sum() + meter.zeros == right[name].size
-        # Sums of 72 products in another order.
+        # Dot products of 72 elements in another order.
         near = pytest.approx
         assert meter.extremes.low == near(float(right[name].min()), rel=1e-5, abs=1e-5)
         assert meter.extremes.high == near(float(right[name].max()), rel=1e-5, abs=1e-5)
@@ -170,8 +170,8 @@ def test_values_of_a_network_against_onnx():
         assert moved <= 1e-4 * right[name].size + 1
 
 
-def test_values_stay_where_they_lie():
-    """Looking at a value costs a step, and moves nothing."""
+def test_observing_adds_steps_and_moves_no_data():
+    """Each observed value has a step of its own; all other steps are unchanged."""
     model = block()
     names = ("b", "f", "p")
     plain = compile_model(model).profile(feeds_for(model), runs=1)
@@ -184,7 +184,7 @@ def test_values_stay_where_they_lie():
     ]
 
 
-def test_only_what_is_asked_for_is_filled():
+def test_only_requested_outputs_are_filled():
     model = block()
     feeds = feeds_for(model)
     program = compile_model(model, keep=("b", "f"), observe=True)
@@ -198,7 +198,7 @@ def test_only_what_is_asked_for_is_filled():
     np.testing.assert_array_equal(result["y"], compile_model(model).run(feeds)["y"])
 
 
-def test_what_cannot_be_observed():
+def test_values_that_cannot_be_observed_are_refused():
     model = block()
     feeds = feeds_for(model)
     program = compile_model(model, keep=("b", "s"), observe=True)
@@ -217,14 +217,14 @@ def test_what_cannot_be_observed():
         program.observe(feeds, {"b": Extremes()})
 
 
-def test_without_observe_values_are_given_out():
+def test_without_observe_values_are_outputs():
     model = block()
     feeds = feeds_for(model)
     program = compile_model(model, keep=("b",))
-    made = Extremes()
-    program.observe(feeds, {"b": made})
+    meter = Extremes()
+    program.observe(feeds, {"b": meter})
     array = program.run(feeds, outputs=["b"])["b"]
-    assert (made.low, made.high) == (array.min(), array.max())
+    assert (meter.low, meter.high) == (array.min(), array.max())
 
 
 def test_narrow_values_are_seen_as_they_are_stored():
@@ -235,7 +235,7 @@ def test_narrow_values_are_seen_as_they_are_stored():
     model = onnx.shape_inference.infer_shapes(model)
     feeds = {"x": RNG.standard_normal((9, 5)).astype(np.float16)}
     program = compile_model(model, keep=("a",), observe=True)
-    made = Extremes()
-    program.observe(feeds, {"a": made})
-    assert made.high == np.float16(made.high)
-    assert made.high == pytest.approx(float(np.exp(feeds["x"].astype(np.float32)).max()), rel=1e-3)
+    meter = Extremes()
+    program.observe(feeds, {"a": meter})
+    assert meter.high == np.float16(meter.high)
+    assert meter.high == pytest.approx(float(np.exp(feeds["x"].astype(np.float32)).max()), rel=1e-3)

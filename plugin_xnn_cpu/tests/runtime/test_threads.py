@@ -45,8 +45,8 @@ def test_rows_that_grow_and_shrink():
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def products() -> onnx.ModelProto:
-    """Kernels of ours (the normalization, mostly the products too) beside some of XNNPACK."""
+def attention_free_layer() -> onnx.ModelProto:
+    """Own kernels (the normalization, mostly the matmuls too) beside some of XNNPACK."""
     model = onnx.parser.parse_model("""
         <ir_version: 9, opset_import: ["" : 18]>
         g (float[n, 96] x) => (float[n, 96] y) {
@@ -64,10 +64,10 @@ def products() -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["awake", "asleep"])
+@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["spinning", "sleeping"])
 def test_runs_at_the_same_time_share_the_workers(pause):
     """More threads than processors, and runs that find the workers at another job."""
-    model = products()
+    model = attention_free_layer()
     session = onnx.reference.ReferenceEvaluator(model)
     feeds = [RNG.standard_normal((rows, 96)).astype(np.float32) for rows in (40, 300, 700, 1500)]
     wanted = [session.run(None, {"x": x})[0] for x in feeds]

@@ -1,8 +1,9 @@
-"""Makes `folding_kit` importable by the tests of this folder."""
+"""Puts the kits and the counterexamples on the path."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER / "counterexamples")]

@@ -12,13 +12,13 @@ from onnx.reference import ReferenceEvaluator
 from narrowpass import Context, Observer
 from narrowpass.framework.passes import run_checked
 from narrowpass.ir.verify import verify
-from narrowpass_constant_folding.fold import Fold
+from narrowpass_constant_folding.passes.fold import Fold
 
 HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}{more}]>\n'
 
 
 def parse(text, ir_version=8, opset=17, more="", initializers=None):
-    """Give the model of ONNX text, with further initializers by name."""
+    """Return the model of ONNX text, with further initializers by name."""
     proto = onnx.parser.parse_model(HEADER.format(ir=ir_version, opset=opset, more=more) + text)
     for name, value in (initializers or {}).items():
         tensor = (
@@ -30,13 +30,13 @@ def parse(text, ir_version=8, opset=17, more="", initializers=None):
 
 
 def fold(proto, **options):
-    """Run `fold`; check what holds for every model; give the result, its IR and the context."""
+    """Run `fold`; check what holds for every model; return the result, its IR and the context."""
     return run(Fold(**options), proto)
 
 
 def run(pass_, proto):
-    """Run a pass; check what holds for every model; give the result, its IR and the context."""
-    # The IR's writer gives a tensor the name of its value: also one that is part of `proto`.
+    """Run a pass; check what holds for every model; return the result, its IR and the context."""
+    # Serialization renames a tensor to its value's name, also one that is part of `proto`.
     model = ir.from_proto(onnx.ModelProto.FromString(proto.SerializeToString()))
     ctx = Context(observer=Observer(strict=True))
     result = run_checked(pass_, model, ctx)
@@ -94,7 +94,7 @@ def assert_same_bits(actual, expected):
 
 
 def check_reference(before, after, feeds):
-    """Check that onnx's evaluator gives the same bits for both models."""
+    """Check that onnx's evaluator returns the same bits for both models."""
     expected = ReferenceEvaluator(before).run(None, feeds)
     actual = ReferenceEvaluator(after).run(None, feeds)
     for got, due in zip(actual, expected, strict=True):
@@ -126,7 +126,7 @@ SPECIAL = [0.0, -0.0, 1.5, -2.25, np.nan, np.inf, -np.inf, 1e-40, 3.0e38, 7.0]
 
 
 def feeds_of(proto, seed=0, special=True, **sizes):
-    """Give feeds for a model's inputs; floats hold NaN, infinities and both zeros."""
+    """Return feeds for a model's inputs; floats hold NaN, infinities and both zeros."""
     rng = np.random.default_rng(seed)
     feeds = {}
     defaults = {item.name for item in proto.graph.initializer}
@@ -149,7 +149,7 @@ def feeds_of(proto, seed=0, special=True, **sizes):
 
 
 def check_bits(before, after, seeds=2, special=True, **sizes):
-    """Check that onnx's evaluator gives the same bits for both, for random and special feeds."""
+    """Check that onnx's evaluator returns the same bits for both, for random and special feeds."""
     with np.errstate(all="ignore"):
         for seed in range(seeds):
             check_reference(before, after, feeds_of(before, seed, special, **sizes))
@@ -173,7 +173,7 @@ def check_close(before, after, tolerance, reference=True, **sizes):
 
 
 def in_branch(body, inputs="float[N, 3, 4] x", output="float[N, 3, 4]", outer=""):
-    """Give ONNX text with nodes in both branches of an If; they make `p` from `x`."""
+    """Return ONNX text with nodes in both branches of an If; they compute `p` from `x`."""
     return (
         f"g ({inputs}, bool c) => (float[?] y) {{ {outer} y = If(c)"
         f" <then_branch = t () => ({output} p) {{ {body} }},"

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 from narrowpass_constant_folding import narrowpass_passes
-from narrowpass_constant_folding.expand_operators import ExpandOperators
-from narrowpass_constant_folding.fold import Fold
-from narrowpass_constant_folding.freeze_weights import FreezeWeights
-from narrowpass_constant_folding.upgrade_opset import UpgradeOpset
+from narrowpass_constant_folding.passes.expand_operators import ExpandOperators
+from narrowpass_constant_folding.passes.fold import Fold
+from narrowpass_constant_folding.passes.freeze_weights import FreezeWeights
+from narrowpass_constant_folding.passes.upgrade_opset import UpgradeOpset
 
 
 def test_the_entry_point_registers_fold_all_its_parts_and_others():

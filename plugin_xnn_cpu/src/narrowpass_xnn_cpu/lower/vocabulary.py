@@ -67,6 +67,7 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     product.MatMulInt8,
     recurrent.Recurrent,
     recurrent.RecurrentResult,
+    reduction.ArgExtreme,
     reduction.Reduce,
     reshape.ReshapeTo,
     resize.ResizeLinear,

@@ -55,6 +55,11 @@ class Target:
         )
 
     @property
+    def has_fp32_gemm(self) -> bool:
+        """Whether our GEMM and convolutions of float32 are faster than XNNPACK's."""
+        return self.fp32_lanes > 0
+
+    @property
     def has_bf16(self) -> bool:
         """Whether our kernels of bfloat16 are compiled for instructions of this processor."""
         return self.bf16_level != "plain"

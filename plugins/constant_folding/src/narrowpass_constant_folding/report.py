@@ -1,4 +1,4 @@
-"""What one run of a pass did, and what it left alone and why."""
+"""Rewrites and refusals of one run of a pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Report:
         """Add to a counter."""
         self.counters[counter] += number
 
-    def did(
+    def record(
         self,
         node: ir.Node,
         decision: str,
@@ -55,17 +55,17 @@ class Report:
         measured: int | None = None,
         limit: int | None = None,
     ) -> None:
-        """Note what was done with a node, and count it under the decision's name."""
+        """Record a rewrite of a node, and count it under the decision's name."""
         self.counters[decision] += 1
         self.left.pop(node, None)
         self.done.append(Decision(label(node), node.op_type, decision, by, reason, measured, limit))
 
-    def leave(self, node: ir.Node, refusal: Refusal) -> None:
-        """Note a node that is left alone although the pass looks for such."""
+    def record_refusal(self, node: ir.Node, refusal: Refusal) -> None:
+        """Record that the pass refuses to rewrite a node of the form it matches."""
         self.left[node] = refusal
 
     def publish(self, ctx: Context) -> None:
-        """Hand everything to `ctx`."""
+        """Add counters and decisions to `ctx`."""
         ctx.counters.update({name: number for name, number in self.counters.items() if number})
         ctx.decisions.extend(self.done)
         for node, refusal in self.left.items():

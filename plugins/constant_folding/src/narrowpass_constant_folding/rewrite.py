@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from narrowpass import Pass, PassResult, matching_nodes
 from narrowpass.ir.subgraphs import nested_graphs
-from narrowpass_constant_folding.derived import derived_types
 from narrowpass_constant_folding.graphs.constants import initializer_graphs
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.scope import Scope
 from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Report
+from narrowpass_constant_folding.shapes.derived import derived_types
 from narrowpass_constant_folding.shapes.values import ShapeValues
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Work:
         kept: the nodes that the option ``keep`` selects.
         names: the names that the model uses.
         values: what is known of integers that are computed from shapes.
-        report: told what is done, and what is left alone and why.
+        report: records rewrites and refusals.
         ctx: the context of the run.
         changed: whether anything was changed.
     """
@@ -83,7 +83,7 @@ class Rewrite(Pass):
         return PassResult(model, work.changed)
 
 
-def warn_of_idle_items(name: str, keep: tuple[str, ...], model: ir.Model, ctx: Context) -> None:
+def warn_unmatched_keep(name: str, keep: tuple[str, ...], model: ir.Model, ctx: Context) -> None:
     """Warn of items of the option ``keep`` that select no node."""
     for item, found in _matches(model, keep).items():
         if not found:

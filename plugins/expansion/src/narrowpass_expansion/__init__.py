@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from narrowpass_expansion.emitter import OPSET, Unsupported
-from narrowpass_expansion.expanding import Expansion, expand
-from narrowpass_expansion.operators import OPERATORS
+from narrowpass_expansion.expansion import Expansion, expand
+from narrowpass_expansion.rules import OPERATORS
 
 __all__ = ["OPERATORS", "OPSET", "Expansion", "Unsupported", "expand"]

@@ -1,4 +1,4 @@
-"""The embeddings of BERT in one operator."""
+"""BERT's embeddings in one operator (Devlin et al., arXiv:1810.04805)."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from narrowpass_expansion.emitter import Emitter
-from narrowpass_expansion.qlinear import dequantized
+from narrowpass_expansion.quantized.qlinear import emit_dequantize
 
 
-def embed(e: Emitter) -> Sequence[ir.Value | None]:
-    """Write look-ups of words, positions and segments, their sum, and its LayerNormalization.
+def embed_layer_norm(e: Emitter) -> Sequence[ir.Value | None]:
+    """Emit the embeddings of words, positions and segments, their sum, and LayerNormalization.
 
-    The second output is the number of elements of each row of the mask that are not 0, which ORT
-    computes as the place of the first 0: those of rows that are padded at the end.
+    The second output is the number of elements of each row of the mask that are not 0, which
+    onnxruntime computes as the index of the first 0: equal for rows that are padded at the end.
     """
-    normal, total = _normalized(e, lambda index, rows: rows, e.input(8))
+    normal, total = _embed_and_normalize(e, lambda index, rows: rows, e.input(8))
     return [normal, _mask_index(e), total]
 
 
-_TABLES = {2: 0, 3: 1, 4: 2, 5: 3, 6: 4}
-"""The place of each input's scale and zero point among those of QEmbedLayerNormalization."""
+_PARAMETER_INDEX = {2: 0, 3: 1, 4: 2, 5: 3, 6: 4}
+"""The index of each table's scale and zero point among those of QEmbedLayerNormalization."""
 
 
-def embed_quantized(e: Emitter) -> Sequence[ir.Value | None]:
-    """Write QEmbedLayerNormalization: rows are looked up as bytes, and dequantized then."""
+def q_embed_layer_norm(e: Emitter) -> Sequence[ir.Value | None]:
+    """Emit QEmbedLayerNormalization: int8 rows are gathered, then dequantized."""
 
     def real(index: int, rows: ir.Value) -> ir.Value:
-        place = _TABLES[index]
-        scale = e.required(8 + place, "scale")
-        return dequantized(e, rows, scale, e.input(13 + place))
+        index_of_table = _PARAMETER_INDEX[index]
+        scale = e.required(8 + index_of_table, "scale")
+        return emit_dequantize(e, rows, scale, e.input(13 + index_of_table))
 
-    normal, _ = _normalized(e, real, None)
+    normal, _ = _embed_and_normalize(e, real, None)
     return [normal, _mask_index(e)]
 
 
-def _normalized(
-    e: Emitter, real: Callable[[int, ir.Value], ir.Value], places: ir.Value | None
+def _embed_and_normalize(
+    e: Emitter, real: Callable[[int, ir.Value], ir.Value], positions: ir.Value | None
 ) -> tuple[ir.Value, ir.Value]:
-    """Write the normalized sum and the sum; `real` gives the numbers of an input's rows."""
+    """Emit the normalized sum and the sum; `real` dequantizes the rows of an input."""
     words = e.required(0, "input_ids")
     total = real(2, e.op("Gather", e.required(2, "word_embedding"), words, axis=0))
-    total = e.op("Add", total, real(3, _positions(e, words, places)))
+    total = e.op("Add", total, real(3, _positions(e, words, positions)))
     segments, table = e.input(1), e.input(4)
     if segments is not None and table is not None:
         total = e.op("Add", total, real(4, e.op("Gather", table, segments, axis=0)))
@@ -54,20 +54,20 @@ def _normalized(
         axis=-1,
         epsilon=e.get("epsilon", 1e-12),
     )
-    e.like(normal, *e.dims(words), e.dims(e.required(2, "word_embedding"))[-1])
+    e.with_dims(normal, *e.dims(words), e.dims(e.required(2, "word_embedding"))[-1])
     return normal, total
 
 
-def _positions(e: Emitter, words: ir.Value, places: ir.Value | None) -> ir.Value:
+def _positions(e: Emitter, words: ir.Value, positions: ir.Value | None) -> ir.Value:
     table = e.required(3, "position_embedding")
-    if places is not None:
-        return e.op("Gather", table, places, axis=0)
+    if positions is not None:
+        return e.op("Gather", table, positions, axis=0)
     rows = e.op("Slice", table, e.const([0]), e.dim(words, 1), e.const([0]))
     return e.unsqueeze(rows, 0)
 
 
 def _mask_index(e: Emitter) -> ir.Value | None:
-    if not e.wants(1):
+    if not e.is_used(1):
         return None
     words = e.required(0, "input_ids")
     mask = e.input(7)

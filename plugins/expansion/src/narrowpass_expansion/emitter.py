@@ -1,4 +1,4 @@
-"""Writes the nodes that one operator becomes."""
+"""Emits the nodes that an operator is expanded to."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ import onnx_ir as ir
 from narrowpass.ir.inference import KNOWN_SHAPE
 
 OPSET = 24
-"""The operator set whose operators are written."""
+"""The opset of the emitted nodes."""
 
 Dims = tuple[int | str | None, ...]
 
 
-class Unsupported(Exception):  # noqa: N818  # it says why a node stays, and is no error
-    """What a node asks for is not expanded; the message says what."""
+class Unsupported(Exception):  # noqa: N818  # a reason, no error
+    """The node has a form that is not expanded; the message names it."""
 
 
-class Kept(Exception):  # noqa: N818  # no error either
-    """A node is already what it would be expanded to."""
+class AlreadyExpanded(Exception):  # noqa: N818  # no error either
+    """The node already has the form that it would be expanded to."""
 
 
 Key = tuple[Any, ...]
-Memory = dict[Key, Sequence[ir.Value]]
-"""What nodes of a graph give, by operator, inputs and attributes."""
+EmittedNodes = dict[Key, Sequence[ir.Value]]
+"""Outputs of emitted nodes by operator, inputs and attributes."""
 
 
 class Emitter:
-    """Gathers the nodes that a node becomes.
+    """Emits the nodes of one expansion, detached from the graph.
 
-    Nothing of the graph is changed until all of them are there. A node that is there already is
-    not written again: layers of a model have their masks in common.
+    A node equal to one emitted before is reused (local value numbering), so that layers share
+    their masks.
 
     Args:
-        node: the one that is expanded, with types and shapes of its inputs as far as known.
-        label: what the names of nodes and values begin with.
-        known: what was written into the graph before.
-        sizes: inputs of the graph that have a named dimension, and which it is.
+        node: the node to expand, with types and shapes of its inputs as far as known.
+        label: the prefix of names of nodes and values.
+        known: nodes emitted into the graph before.
+        sizes: by symbolic dimension, a graph input that has it and the axis.
 
     Attributes:
-        node: that node.
-        nodes: those that were written, in order.
-        weights: constants that are to be initializers, since they are as large as weights.
-        new: what these nodes give.
+        node: the node to expand.
+        nodes: the emitted nodes, in order.
+        weights: constants that become initializers, as large as weights.
+        new: the outputs of these nodes.
     """
 
     def __init__(
         self,
         node: ir.Node,
         label: str,
-        known: Memory,
+        known: EmittedNodes,
         sizes: Mapping[str, tuple[ir.Value, int]],
     ) -> None:
         self.node = node
-        self.new: Memory = {}
+        self.new: EmittedNodes = {}
         self._known = known
         self._sizes = sizes
         self.nodes: list[ir.Node] = []
@@ -64,16 +64,16 @@ class Emitter:
         self._label = label
 
     def discard(self) -> None:
-        """Let nothing of the graph be read by what was written."""
+        """Disconnect the emitted nodes from the graph."""
         for node in self.nodes:
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
 
     def get(self, name: str, default: Any) -> Any:
-        """Give an attribute, or its default.
+        """Return an attribute's value, or the default.
 
         Raises:
-            Unsupported: it is a parameter of the function around the node.
+            Unsupported: it refers to an attribute of the enclosing function.
         """
         attribute = self.node.attributes.get(name)
         if attribute is None:
@@ -83,62 +83,62 @@ class Emitter:
         return attribute.value
 
     def input(self, index: int) -> ir.Value | None:
-        """Give an input; None where it is left out."""
+        """Return an input; None if it is omitted."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def required(self, index: int, name: str) -> ir.Value:
-        """Give an input that there must be.
+        """Return a required input.
 
         Raises:
-            Unsupported: it is left out.
+            Unsupported: it is omitted.
         """
         value = self.input(index)
         if value is None:
             raise Unsupported(f"its input {name} is left out")
         return value
 
-    def refuse(self, **inputs: int) -> None:
-        """Check that inputs, given by name and place, are left out.
+    def reject_inputs(self, **inputs: int) -> None:
+        """Check that the inputs, index by name, are omitted.
 
         Raises:
-            Unsupported: one is not.
+            Unsupported: one is present.
         """
         for name, index in inputs.items():
             if self.input(index) is not None:
                 raise Unsupported(f"its input {name} is given")
 
-    def wants(self, index: int) -> bool:
-        """Tell whether anybody reads an output."""
+    def is_used(self, index: int) -> bool:
+        """Return whether an output of the node is used."""
         if index >= len(self.node.outputs):
             return False
         value = self.node.outputs[index]
         return bool(value.uses()) or value.is_graph_output()
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Write a node with one output, and give that."""
+        """Emit a node with one output, and return that output."""
         return self.ops(op_type, *inputs, outputs=1, **attributes)[0]
 
     def ops(
         self, op_type: str, *inputs: ir.Value | None, outputs: int, **attributes: Any
     ) -> Sequence[ir.Value]:
-        """Write a node with several outputs, and give them."""
+        """Emit a node with several outputs, and return these."""
         key = op_type, outputs, inputs, tuple(sorted((k, str(v)) for k, v in attributes.items()))
         before = self._before(key)
         if before is not None:
             return before
         given = {key: value for key, value in attributes.items() if value is not None}
-        made = self._write("", op_type, inputs, outputs, given, OPSET)
-        self.new[key] = made
-        return made
+        output = self._write("", op_type, inputs, outputs, given, OPSET)
+        self.new[key] = output
+        return output
 
     def copy(self, value: ir.Value) -> ir.Value:
-        """Write an Identity that is nobody else's, for a value that needs a name of its own."""
+        """Emit an Identity that is never shared, for a value that needs its own name."""
         return self._write("", "Identity", [value], 1, {}, OPSET)[0]
 
-    def op_of(
+    def op_in_domain(
         self, domain: str, op_type: str, *inputs: ir.Value | None, **attributes: Any
     ) -> ir.Value:
-        """Write a node of another domain, of the version that the expanded node has."""
+        """Emit a node of another domain, in the expanded node's version."""
         given = {key: value for key, value in attributes.items() if value is not None}
         return self._write(domain, op_type, inputs, 1, given, self.node.version)[0]
 
@@ -152,29 +152,29 @@ class Emitter:
         version: int | None,
     ) -> list[ir.Value]:
         name = f"{self._label}/{op_type}_{len(self.nodes)}"
-        made = [ir.Value(name=f"{name}:{index}") for index in range(outputs)]
+        output = [ir.Value(name=f"{name}:{index}") for index in range(outputs)]
         self.nodes.append(
             ir.Node(
                 domain,
                 op_type,
                 inputs,
                 ir.convenience.convert_attributes(attributes),
-                outputs=made,
+                outputs=output,
                 name=name,
                 version=version,
             )
         )
-        return made
+        return output
 
     def _before(self, key: Key) -> Sequence[ir.Value] | None:
         return self.new.get(key) or self._known.get(key)
 
     def const(self, values: Any, dtype: Any = np.int64) -> ir.Value:
-        """Give a small constant; the same one for the same values.
+        """Return a small constant, shared between equal values.
 
         Args:
-            values: what numpy makes an array of.
-            dtype: numpy's, or `ir.DataType`.
+            values: array-like.
+            dtype: a NumPy dtype or `ir.DataType`.
         """
         kind = dtype.numpy() if isinstance(dtype, ir.DataType) else np.dtype(dtype)
         array = np.asarray(values).astype(kind)
@@ -196,7 +196,7 @@ class Emitter:
         return value
 
     def weight(self, hint: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Give a constant that is stored as weights are."""
+        """Return a new initializer that holds `tensor`."""
         name = f"{self._label}/{hint}"
         value = ir.Value(
             name=name,
@@ -208,10 +208,10 @@ class Emitter:
         return value
 
     def dtype(self, value: ir.Value) -> ir.DataType:
-        """Give the element type of an input.
+        """Return the element type of an input.
 
         Raises:
-            Unsupported: it is not known.
+            Unsupported: it is unknown.
         """
         if isinstance(value.type, ir.TensorType):
             return value.type.dtype
@@ -220,10 +220,10 @@ class Emitter:
         raise Unsupported(f"the element type of {value.name!r} is not known")
 
     def dims(self, value: ir.Value) -> Dims:
-        """Give the dimensions of an input: numbers, names, None where nothing is known.
+        """Return the dimensions of an input: integers, symbolic names, or None.
 
         Raises:
-            Unsupported: not even the rank is known.
+            Unsupported: the rank is unknown.
         """
         if value.const_value is not None:
             return tuple(value.const_value.shape.numpy())
@@ -232,10 +232,10 @@ class Emitter:
         return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
     def rank(self, value: ir.Value, name: str, *ranks: int) -> int:
-        """Give the rank of an input, which must be one of `ranks`.
+        """Return the rank of an input, which must be one of `ranks`.
 
         Raises:
-            Unsupported: it is not, or is not known.
+            Unsupported: it is another, or unknown.
         """
         found = len(self.dims(value))
         if found not in ranks:
@@ -244,9 +244,9 @@ class Emitter:
         return found
 
     def dim(self, value: ir.Value, axis: int) -> ir.Value:
-        """Write the size of an axis, as a tensor of one number.
+        """Emit the size of an axis, int64 [1].
 
-        It is read from an input of the graph where one has it, so that all layers share it.
+        A symbolic size is read from a graph input where one has it, so that all layers share it.
         """
         known = None if value.shape is None else value.shape[axis]
         if isinstance(known, int):
@@ -257,22 +257,22 @@ class Emitter:
         return self.op("Shape", value, start=axis, end=end)
 
     def reshape(self, value: ir.Value, *target: int) -> ir.Value:
-        """Write a Reshape; 0 keeps a size, -1 takes what is left."""
+        """Emit a Reshape; 0 keeps a size, -1 is inferred."""
         return self.op("Reshape", value, self.const(target))
 
     def transpose(self, value: ir.Value, *perm: int) -> ir.Value:
-        """Write a Transpose."""
+        """Emit a Transpose."""
         return self.op("Transpose", value, perm=list(perm))
 
     def unsqueeze(self, value: ir.Value, *axes: int) -> ir.Value:
-        """Write an Unsqueeze."""
+        """Emit an Unsqueeze."""
         return self.op("Unsqueeze", value, self.const(axes))
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Write a Cast."""
+        """Emit a Cast."""
         return self.op("Cast", value, to=int(dtype))
 
-    def like(self, value: ir.Value, *dims: int | str | None) -> ir.Value:
-        """Say what is known of a shape that inference does not see, and give the value."""
+    def with_dims(self, value: ir.Value, *dims: int | str | None) -> ir.Value:
+        """Annotate `value` with dimensions that shape inference cannot derive, and return it."""
         value.meta[KNOWN_SHAPE] = dims
         return value

@@ -1,4 +1,4 @@
-"""Normalizations with what ORT's optimizer puts into them: a residual, a bias."""
+"""LayerNormalization (arXiv:1607.06450) and RMSNorm (arXiv:1910.07467) with residual and bias."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import onnx_ir as ir
 from narrowpass_expansion.emitter import Emitter, Unsupported
 
 
-def simplified(e: Emitter) -> Sequence[ir.Value | None]:
-    """Write RMSNormalization, under the name that ORT gave it before ONNX had it."""
-    if e.wants(1):
+def rms_norm(e: Emitter) -> Sequence[ir.Value | None]:
+    """Emit RMSNormalization for SimplifiedLayerNormalization, onnxruntime's name of it."""
+    if e.is_used(1):
         raise Unsupported("its output inv_std_var is used")
     x, scale = e.required(0, "X"), e.required(1, "scale")
     return [
@@ -26,9 +26,9 @@ def simplified(e: Emitter) -> Sequence[ir.Value | None]:
     ]
 
 
-def skip(e: Emitter) -> Sequence[ir.Value | None]:
-    """Write LayerNormalization of input + skip + bias."""
-    total = _sum(e, e.input(4))
+def skip_layer_norm(e: Emitter) -> Sequence[ir.Value | None]:
+    """Emit LayerNormalization of input + skip + bias."""
+    total = _residual_sum(e, e.input(4))
     normal = e.op(
         "LayerNormalization",
         total,
@@ -40,9 +40,9 @@ def skip(e: Emitter) -> Sequence[ir.Value | None]:
     return [normal, None, None, total]
 
 
-def skip_simplified(e: Emitter) -> Sequence[ir.Value | None]:
-    """Write RMSNormalization of input + skip + bias."""
-    total = _sum(e, e.input(3))
+def skip_rms_norm(e: Emitter) -> Sequence[ir.Value | None]:
+    """Emit RMSNormalization of input + skip + bias."""
+    total = _residual_sum(e, e.input(3))
     normal = e.op(
         "RMSNormalization",
         total,
@@ -53,12 +53,12 @@ def skip_simplified(e: Emitter) -> Sequence[ir.Value | None]:
     return [normal, None, None, total]
 
 
-def _sum(e: Emitter, bias: ir.Value | None) -> ir.Value:
-    """Write what is normalized.
+def _residual_sum(e: Emitter, bias: ir.Value | None) -> ir.Value:
+    """Emit input + bias + skip.
 
-    The bias first: it is mostly that of the product before, which then has it for nothing.
+    The bias is added first: mostly it belongs to the matmul before, which fuses it.
     """
-    if e.wants(1) or e.wants(2):
+    if e.is_used(1) or e.is_used(2):
         raise Unsupported("its output mean or inv_std_var is used")
     x = e.required(0, "input")
     if bias is not None:

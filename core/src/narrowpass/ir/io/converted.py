@@ -24,7 +24,7 @@ class ConvertedTensor(ir.TensorProtocol):
 
     Args:
         source: a tensor of floats.
-        dtype: float16, bfloat16, float32 or float64.
+        dtype: float16, bfloat16, float8e4m3fn, float8e5m2, float32 or float64.
         name: the tensor's name; None for that of `source`.
 
     Raises:
@@ -121,7 +121,14 @@ class ConvertedTensor(ir.TensorProtocol):
         return f"ConvertedTensor<{self._dtype},{self.shape}>(source={self._source!r})"
 
 
-_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
+_FLOATS = {
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT16,
+    ir.DataType.BFLOAT16,
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+}
 
 
 def elements(tensor: ir.TensorProtocol, first: int, last: int) -> np.ndarray[Any, Any]:
@@ -198,22 +205,25 @@ class Rounding:
     Attributes:
         largest: the largest finite magnitude in it, as it is.
         error: of the finite elements, relative to them, both as root mean squares.
+        infinite: whether an element is infinite. Not every type has infinities.
     """
 
     largest: float
     error: float
+    infinite: bool
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def rounding(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
     """Read a float32 tensor once, piece by piece, and tell what `dtype` would make of it."""
     largest = error = power = 0.0
-    for wide, size in _pieces(tensor):
-        largest = max(largest, size)
+    infinite = False
+    for wide, size, some in _pieces(tensor):
+        largest, infinite = max(largest, size), infinite or some
         difference = wide - wide.astype(dtype.numpy()).astype(np.float32)
         error += _square(difference, size)
         power += _square(wide, size)
-    return Rounding(largest, math.sqrt(error / power) if power else 0.0)
+    return Rounding(largest, math.sqrt(error / power) if power else 0.0, infinite)
 
 
 def rounding_at_most(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
@@ -226,14 +236,15 @@ def rounding_at_most(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
     limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]  # it has no types
     share = float(limits.eps) / 2
     largest = power = 0.0
-    for wide, size in _pieces(tensor):
-        largest = max(largest, size)
+    infinite = False
+    for wide, size, some in _pieces(tensor):
+        largest, infinite = max(largest, size), infinite or some
         # Elements whose squares are lost make the bound too high, which is no harm.
         power += _square(wide, size)
     small = share * float(limits.tiny)
     if not power:
-        return Rounding(largest, math.inf if largest else 0.0)
-    return Rounding(largest, math.sqrt(share**2 + small**2 * tensor.size / power))
+        return Rounding(largest, math.inf if largest else 0.0, infinite)
+    return Rounding(largest, math.sqrt(share**2 + small**2 * tensor.size / power), infinite)
 
 
 def _square(array: np.ndarray[Any, Any], largest: float) -> float:
@@ -242,15 +253,17 @@ def _square(array: np.ndarray[Any, Any], largest: float) -> float:
     return float(wide @ wide)
 
 
-def _pieces(tensor: ir.TensorProtocol) -> Iterator[tuple[np.ndarray[Any, Any], float]]:
-    """Give the finite elements of a tensor piece by piece, with the largest magnitude of each."""
+def _pieces(tensor: ir.TensorProtocol) -> Iterator[tuple[np.ndarray[Any, Any], float, bool]]:
+    """Yield the finite elements of each piece, their largest magnitude, and whether any is inf."""
     for start in range(0, tensor.size, _PIECE):
         wide = elements(tensor, start, min(start + _PIECE, tensor.size))
         size = max(float(wide.max()), -float(wide.min()))
+        infinite = False
         if not math.isfinite(size):
+            infinite = bool(np.isinf(wide).any())
             wide = wide[np.isfinite(wide)]
             size = float(np.abs(wide).max(initial=0))
-        yield wide, size
+        yield wide, size, infinite
 
 
 _PIECE = 1 << 19

@@ -182,7 +182,7 @@ class Conv2d(WithEpilogue):
         movement: what the kernel is given: pads, strides, dilations, groups and limits.
         outputs: channels of the result.
         algorithm: ``direct``, ``depthwise`` or ``transposed``.
-        image: what is known of the images; see `fp32_choice.convolution`.
+        image: what is known of the images; see `Convolution.image`.
         winograd: whether Winograd's algorithm may be used.
         adjustments: output padding of a transposed convolution.
     """

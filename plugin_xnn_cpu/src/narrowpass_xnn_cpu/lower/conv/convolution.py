@@ -16,12 +16,15 @@ from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Conv2d, Window
 from narrowpass_xnn_cpu.lower.conv.separable import take_depthwise
 from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import emit
-from narrowpass_xnn_cpu.lower.matmul.packed import BFLOAT16
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.native.operators import fp32_choice
-from narrowpass_xnn_cpu.native.operators.bf16_choice import convolution_is_ours
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
+from narrowpass_xnn_cpu.native.table.convolution import (
+    bf16_is_own,
+    fuses_epilogue,
+    is_pixel_matmul,
+)
 
 
 def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:
@@ -105,10 +108,8 @@ def _conv_ends(op: Op, facts: Facts) -> bool:
     if isinstance(sizes, str):
         return False
     window, depthwise = _window(op, facts, sizes), _is_depthwise(op, sizes[1])
-    if facts.stored(op.required(1)).dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
-        return True
-    movement = _movement(op, window)
-    return fp32_choice.ends(movement, sizes[0], depthwise=depthwise)
+    dtype, movement = facts.stored(op.required(1)).dtype, _movement(op, window)
+    return fuses_epilogue(dtype, movement, sizes[0], target.current(), depthwise=depthwise)
 
 
 def lower_conv(op: Op, builder: Builder) -> None:
@@ -121,7 +122,8 @@ def lower_conv(op: Op, builder: Builder) -> None:
     perm = CHANNELS_LAST[len(kernel.shape)]
     movement = _movement(op, window)
     depthwise = _is_depthwise(op, per_group)
-    if kernel.dtype == BFLOAT16 and convolution_is_ours(depthwise=depthwise):
+    processor = target.current()
+    if bf16_is_own(kernel.dtype, processor, depthwise=depthwise):
         narrow = Conv2d(
             op.epilogue,
             op.residual_fits,
@@ -134,7 +136,7 @@ def lower_conv(op: Op, builder: Builder) -> None:
         emit(op, builder, narrow, [builder.at(given, perm)], perm)
         return
     kernel = kernel.cast(np.dtype(np.float32))
-    if fp32_choice.is_product(window.size, movement):
+    if is_pixel_matmul(window.size, movement, processor):
         # As floats: bytes of a matrix would be widened in each run.
         floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
         matmul = ConstantMatMul(

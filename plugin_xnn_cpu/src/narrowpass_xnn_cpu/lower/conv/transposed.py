@@ -25,21 +25,21 @@ from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
 from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of
-from narrowpass_xnn_cpu.native.operators import fp32_choice
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
 
 
 def is_matmul(window: Window, groups: int) -> bool:
     """Return whether output pixels of different input pixels neither meet nor leave gaps."""
     apart = window.size == window.strides and not any(window.pads)
-    return apart and max(window.dilations) == 1 and groups == 1 and fp32_choice.matmuls_are_ours()
+    return apart and max(window.dilations) == 1 and groups == 1 and target.current().has_fp32_gemm
 
 
 def is_convolution(window: Window, groups: int) -> bool:
     """Return whether it is a convolution whose pads are not negative."""
     reach = _reach(window)
     fits = all(max(window.pads[i], window.pads[i + 2]) <= reach[i] for i in (0, 1))
-    ours = fp32_choice.convolutions_are_ours()
+    ours = target.current().has_fp32_gemm
     return fits and max(window.strides) == 1 and groups == 1 and ours
 
 
@@ -56,7 +56,7 @@ def is_interleaved(window: Window, groups: int, extra: Sequence[int]) -> bool:
         groups: of channels.
         extra: output padding, down and right.
     """
-    ours = groups == 1 and fp32_choice.convolutions_are_ours()
+    ours = groups == 1 and target.current().has_fp32_gemm
     whole = all(k % s == 0 for k, s in zip(window.size, window.strides, strict=True))
     kept = all(e <= pad for e, pad in zip(extra, window.pads[2:], strict=True))
     return ours and whole and kept and max(window.dilations) == 1

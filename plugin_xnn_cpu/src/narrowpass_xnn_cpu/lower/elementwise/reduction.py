@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.lower.steps import (
     Unary,
 )
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native import elem_kernels, kernels
+from narrowpass_xnn_cpu.native import calls, elem_kernels, kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import reduction
 
@@ -216,4 +216,59 @@ def without(perm: Perm, axes: Sequence[int]) -> Perm:
     return tuple(ranked.index(axis) for axis in rest)
 
 
-RULES: tuple[Rule, ...] = (*rules(*_KINDS, *_COMPOSED, lower=_reduce, check=_check_reduce),)
+@dataclass(frozen=True)
+class ArgExtreme(Computation):
+    """Indices of the greatest or least elements along an axis, which stays as a dimension of 1.
+
+    The operand is float32, the result int64.
+
+    Attributes:
+        axis: of the operand, as it lies.
+        least: the least elements, otherwise the greatest; NaN is more extreme than any number.
+        last: of equal elements the last one, otherwise the first.
+    """
+
+    mnemonic = "arg_extreme"
+    kernel = "arg extreme"
+    axis: int
+    least: bool
+    last: bool
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        before, count, after = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
+        result = (*before, 1, *after)
+        if not elements(result):
+            return Run(result)
+        if not count:
+            raise BackendError(f"axis {self.axis} of {list(shape)} has no elements to compare")
+        fields = elements(before), count, elements(after), self.least, self.last
+        return Run(result, "NP_ARG_EXTREME", params=calls.parameters("NP_ARG_EXTREME", fields))
+
+
+def _check_arg_extreme(op: Op, facts: Facts) -> str | None:
+    axis, rank = op.get("axis", 0), facts.rank(op.input(0)) or 0
+    if not -rank <= axis < rank:
+        return f"axis {axis} is not one of an input of rank {rank}"
+    return needs_floats(op, facts)
+
+
+def _arg_extreme(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    perm = layout_of(builder, [given])
+    axis = op.get("axis", 0) % builder.rank(given)
+    at = perm.index(axis)
+    computation = ArgExtreme(at, op.kind == "ArgMin", bool(op.get("select_last_index", 0)))
+    indices = Slot(f"{op.output.name} (part)", np.dtype(np.int64))
+    slot = builder.emit(computation, [builder.at(given, perm)], indices)
+    if op.get("keepdims", 1):
+        builder.alias(op.output, slot, perm)
+    else:
+        builder.compute(DropAxes((at,)), [slot], op.output, without(perm, [axis]))
+
+
+RULES: tuple[Rule, ...] = (
+    *rules(*_KINDS, *_COMPOSED, lower=_reduce, check=_check_reduce),
+    *rules("ArgMax", "ArgMin", lower=_arg_extreme, check=_check_arg_extreme),
+)

@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native.operators import int8_choice
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
     Quantization,
@@ -28,6 +28,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     UnfitError,
 )
 from narrowpass_xnn_cpu.native.table import create_convolution
+from narrowpass_xnn_cpu.native.table.convolution import adds_residual_int8, stores_offsets
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
@@ -106,7 +107,7 @@ class Conv2dInt8(Computation):
     def can_add(self) -> bool:
         """Whether it can add a second tensor of the result's shape."""
         plain = self.added is None and self.algorithm == "direct"
-        return plain and int8_choice.adds_tensor(self.weight, self.movement, depthwise=False)
+        return plain and adds_residual_int8(self.weight, self.movement, target.current())
 
     @property
     def takes_offset(self) -> bool:
@@ -114,7 +115,7 @@ class Conv2dInt8(Computation):
         if self.algorithm == "transposed":
             return False
         depthwise = self.algorithm == "depthwise"
-        return int8_choice.takes_offset(self.weight, self.movement, depthwise=depthwise)
+        return stores_offsets(self.weight, self.movement, target.current(), depthwise=depthwise)
 
     def in_place(self) -> Sequence[int]:
         """See `Computation.in_place`: an element is read before the sum is written there."""

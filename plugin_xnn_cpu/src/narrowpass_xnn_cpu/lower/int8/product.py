@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,10 @@ from narrowpass_xnn_cpu.lower.matmul.constant import as_bias
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.native.operators.int8_choice import (
-    fully_connected_s8,
-    fully_connected_s8_f32,
-)
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
-from narrowpass_xnn_cpu.native.table import AnyMatmul
+from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
@@ -50,21 +49,19 @@ class MatMulInt8(Computation):
     limits: tuple[float, float]
     transposed: bool
 
+    @functools.cached_property
+    def problem(self) -> Matmul:
+        """What is to be computed, as the kernel table takes it."""
+        result = self.requantized or Epilogue(limits=self.limits)
+        return Matmul(self.weight, self.bias, result, self.transposed, self.given)
+
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         return f"{packed.maker}fully connected int8"
 
     def pack(self, op: LoweredOp, session: Session | None) -> AnyMatmul:
         """See `Computation.pack`."""
-        weight, bias = self.weight, self.bias
-        transposed = self.transposed
-        if self.requantized is None:
-            return fully_connected_s8_f32(
-                weight, bias, self.given, self.limits, transposed=transposed, session=session
-            )
-        return fully_connected_s8(
-            weight, bias, self.requantized, transposed=transposed, session=session
-        )
+        return create_matmul(self.problem, session)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

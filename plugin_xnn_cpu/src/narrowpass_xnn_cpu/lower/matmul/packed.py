@@ -7,9 +7,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Blocks, Weight
-from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.operators import bf16_choice, int8_choice
-from narrowpass_xnn_cpu.native.operators.fp32_choice import fully_connected, matmuls_are_ours
+from narrowpass_xnn_cpu.native import cpu, target
 from narrowpass_xnn_cpu.native.own import bf16, blocks, fp32
 from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, FewRows, reads_tables, table_rows
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
@@ -18,6 +16,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul
+from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over, quantizes_rows_before
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul, reads_panels
@@ -27,7 +26,7 @@ HALF_ROWS = 8
 
 Reading the matrix takes longest there, and half as many bytes are read: 1.2 to 2.9 times faster
 than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_products.py`). With more rows
-the conversions in the kernel cost more than that. For bfloat16 matrices see `bf16_choice`.
+the conversions in the kernel cost more than that. For bfloat16 matrices see the kernel table.
 """
 
 HALF_SIZE = 1 << 19
@@ -48,9 +47,10 @@ def is_ours(kernel: Weight, rows: int | None) -> bool:
     """
     if _blocks(kernel) is not None:
         return False
-    if kernel.dtype == BFLOAT16 and bf16_choice.is_fast():
-        return bf16_choice.product_is_ours(rows) or matmuls_are_ours()
-    return kernel.dtype == _WIDE and kernel.quantized is None and matmuls_are_ours()
+    processor = target.current()
+    if kernel.dtype == BFLOAT16 and processor.has_bf16:
+        return not bf16_passed_over(rows, processor) or processor.has_fp32_gemm
+    return kernel.dtype == _WIDE and kernel.quantized is None and processor.has_fp32_gemm
 
 
 def _blocks(kernel: Weight) -> Blocks | None:
@@ -68,7 +68,7 @@ def takes_quantized_rows(kernel: Weight, activations: str) -> bool:
     matrix = kernel.quantized
     if activations != "dynamic" or matrix is None or _blocks(kernel) is not None:
         return False
-    return int8_choice.quantizes_rows_before(matrix, kernel.shape[1])
+    return quantizes_rows_before(matrix, kernel.shape[1], target.current())
 
 
 def is_gemm(kernel: Weight, bias: Weight | None, rows: int | None, *, embedding: bool) -> bool:
@@ -88,7 +88,7 @@ def is_gemm(kernel: Weight, bias: Weight | None, rows: int | None, *, embedding:
             return False
         if embedding and kernel.moved is not None and reads_tables():
             return False
-    return matmuls_are_ours()
+    return target.current().has_fp32_gemm
 
 
 class Product:
@@ -205,12 +205,12 @@ class Product:
 
     def _make_bfloat16(self, source: Weight, rows: int | None, session: Session | None) -> None:
         """Make the operator of a matrix that is stored as bfloat16."""
-        if bf16_choice.product_is_ours(rows):
+        if not bf16_passed_over(rows, target.current()):
             self._operators[BFLOAT16] = bf16.MATMUL.create(
                 Matmul(source, self._bias, self.epilogue, self._transposed), session
             )
             return
-        if bf16_choice.is_fast():
+        if target.current().has_bf16:
             self._make(source, _WIDE, session)
             return
         try:
@@ -244,9 +244,7 @@ class Product:
         kernel, transposed = source.cast(dtype), self._transposed
         made: AnyMatmul
         if dtype == _WIDE:
-            made = fully_connected(
-                kernel, self._bias, self.epilogue, transposed=transposed, session=session
-            )
+            made = create_matmul(Matmul(kernel, self._bias, self.epilogue, transposed), session)
         else:
             limits = self.epilogue.limits
             made = xnn_matmul.create(

@@ -78,6 +78,10 @@ Elsewhere the kernels are XNNPACK's: those for ARM multiply int8 as such too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.native.own import (
@@ -89,12 +93,16 @@ from narrowpass_xnn_cpu.native.own import (
     int8_depthwise,
     int8_winograd,
 )
-from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
+from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, PackedConvolution
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.problems.quantization import zero_points
+from narrowpass_xnn_cpu.native.problems.quantization import (
+    Quantization,
+    Requantized,
+    zero_points,
+)
 from narrowpass_xnn_cpu.native.table import winograd
-from narrowpass_xnn_cpu.native.table.row import Row
+from narrowpass_xnn_cpu.native.table.row import Row, considered
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnnpack
 from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
@@ -144,6 +152,55 @@ def depthwise_passed_over(
     small = image is not None and image[2] is not None and image[2] <= _SMALL_IMAGE
     strided = tuple(kernel[:2]) == (3, 3) and tuple(movement.strides) == (2, 2)
     return "3 x 3 with a stride of 2 on AVX2" if strided and not small else ""
+
+
+def is_pixel_matmul(window: tuple[int, int], movement: Movement, target: Target) -> bool:
+    """Return whether a convolution is computed as a matmul of its pixels: a dense 1 x 1 one."""
+    moved = any(movement.pads) or max(movement.strides) > 1
+    dense = window == (1, 1) and movement.groups == 1 and not moved
+    return dense and target.has_fp32_gemm
+
+
+def fuses_epilogue(
+    dtype: np.dtype[Any], movement: Movement, outputs: int, target: Target, *, depthwise: bool
+) -> bool:
+    """Return whether the kernel of a convolution with weights of `dtype` has any epilogue."""
+    if bf16_is_own(dtype, target, depthwise=depthwise):
+        return True
+    return target.has_fp32_gemm and (not depthwise or outputs == movement.groups)
+
+
+def bf16_is_own(dtype: np.dtype[Any], target: Target, *, depthwise: bool) -> bool:
+    """Return whether weights of bfloat16 are multiplied as such; upcast when packed otherwise."""
+    return dtype == ml_dtypes.bfloat16 and target.has_bf16_dot and not depthwise
+
+
+def _int8_kernel(
+    kernel: Quantized, movement: Movement, target: Target, *, depthwise: bool
+) -> ConvolutionKernel | None:
+    """Return our int8 kernel of a convolution where it reads K-groups of 4; None for others."""
+    same = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
+    problem = Convolution(kernel, None, movement, same, depthwise=depthwise)
+    found = next(
+        each.row for each in considered(ROWS, problem.kind, problem, target) if not each.passed_over
+    )
+    own = found.kernel
+    vnni = target.int8_group == 4
+    return own if vnni and isinstance(own, ConvolutionKernel) else None
+
+
+def stores_offsets(
+    kernel: Quantized, movement: Movement, target: Target, *, depthwise: bool
+) -> bool:
+    """Return whether a convolution of int8 reads and writes bytes with an offset of +128."""
+    found = _int8_kernel(kernel, movement, target, depthwise=depthwise)
+    return found is not None and found.offsets
+
+
+def adds_residual_int8(kernel: Quantized, movement: Movement, target: Target) -> bool:
+    """Return whether a convolution of int8 can add a second tensor to its result."""
+    found = _int8_kernel(kernel, movement, target, depthwise=False)
+    return found is not None and found.adds
 
 
 def _depthwise(problem: Convolution, target: Target) -> str:

@@ -118,6 +118,11 @@ def bf16_passed_over(rows: int | None, target: Target) -> str:
     return "" if rows is None or rows <= BF16_ROWS else f"more than {BF16_ROWS} rows"
 
 
+def quantizes_rows_before(matrix: Quantized, outputs: int, target: Target) -> bool:
+    """Return whether rows are quantized once, before all matmuls of int8 that read them."""
+    return target.int8_is_own or zero_points(matrix, outputs) is not None
+
+
 def _float(problem: Matmul, target: Target) -> str:
     return "" if target.fp32_lanes else "no AVX2"
 
@@ -128,8 +133,9 @@ def _bf16(problem: Matmul, target: Target) -> str:
 
 def _int8(problem: Matmul, target: Target) -> str:
     matrix, outputs = problem.matrix, problem.sizes[1]
-    shifted = isinstance(matrix, Quantized) and zero_points(matrix, outputs) is not None
-    if target.int8_is_own or shifted:
+    if target.int8_is_own:
+        return ""
+    if isinstance(matrix, Quantized) and quantizes_rows_before(matrix, outputs, target):
         return ""
     return f"it is not known to be faster on {target.level}"
 

@@ -1,4 +1,4 @@
-"""A node in the form that onnx's inference and reference evaluator take."""
+"""One evaluation of a node, as onnx's shape inference and reference evaluator take it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Call:
         }
 
 
-def make_call(
+def create_call(
     node: ir.Node,
     inputs: Sequence[Operand | None],
     captured: Mapping[str, Operand],

@@ -31,7 +31,7 @@ class TooMuchWorkError(Exception):
 
 
 class UndefinedError(Exception):
-    """A call in which a node gives what ONNX leaves open; the message says what."""
+    """A call whose result ONNX leaves undefined; the message says why."""
 
 
 class Evaluation:
@@ -54,7 +54,7 @@ class Evaluation:
         Raises:
             EvaluationError: the operator's implementation raised, or there is none.
             TooMuchWorkError: a subgraph or function went over the bounds.
-            UndefinedError: a node in a subgraph or function gives what is not defined.
+            UndefinedError: the result of a node in a subgraph or function is undefined.
         """
         self._budget.begin(call.opsets)
         try:
@@ -165,7 +165,7 @@ def _inner_call(node: onnx.NodeProto, inputs: tuple[Array, ...], opsets: Mapping
 
 
 class _BoundedEvaluator(ReferenceEvaluator):
-    """Makes the nodes within it, at any depth, ask the budget before they run.
+    """Lets each nested node ask the budget before it runs.
 
     Where onnx's implementation of an operator is wrong or lacks a version, it takes the one of the
     backend ``reference``.

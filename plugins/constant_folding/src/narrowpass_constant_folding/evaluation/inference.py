@@ -62,7 +62,7 @@ class Inference:
 
     def results(self, call: Call) -> Mapping[str, ResultType]:
         """Return what is known of each result, by name; empty where nothing can be inferred."""
-        found = self._remembered(call, call.key, {})
+        found = self._cached(call, call.key, {})
         if _complete(call, found):
             return found
         names = list(call.node.input)
@@ -72,12 +72,12 @@ class Inference:
             if not data:
                 continue
             contents = tuple((name, array.tobytes()) for name, array in data.items())
-            found = self._remembered(call, (call.key, contents), data) or found
+            found = self._cached(call, (call.key, contents), data) or found
             if _complete(call, found):
                 break
         return found
 
-    def _remembered(
+    def _cached(
         self, call: Call, key: object, data: Mapping[str, Array]
     ) -> Mapping[str, ResultType]:
         found = self._known.get(key)
@@ -101,7 +101,7 @@ def _infer(call: Call, data: Mapping[str, Array]) -> dict[str, ResultType]:
             schema, node, call.types(), tensors, opset_imports=imports
         )
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
-        return {}  # the evaluation meets the same fault and tells of it
+        return {}  # the evaluation raises the same error and reports it
     return {name: _result_type(proto) for name, proto in types.items()}
 
 

@@ -1,4 +1,4 @@
-"""Turns what an evaluation gave into tensors of the types that the IR says."""
+"""Converts evaluated results to tensors of the types in the IR."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _dtype(value: ir.Value, inferred: ResultType) -> ir.DataType | None:
     if inferred.dtype is not None and declared is not None and declared != inferred.dtype:
         raise ResultError(
             f"{value.name!r} is declared {declared.name.lower()}, "
-            f"its operator gives {inferred.dtype.name.lower()}"
+            f"its operator returns {inferred.dtype.name.lower()}"
         )
     return inferred.dtype or declared
 

@@ -1,4 +1,4 @@
-"""Results that ONNX leaves open: backends differ, so they must not be fixed at build time."""
+"""Results that ONNX leaves undefined: backends differ, so they must not be folded."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _cast(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
     if target == ir.DataType.STRING:
         return "how a number is written as text is open"
     if not target.is_integer():
-        return _rounded_twice(source, target)
+        return _is_rounded_twice(source, target)
     limits: Any = _LIMITS(target.numpy())
     wide = np.trunc(source.astype(np.float64))
     fits = (wide >= float(limits.min)) & (wide <= float(limits.max))
@@ -60,7 +60,7 @@ def _cast(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
     return "" if fits.all() else f"a value is out of the range of {target.name.lower()}"
 
 
-def _rounded_twice(source: Array, target: ir.DataType) -> str:
+def _is_rounded_twice(source: Array, target: ir.DataType) -> str:
     if source.dtype != np.float64 or target == ir.DataType.DOUBLE or target.bitwidth > 16:
         return ""
     kind = target.numpy()
@@ -164,7 +164,7 @@ def _resized(node: onnx.NodeProto, version: int, inputs: Inputs) -> str:
     results = lengths * by
     coordinates = _attribute(node, "coordinate_transformation_mode", b"half_pixel")
     if coordinates in _WHOLE_OUTPUT and (results != np.floor(results)).any():
-        return "its scales do not give whole sizes, and backends differ in which size counts"
+        return "its scales yield fractional sizes, and backends round them differently"
     powers = np.frexp(by)[0] == 0.5
     if _attribute(node, "mode", b"nearest") == b"nearest" and not powers.all():
         return "which element is the nearest depends on the rounding of coordinates"

@@ -1,4 +1,4 @@
-"""Tries to fold one node: the rules, the size, the evaluation."""
+"""Folds one node: rules, size limit, evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_constant_folding.evaluation.calls import Call, make_call
+from narrowpass_constant_folding.evaluation.backend import BackendEvaluation
+from narrowpass_constant_folding.evaluation.calls import Call, create_call
 from narrowpass_constant_folding.evaluation.evaluator import (
     Evaluation,
     EvaluationError,
@@ -17,7 +18,6 @@ from narrowpass_constant_folding.evaluation.evaluator import (
     UndefinedError,
 )
 from narrowpass_constant_folding.evaluation.inference import UNKNOWN, Inference
-from narrowpass_constant_folding.evaluation.native import NativeEvaluation
 from narrowpass_constant_folding.evaluation.operands import Operand, operand_of
 from narrowpass_constant_folding.evaluation.results import (
     NoTensorError,
@@ -53,7 +53,7 @@ class Folded:
         read: what it reads, with the number of uses.
         measured: the bytes of `tensors`.
         limit: the most bytes that they could have taken.
-        by: what made it constant.
+        by: the rule that found it constant.
     """
 
     tensors: Mapping[ir.Value, ir.TensorProtocol]
@@ -64,8 +64,8 @@ class Folded:
 
 
 @dataclass(frozen=True)
-class Left:
-    """A constant expression that is left alone.
+class NotFolded:
+    """A constant expression that is not folded.
 
     Attributes:
         read: what it reads, with the number of uses.
@@ -80,10 +80,10 @@ class Left:
 
 
 class Folder:
-    """Evaluates nodes of one model; remembers what it learned of those that it refused."""
+    """Evaluates nodes of one model, and caches refusals."""
 
     def __init__(
-        self, model: ir.Model, sizes: SizeRule, rules: Rules, native: NativeEvaluation | None
+        self, model: ir.Model, sizes: SizeRule, rules: Rules, native: BackendEvaluation | None
     ) -> None:
         """Take the model, what must not be folded, and a backend for what is large."""
         self._native = native
@@ -97,7 +97,7 @@ class Folder:
 
     def attempt(
         self, node: ir.Node, opsets: Mapping[str, int], values: Values
-    ) -> Folded | Left | None:
+    ) -> Folded | NotFolded | None:
         """Evaluate `node`.
 
         Args:
@@ -119,17 +119,17 @@ class Folder:
             return None
         refusal = self._rules.refuse(node, opsets) or self._failures.get(node)
         if refusal:
-            return Left(reads.values, refusal)
-        call = make_call(node, reads.inputs, reads.captured, opsets)
+            return NotFolded(reads.values, refusal)
+        call = create_call(node, reads.inputs, reads.captured, opsets)
         largest = max((operand.nbytes for operand in reads.inputs if operand), default=0)
         limit = self._sizes.limit(node.op_type, values.freed_by(reads.values), largest)
         result = self._evaluate(node, call, limit)
         if isinstance(result, Refusal):
-            return Left(reads.values, result)
+            return NotFolded(reads.values, result)
         measured = sum(stored_bytes(tensor) for tensor in result.values())
         if measured > limit:
             held = result if measured <= HELD_BYTES else {}
-            return Left(reads.values, too_large(measured, limit), held)
+            return NotFolded(reads.values, too_large(measured, limit), held)
         data = any(operand.tensor is not None for operand in call.operands.values())
         by = "constant-inputs" if data else "static-shape"
         return Folded(result, reads.values, measured, limit, by)

@@ -1,4 +1,4 @@
-"""Which nodes are never folded, whatever their inputs are: seen through functions and subgraphs."""
+"""Nodes that are never folded, whatever their inputs; functions and subgraphs are followed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Rules:
             node: a node whose inputs are constants.
             opsets: the operator-set versions that it is read with.
         """
-        if _widens_half(node):
-            return Refusal("widening-cast", "a half-size constant is stored so on purpose")
+        if _upcasts_half(node):
+            return Refusal("upcast", "a 16-bit constant is stored so on purpose")
         if node.op_identifier() in self._functions and (node.domain == "" or node.overload):
             return Refusal(
                 "function", "a function that stands for a standard operator, or overloads"
@@ -51,7 +51,7 @@ class Rules:
         return self._within(node, opsets)
 
     def _within(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
-        refusal = self.judge(node, opsets)
+        refusal = self.refuse_node(node, opsets)
         if refusal:
             return refusal
         for graph in subgraphs(node):
@@ -61,7 +61,7 @@ class Rules:
                     return refusal
         return None
 
-    def judge(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
+    def refuse_node(self, node: ir.Node, opsets: Mapping[str, int]) -> Refusal | None:
         """Return what there is against the node itself, graphs within it left aside."""
         if node in self._kept:
             return Refusal("keep", f"the option keep selects {node.name or node.op_type!r}")
@@ -84,10 +84,10 @@ class Rules:
         if key not in self._bodies:
             self._bodies[key] = Refusal("function", "it calls itself")
             function = self._functions[key]
-            self._bodies[key] = self._first(function, function.opset_imports)
+            self._bodies[key] = self._first_refusal(function, function.opset_imports)
         return self._bodies[key]
 
-    def _first(self, function: ir.Function, opsets: Mapping[str, int]) -> Refusal | None:
+    def _first_refusal(self, function: ir.Function, opsets: Mapping[str, int]) -> Refusal | None:
         found = (self._within(node, opsets) for node in function)
         return next((refusal for refusal in found if refusal), None)
 
@@ -100,11 +100,11 @@ class Rules:
             return None
         body = _schema_body(schema) or _typed_body(schema, node)
         if body is None:
-            return Refusal("determinism", f"{node.op_type} gives another result each time")
-        return self._first(body, body.opset_imports)
+            return Refusal("determinism", f"{node.op_type} returns another result each time")
+        return self._first_refusal(body, body.opset_imports)
 
 
-def _widens_half(node: ir.Node) -> bool:
+def _upcasts_half(node: ir.Node) -> bool:
     if node.domain or node.op_type not in ("Cast", "CastLike") or node.inputs[0] is None:
         return False
     if node.op_type == "Cast":

@@ -1,4 +1,4 @@
-"""The size rule: folding a node must not blow the model up, nor take long."""
+"""The size rule: bounds on the size of a folded result and on its evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MULTIPLIERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """What takes as many multiplications for an element as a row has is dear to compute in each run."""
 
 TIME_RULE = "time-rule"
-"""The rule of a refusal that a faster evaluation would make void."""
+"""The rule of a refusal that a faster evaluation may lift."""
 
 HELD_BYTES = 1 << 16
 """Results up to this size are computed although they may not be stored: for what reads them."""
@@ -63,8 +63,8 @@ class SizeRule:
 
         Args:
             op_type: the operator.
-            freed: the bytes of constants that folding makes unnecessary.
-            largest: the bytes of the largest operand; a product of constants may take as many
+            freed: the bytes of constants that folding frees.
+            largest: the bytes of the largest operand; a matmul of constants may take as many
                 although its operands stay, such as an embedding times a shared weight.
         """
         share = _REPEATER_SHARE if op_type in _REPEATERS else 1

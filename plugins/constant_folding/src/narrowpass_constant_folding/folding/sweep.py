@@ -1,4 +1,8 @@
-"""Folds all constant expressions of a model in one sweep, in time linear in its size."""
+"""Folds all constant expressions of a model in one sweep, in time linear in its size.
+
+Constant folding as a worklist over def-use chains, without branches: Wegman and Zadeck, "Constant
+Propagation with Conditional Branches", TOPLAS 13(2), 1991. `inline-if` handles branches.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from narrowpass.ir.subgraphs import subgraphs
-from narrowpass_constant_folding.derived import declared_output
-from narrowpass_constant_folding.folding.attempt import Folded, Folder, Left
+from narrowpass_constant_folding.folding.attempt import Folded, Folder, NotFolded
 from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import (
     Store,
@@ -24,6 +27,7 @@ from narrowpass_constant_folding.graphs.scopes import (
     roots,
 )
 from narrowpass_constant_folding.report import Refusal, Report
+from narrowpass_constant_folding.shapes.derived import declared_output
 from narrowpass_constant_folding.shapes.types import Type, merge
 
 
@@ -34,9 +38,9 @@ def fold_constants(
 
     Args:
         model: changed in place.
-        folder: evaluates nodes; give the same one again for a later sweep over the same model.
+        folder: evaluates nodes; pass the same one to a later sweep over the same model.
         kept: nodes to leave alone.
-        report: told what was folded and what was left alone.
+        report: records what was folded, and refusals.
     """
     return _Sweep(model, folder, kept, report).run()
 
@@ -70,7 +74,7 @@ class _Sweep:
     def _visit(self, graph: ir.Graph, root: Root) -> None:
         for node in graph:
             if is_constant(node):
-                self._lift(graph, node)
+                self._constant_to_initializer(graph, node)
             elif not self._fold(graph, node, root):
                 for subgraph in subgraphs(node):
                     self._visit(subgraph, root)
@@ -83,8 +87,8 @@ class _Sweep:
         if self._fold(graph, node, root):
             self._again.extend(users)
 
-    def _lift(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Make a Constant node an initializer, where the graph can hold it."""
+    def _constant_to_initializer(self, graph: ir.Graph, node: ir.Node) -> None:
+        """Turn a Constant node into an initializer, where the graph can hold one."""
         if node in self._kept or not self._store.holds_initializers(graph):
             return
         tensor = tensor_of(node)
@@ -95,28 +99,30 @@ class _Sweep:
 
     def _fold(self, graph: ir.Graph, node: ir.Node, root: Root) -> bool:
         outcome = self._folder.attempt(node, root.opsets, self._values)
-        if isinstance(outcome, Left):
-            self._report.leave(node, outcome.refusal)
+        if isinstance(outcome, NotFolded):
+            self._report.record_refusal(node, outcome.refusal)
             if outcome.refusal.counter == "too-large":
                 for value in outcome.read:
                     self._too_large.setdefault(value, []).append(node)
             for value, tensor in outcome.held.items():
-                self._values.hold(value, tensor)
+                self._values.mark_constant(value, tensor)
         if not isinstance(outcome, Folded):
             return False
         contradiction = self._contradicts(outcome.tensors)
         if contradiction:
-            self._report.leave(node, Refusal("declared", contradiction, "contradictions"))
+            self._report.record_refusal(node, Refusal("declared", contradiction, "contradictions"))
             return False
         self._replace(graph, node, outcome.tensors)
-        self._report.did(node, "folded", outcome.by, measured=outcome.measured, limit=outcome.limit)
-        self._values.drop(outcome.read)
+        self._report.record(
+            node, "folded", outcome.by, measured=outcome.measured, limit=outcome.limit
+        )
+        self._values.remove_uses(outcome.read)
         for value in outcome.read:
-            self._reconsider(value)
+            self._revisit_only_reader(value)
         return True
 
     def _contradicts(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> str:
-        """Give why tensors cannot be outputs of the model as it declares these; empty if they can.
+        """Return why tensors contradict the declared outputs of the model; empty if they do not.
 
         An initializer of another shape than is declared of it is no valid model.
         """
@@ -136,7 +142,7 @@ class _Sweep:
         self._gone.setdefault(graph, []).append(node)
         self._removed.update((node, *inner_nodes(node)))
 
-    def _reconsider(self, value: ir.Value) -> None:
+    def _revisit_only_reader(self, value: ir.Value) -> None:
         """Look again at a node that was too large, if it has become the value's only reader."""
         nodes = self._too_large.get(value, ())
         if len(nodes) == 1 and nodes[0] not in self._removed:

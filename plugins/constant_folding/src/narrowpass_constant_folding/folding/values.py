@@ -33,12 +33,12 @@ class Values:
                 self._constants[value] = found
         return found
 
-    def hold(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        """Take a value for constant that is not stored as one; no bytes are freed with it."""
+    def mark_constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+        """Mark a value as constant that is not stored; no bytes are freed with it."""
         self._constants[value] = Operand(tensor.dtype, tuple(tensor.shape.numpy()), tensor)
         self._held.add(value)
 
-    def sole(self, value: ir.Value, uses: int) -> bool:
+    def is_only_reader(self, value: ir.Value, uses: int) -> bool:
         """Whether a reader with so many uses is the only one."""
         return self._left[value] == uses and not value.is_graph_output()
 
@@ -46,15 +46,15 @@ class Values:
         """Return the bytes of the constants that are unused once these uses are gone."""
         freed = 0
         for value, uses in read.items():
-            if value not in self._held and self.sole(value, uses):
+            if value not in self._held and self.is_only_reader(value, uses):
                 operand = self.constant(value)
                 freed += operand.nbytes if operand else 0
         return freed
 
-    def drop(self, read: Counter[ir.Value]) -> None:
-        """Take uses away."""
+    def remove_uses(self, read: Counter[ir.Value]) -> None:
+        """Subtract uses."""
         self._left.subtract(read)
 
     def move(self, old: ir.Value, new: ir.Value) -> None:
-        """Give the uses of one value to another."""
+        """Add the uses of one value to those of another."""
         self._left[new] = self._left.pop(old, 0)

@@ -1,4 +1,4 @@
-"""Puts a scale and a shift into the weights of the operator before them."""
+"""Folds scale and shift into the weights of the operator before them (Jacob et al., CVPR 2018)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def absorb(work: Work, *op_types: str) -> None:
     """Fuse every affine node of these types into a linear one before it."""
     for scope in work.scopes():
         for node in scope.graph:
-            if node.op_type in op_types and scope.free(node):
+            if node.op_type in op_types and scope.can_edit(node):
                 _absorb(work, scope, node, op_types)
 
 
@@ -30,13 +30,13 @@ def _absorb(work: Work, scope: Scope, node: ir.Node, op_types: tuple[str, ...]) 
             continue
         refusal = _refuse(scope, linear, affine) or _fuse(scope, linear, affine)
         if refusal is None:
-            work.report.did(linear.node, "fused", node.op_type)
+            work.report.record(linear.node, "fused", node.op_type)
             return
-        work.report.leave(node, refusal)
+        work.report.record_refusal(node, refusal)
 
 
 def _refuse(scope: Scope, linear: Linear, affine: Affine) -> Refusal | None:
-    if not scope.free(linear.node):
+    if not scope.can_edit(linear.node):
         return Refusal("keep", f"the option keep selects {linear.node.name!r}")
     if scope.only_reader(affine.source) is not affine.node:
         return Refusal("reader", f"{affine.source.name!r} is also read elsewhere")
@@ -49,7 +49,7 @@ def _refuse(scope: Scope, linear: Linear, affine: Affine) -> Refusal | None:
 
 
 def _refuse_growth(scope: Scope, linear: Linear, affine: Affine) -> Refusal | None:
-    """Refuse what would make the model grow: weights that others read too, or that are repeated."""
+    """Refuse what would increase the model's size: shared or broadcast weights."""
     width = -(-_tensor(scope, linear.weight).dtype.bitwidth // 8)
     added = width * linear.channels
     replaced = {*affine.constants}
@@ -80,7 +80,7 @@ def _freed(scope: Scope, value: ir.Value, readers: set[ir.Node]) -> int:
 
 
 def _tensor(scope: Scope, value: ir.Value) -> ir.TensorProtocol:
-    tensor = scope.repeated(value)
+    tensor = scope.broadcast_constant(value)
     if tensor is None:
         raise ValueError(f"{value.name!r} is no constant")
     return tensor

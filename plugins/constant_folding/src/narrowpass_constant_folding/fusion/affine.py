@@ -33,7 +33,7 @@ class Affine:
         node: the node.
         source: what it scales and shifts.
         constants: the values that it reads besides; all are constant floats.
-        by: the one of them that names what is made of it.
+        by: the node whose name the fused weights take.
     """
 
     node: ir.Node
@@ -65,7 +65,7 @@ class Affine:
         """Return scale and shift as float64[channels]; call it only where `fits` says so."""
         data = [
             tensor.numpy().astype(np.float64)
-            for tensor in map(scope.repeated, self.constants)
+            for tensor in map(scope.broadcast_constant, self.constants)
             if tensor is not None
         ]
         one, zero = np.ones(channels), np.zeros(channels)
@@ -126,10 +126,10 @@ def _batchnorm(scope: Scope, node: ir.Node) -> Iterator[Affine]:
 
 
 def _is_float(scope: Scope, value: ir.Value) -> bool:
-    tensor = scope.repeated(value)
+    tensor = scope.broadcast_constant(value)
     return tensor is not None and tensor.dtype in _FLOATS
 
 
 def _dims(scope: Scope, value: ir.Value) -> tuple[int, ...]:
-    tensor = scope.repeated(value)
+    tensor = scope.broadcast_constant(value)
     return () if tensor is None else tuple(tensor.shape.numpy())

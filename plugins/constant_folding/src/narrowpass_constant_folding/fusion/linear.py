@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import remade
+from narrowpass_constant_folding.graphs.nodes import clone_as
 from narrowpass_constant_folding.graphs.scope import Scope
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ class Linear:
 
         Args:
             scope: where the node is.
-            scale: float64[channels]. The products are computed in float64 and rounded once.
+            scale: float64[channels]. Multiplied in float64 and rounded once.
         """
         weight = constant_array(scope, self.weight)
         result: Array = np.empty(weight.shape, weight.dtype)
@@ -71,7 +71,7 @@ class Linear:
         inputs[1] = weight
         inputs[index : index + 1] = [bias]
         attributes = [attr for name, attr in self.node.attributes.items() if name != "beta"]
-        return remade(self.node, self.node.op_type, inputs, attributes, [output])
+        return clone_as(self.node, self.node.op_type, inputs, attributes, [output])
 
 
 def linear_of(scope: Scope, node: ir.Node | None) -> Linear | None:
@@ -79,7 +79,7 @@ def linear_of(scope: Scope, node: ir.Node | None) -> Linear | None:
     if not is_op(node, "Conv", "ConvTranspose", "Gemm", "BatchNormalization") or node is None:
         return None
     weight = input_of(node, 1)
-    tensor = scope.repeated(weight)
+    tensor = scope.broadcast_constant(weight)
     if weight is None or tensor is None or not tensor.dtype.is_floating_point():
         return None
     bias = input_of(node, 2)
@@ -104,7 +104,7 @@ def _fits(scope: Scope, linear: Linear) -> bool:
     """Whether the bias is a constant of a value for each channel, or one for all."""
     if linear.bias is None:
         return len(linear.node.inputs) <= 3
-    tensor = scope.repeated(linear.bias)
+    tensor = scope.broadcast_constant(linear.bias)
     if tensor is None:
         return False
     dims = tuple(tensor.shape.numpy())
@@ -117,7 +117,7 @@ def _fits(scope: Scope, linear: Linear) -> bool:
 
 def constant_array(scope: Scope, value: ir.Value) -> Array:
     """Read the data of a value that is known to be constant."""
-    tensor = scope.repeated(value)
+    tensor = scope.broadcast_constant(value)
     if tensor is None:
         raise ValueError(f"{value.name!r} is no constant")
     array: Array = tensor.numpy()
@@ -126,7 +126,7 @@ def constant_array(scope: Scope, value: ir.Value) -> Array:
 
 def _multiply(left: Array, right: Array, out: Array) -> None:
     if out.dtype.kind == "f":
-        # The factors are widened block by block, so that large weights are not held twice.
+        # Factors are upcast block by block, so that large weights are not held twice.
         np.multiply(left, right, out=out, dtype=np.float64, casting="unsafe")
     else:
         out[...] = (left.astype(np.float64) * right).astype(out.dtype)

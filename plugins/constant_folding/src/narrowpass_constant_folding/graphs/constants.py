@@ -74,7 +74,7 @@ class Store:
         return graph in self._initializer_graphs
 
     def replace(self, node: ir.Node, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        """Make a constant of `tensor`, under the name of `old`, that all users of `old` read.
+        """Replace all uses of `old` by a constant of the same name that holds `tensor`.
 
         Args:
             node: the producer of `old`; it stays, unused.
@@ -139,7 +139,7 @@ _SMALL = 1024
 
 
 def small_array(tensor: ir.TensorProtocol | None) -> np.ndarray[Any, Any] | None:
-    """Read a tensor of numbers that is small, as shapes, axes and pads are; else give None."""
+    """Return the array of a small numeric tensor, such as a shape, axes or pads; else None."""
     if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.size > _SMALL:
         return None
     return tensor.numpy()

@@ -28,7 +28,7 @@ class Names:
         taken[chosen] += 1
         return chosen
 
-    def moved(self, name: str | None) -> str | None:
+    def hoisted_name(self, name: str | None) -> str | None:
         """Return the name for a value that moves to an outer graph: another if it is not alone."""
         if name is None or self._taken[name] <= 1:
             return name
@@ -39,7 +39,7 @@ class Names:
         """Note that a graph no longer defines the name."""
         self._taken[name] -= 1
 
-    def moved_node(self, name: str | None) -> str | None:
+    def hoisted_node_name(self, name: str | None) -> str | None:
         """Return the name for a node that moves to an outer graph: another if it is not alone.
 
         ONNX leaves names of nodes free, but onnxruntime refuses a graph that has one twice.
@@ -65,10 +65,10 @@ class Names:
         if name:
             self._nodes[name] -= 1
 
-    def ambiguous(self, name: str | None) -> bool:
+    def is_shadowed(self, name: str | None) -> bool:
         """Whether a graph defines the name though it is already visible there from outside.
 
-        There, moving a use of a value into that graph might make it read the other value.
+        There, moving a use of a value into that graph might capture the other value.
         """
         return name in self._twice
 

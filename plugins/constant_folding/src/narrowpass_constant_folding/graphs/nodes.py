@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 
-def remade(
+def clone_as(
     node: ir.Node,
     op_type: str,
     inputs: Sequence[ir.Value | None],

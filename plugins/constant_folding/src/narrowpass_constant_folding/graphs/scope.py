@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from narrowpass_constant_folding.graphs.broadcasts import broadcast_constant
 from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.names import Names
-from narrowpass_constant_folding.graphs.repeated import repeated_of
 from narrowpass_constant_folding.graphs.scopes import Root, inner_nodes, output_positions
 from narrowpass_constant_folding.shapes.values import ShapeValues
 
@@ -46,7 +46,7 @@ class Scope:
         """The version of the standard operator set; 0 where it is not imported."""
         return self.root.opsets.get("", 0)
 
-    def free(self, node: ir.Node) -> bool:
+    def can_edit(self, node: ir.Node) -> bool:
         """Whether the node may be changed: not kept, and not removed already."""
         return node not in self.kept and node not in self._gone
 
@@ -54,9 +54,9 @@ class Scope:
         """Return the tensor that a value always has, or None. Its data is not read."""
         return None if value is None else constant_of(value)
 
-    def repeated(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """Give what `constant` does, also where an Expand or ConstantOfShape repeats a constant."""
-        return None if value is None else repeated_of(value)
+    def broadcast_constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Return the constant of a value, also through Expand and ConstantOfShape."""
+        return None if value is None else broadcast_constant(value)
 
     def only_reader(self, value: ir.Value) -> ir.Node | None:
         """Return the node of this graph that alone reads the value, and once; else None."""
@@ -69,7 +69,7 @@ class Scope:
         return reader if reader.graph is self.graph else None
 
     def producer(self, value: ir.Value | None) -> ir.Node | None:
-        """Return the node of this graph that makes the value; None for another's."""
+        """Return the value's producer in this graph; None for a value of another graph."""
         node = None if value is None else value.producer()
         return node if node is not None and node.graph is self.graph else None
 
@@ -77,7 +77,7 @@ class Scope:
         """Add a constant.
 
         Args:
-            name: what it is to be called. Derived from the names of what it is made of, so that
+            name: derived from the names of the values that it is computed from, so that
                 it is the same from run to run; it gets a number where that name is taken.
             tensor: its data.
             before: the node that reads it first; of this graph.
@@ -120,7 +120,7 @@ class Scope:
             at: a node of this graph; it is removed. All that `new` reads is there before it.
             new: the new node.
             outputs: for each output of an old node that anything reads, the output of `new` that
-                all readers get instead; made by `successor`.
+                all readers get instead; from `successor`.
         """
         if new.graph is None:
             self.graph.insert_before(at, new)
@@ -129,9 +129,9 @@ class Scope:
         self.remove(at)
 
     def bypass(self, node: ir.Node, source: ir.Value) -> bool:
-        """Make everything that reads the node's first output read `source`, and remove the node.
+        """Replace all uses of the node's first output by `source`, and remove the node.
 
-        The name of a graph output moves to `source`, where that is made by a node of this graph
+        The name of a graph output moves to `source`, where a node of this graph produces it
         and is no output itself.
 
         Args:
@@ -143,7 +143,7 @@ class Scope:
             one of the names stands for two values, of which a reader might get the wrong one.
         """
         old = node.outputs[0]
-        if self.names.ambiguous(source.name) or self.names.ambiguous(old.name):
+        if self.names.is_shadowed(source.name) or self.names.is_shadowed(old.name):
             return False
         if not old.is_graph_output():
             _complete_type(source, old)
@@ -159,7 +159,7 @@ class Scope:
         return True
 
     def pass_on(self, old: ir.Value, new: ir.Value) -> None:
-        """Give all readers of `old`, and its places among the outputs, to `new` of that name."""
+        """Replace `old`, among the outputs too, by `new`, which takes its name."""
         if old.is_graph_output():
             self._move_outputs(old, new)
         old.replace_all_uses_with(new)
@@ -198,7 +198,7 @@ def _complete_type(source: ir.Value, copy: ir.Value) -> None:
 
 
 def _take_signature(source: ir.Value, copy: ir.Value) -> None:
-    """Make `source` the output that `copy` was."""
+    """Replace the output `copy` by `source`."""
     name = copy.name
     copy.name = None
     source.name = name

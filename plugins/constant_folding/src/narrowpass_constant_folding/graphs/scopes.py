@@ -72,7 +72,7 @@ def output_positions(graph: ir.Graph) -> dict[ir.Value, list[int]]:
 
 
 def remove_nodes(graph: ir.Graph, nodes: list[ir.Node]) -> None:
-    """Remove nodes whose outputs nothing uses, with all uses that they and their insides make.
+    """Remove unused nodes, with all uses by them and by their subgraphs.
 
     Takes time in proportion to `nodes` and the graph's outputs, so call it once for many.
     """

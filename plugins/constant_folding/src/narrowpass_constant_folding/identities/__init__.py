@@ -1,4 +1,4 @@
-"""Which nodes give back what they are given, bit for bit."""
+"""Nodes that compute the identity, bit for bit."""
 
 from __future__ import annotations
 

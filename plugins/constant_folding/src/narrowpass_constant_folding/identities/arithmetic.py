@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_constant_folding.graphs.broadcasts import unbroadcast
 from narrowpass_constant_folding.graphs.matching import dims_of, input_of, is_op
-from narrowpass_constant_folding.graphs.repeated import without_repeats
 from narrowpass_constant_folding.graphs.scope import Scope
 
 _FIRST_WITH_BROADCASTING = 7
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "BitwiseOr", "BitwiseXor"})
 
 
-def neutral(scope: Scope, node: ir.Node) -> ir.Value | None:
-    """Return the operand that ``x + 0``, ``x - 0``, ``x * 1``, ``x / 1`` or ``x ** 1`` gives back.
+def neutral_source(scope: Scope, node: ir.Node) -> ir.Value | None:
+    """Return the operand that ``x + 0``, ``x - 0``, ``x * 1``, ``x / 1`` or ``x ** 1`` equals.
 
     In floats, -0.0 + 0.0 is 0.0: there, only -0.0 may be added, and only 0.0 be subtracted.
     """
@@ -42,10 +42,10 @@ def _neutral_element(op_type: str) -> float:
 
 def _all_are(scope: Scope, value: ir.Value, element: float) -> bool:
     """Whether all elements of a constant are this number; zeros of floats by their sign."""
-    tensor = scope.repeated(value)
+    tensor = scope.broadcast_constant(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING or not tensor.size:
         return False
-    array = without_repeats(tensor.numpy())
+    array = unbroadcast(tensor.numpy())
     # Looked at first, so that weights are not read because they stand in a sum.
     first = array.flat[0]
     if not _is(first, element):
@@ -65,7 +65,7 @@ def _is(item: object, element: float) -> bool:
 
 def _keeps_shape(scope: Scope, source: ir.Value, constant: ir.Value) -> bool:
     """Whether broadcasting against the constant leaves the shape of `source` as it is."""
-    tensor = scope.repeated(constant)
+    tensor = scope.broadcast_constant(constant)
     if tensor is None:
         return False
     dims = tuple(tensor.shape.numpy())
@@ -77,26 +77,26 @@ def _keeps_shape(scope: Scope, source: ir.Value, constant: ir.Value) -> bool:
     return all(dim in (1, size) for dim, size in zip(dims[::-1], own[::-1], strict=False))
 
 
-def undone(scope: Scope, node: ir.Node) -> ir.Value | None:
+def involution_source(scope: Scope, node: ir.Node) -> ir.Value | None:
     """Return x for ``Neg(Neg(x))`` and ``Not(Not(x))``."""
     before = scope.producer(node.inputs[0])
-    if before is None or not is_op(before, node.op_type) or not scope.free(before):
+    if before is None or not is_op(before, node.op_type) or not scope.can_edit(before):
         return None
     return before.inputs[0]
 
 
-def repeated(scope: Scope, node: ir.Node) -> ir.Value | None:
+def idempotent(scope: Scope, node: ir.Node) -> ir.Value | None:
     """Return the input of an operator that changes nothing once it was applied."""
     before = scope.producer(node.inputs[0])
     return node.inputs[0] if before is not None and is_op(before, node.op_type) else None
 
 
-def chosen(scope: Scope, node: ir.Node) -> ir.Value | None:
+def where_source(scope: Scope, node: ir.Node) -> ir.Value | None:
     """Return what ``Where`` chooses under a constant condition, where it has the result's shape."""
-    tensor = scope.repeated(input_of(node, 0))
+    tensor = scope.broadcast_constant(input_of(node, 0))
     if tensor is None or not tensor.size:
         return None
-    array = without_repeats(tensor.numpy())
+    array = unbroadcast(tensor.numpy())
     if array.flat[0] != array.flat[-1] or not (array.all() or not array.any()):
         return None
     yes, no = node.inputs[1], node.inputs[2]

@@ -1,4 +1,4 @@
-"""Layout operators that leave everything where it is."""
+"""Layout operators that compute the identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _END = 1 << 31
 
 
-def transposed(scope: Scope, node: ir.Node) -> bool:
+def is_identity_transpose(scope: Scope, node: ir.Node) -> bool:
     """Whether a Transpose moves no axis."""
     perm = attribute(node, "perm", None)
     if perm is not None:
@@ -25,8 +25,8 @@ def transposed(scope: Scope, node: ir.Node) -> bool:
     return dims is not None and len(dims) <= 1
 
 
-def reshaped(scope: Scope, node: ir.Node) -> bool:
-    """Whether a Reshape gives the shape it is given.
+def is_identity_reshape(scope: Scope, node: ir.Node) -> bool:
+    """Whether a Reshape keeps the shape of its input.
 
     Where every other dimension stays, so does the one that is written as -1. (If one of the others
     is 0, -1 stands for nothing, and the Reshape would fail.)
@@ -44,8 +44,8 @@ def reshaped(scope: Scope, node: ir.Node) -> bool:
     return moved in ([], [-1])
 
 
-def expanded(scope: Scope, node: ir.Node) -> bool:
-    """Whether an Expand gives the shape it is given."""
+def is_identity_expand(scope: Scope, node: ir.Node) -> bool:
+    """Whether an Expand keeps the shape of its input."""
     source, target = node.inputs[0], scope.values.elements(input_of(node, 1))
     dims = None if source is None else scope.values.dims(source)
     if dims is None or target is None or len(target.items) > len(dims):
@@ -54,8 +54,8 @@ def expanded(scope: Scope, node: ir.Node) -> bool:
     return all(item is not None and item in (1, dim) for item, dim in pairs)
 
 
-def same_rank(scope: Scope, node: ir.Node) -> bool:
-    """Whether a Squeeze or Unsqueeze gives the rank it is given, or a Flatten is given a matrix."""
+def keeps_rank(scope: Scope, node: ir.Node) -> bool:
+    """Whether a Squeeze or Unsqueeze keeps the rank, or a Flatten has a matrix as input."""
     source = node.inputs[0]
     before = None if source is None else dims_of(source)
     if before is None:
@@ -66,7 +66,7 @@ def same_rank(scope: Scope, node: ir.Node) -> bool:
     return after is not None and len(before) == len(after)
 
 
-def sliced(scope: Scope, node: ir.Node) -> bool:
+def is_identity_slice(scope: Scope, node: ir.Node) -> bool:
     """Whether a Slice takes all."""
     if len(node.inputs) == 1:  # before opset 10
         starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
@@ -99,7 +99,7 @@ def _axes(values: ShapeValues, node: ir.Node, count: int) -> tuple[int, ...] | N
     return None if axes is None else axes.numbers
 
 
-def padded(scope: Scope, node: ir.Node) -> bool:
+def is_identity_pad(scope: Scope, node: ir.Node) -> bool:
     """Whether a Pad adds nothing."""
     if len(node.inputs) == 1:  # before opset 11
         amounts = attribute(node, "pads", attribute(node, "paddings", None))
@@ -108,16 +108,16 @@ def padded(scope: Scope, node: ir.Node) -> bool:
     return array is not None and not array.any()
 
 
-def tiled(scope: Scope, node: ir.Node) -> bool:
+def is_identity_tile(scope: Scope, node: ir.Node) -> bool:
     """Whether a Tile repeats everything once."""
     array = small_array(scope.constant(input_of(node, 1)))
     return len(node.inputs) == 2 and array is not None and bool((array == 1).all())
 
 
-def resized(scope: Scope, node: ir.Node) -> bool:
+def is_identity_resize(scope: Scope, node: ir.Node) -> bool:
     """Whether a Resize or Upsample has scales of one and nothing else.
 
-    Only to the nearest: other modes multiply neighbours by 0, which gives NaN where they are not
+    Only to the nearest: other modes multiply neighbours by 0, which is NaN where they are not
     finite.
     """
     if attribute(node, "mode", "nearest") != "nearest":

@@ -1,4 +1,4 @@
-"""Types of what calls of model-local functions give."""
+"""Result types of calls of model-local functions."""
 
 from __future__ import annotations
 

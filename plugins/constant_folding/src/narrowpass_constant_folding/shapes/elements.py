@@ -1,4 +1,4 @@
-"""What each operator makes of the elements of integer values that are computed from shapes."""
+"""Propagation of integer elements, computed from shapes, through each operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from narrowpass_constant_folding.shapes.sizes import (
     is_equal,
     is_less,
     multiply,
-    product,
+    multiply_all,
     subtract,
 )
 
@@ -61,7 +61,7 @@ def _shape(values: ShapeValues, node: ir.Node) -> Elements | None:
 def _size(values: ShapeValues, node: ir.Node) -> Elements | None:
     source = node.inputs[0]
     dims = None if source is None else values.dims(source)
-    return None if dims is None else Elements(0, (product(dims),))
+    return None if dims is None else Elements(0, (multiply_all(dims),))
 
 
 def _gather(values: ShapeValues, node: ir.Node) -> Elements | None:
@@ -112,7 +112,7 @@ def _concat(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(1, tuple(items))
 
 
-def _reranked(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _reshape(values: ShapeValues, node: ir.Node) -> Elements | None:
     data = values.operand(node, 0)
     if data is None:
         return None
@@ -257,7 +257,7 @@ def _reduced(values: ShapeValues, node: ir.Node) -> Elements | None:
     data = values.operand(node, 0)
     if data is None or data.rank != 1 or attribute(node, "noop_with_empty_axes", 0):
         return None
-    return Elements(attribute(node, "keepdims", 1), (product(data.items),))
+    return Elements(attribute(node, "keepdims", 1), (multiply_all(data.items),))
 
 
 RULES: Mapping[str, Callable[[ShapeValues, ir.Node], Elements | None]] = MappingProxyType(
@@ -267,9 +267,9 @@ RULES: Mapping[str, Callable[[ShapeValues, ir.Node], Elements | None]] = Mapping
         "Gather": _gather,
         "Slice": _slice,
         "Concat": _concat,
-        "Squeeze": _reranked,
-        "Unsqueeze": _reranked,
-        "Reshape": _reranked,
+        "Squeeze": _reshape,
+        "Unsqueeze": _reshape,
+        "Reshape": _reshape,
         "Cast": _cast,
         "Identity": _same,
         "Where": _where,
@@ -278,4 +278,4 @@ RULES: Mapping[str, Callable[[ShapeValues, ir.Node], Elements | None]] = Mapping
         **dict.fromkeys(_BINARY, _binary),
     }
 )
-"""What gives the elements of a node's output from what is known of its inputs, by operator."""
+"""The transfer function of each operator: elements of its output from those of its inputs."""

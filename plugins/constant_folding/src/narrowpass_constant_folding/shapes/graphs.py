@@ -19,7 +19,7 @@ from narrowpass_constant_folding.shapes.values import ShapeValues
 _FIRST_SCAN_WITHOUT_BATCH = 9
 
 Hints = Mapping[ir.Value, Type]
-"""What a file declares of values: told about where it does not fit, and an element type for those
+"""What a file declares of values: reported where it contradicts, and an element type for those
 of operators that nothing is known of."""
 
 
@@ -31,7 +31,7 @@ class GraphInference:
 
         Args:
             model: whose values get types and shapes.
-            report: told of nodes at fault and of contradictions, and how many values were changed.
+            report: records invalid nodes, contradictions, and the number of changed values.
             hints: what the file declares of values.
             outputs: whether outputs of the model's graph get types, too.
         """
@@ -48,17 +48,17 @@ class GraphInference:
             self.visit(root.graph, root.opsets)
 
     def visit(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-        """Infer the types of all values that the graph's nodes give, in order."""
+        """Infer the types of all outputs of the graph's nodes, in order."""
         for node in graph:
             try:
                 types = self._results(node, opsets)
             except InferenceError as failure:
-                self._report.leave(node, Refusal("inference", str(failure), "failed"))
+                self._report.record_refusal(node, Refusal("inference", str(failure), "failed"))
                 types = ()
             for value, type_ in zip(node.outputs, types, strict=False):
                 self._refine(node, value, type_)
             for value in node.outputs:
-                self._take_hint(value)
+                self._apply_declared_dtype(value)
 
     def _results(self, node: ir.Node, opsets: Mapping[str, int]) -> Sequence[Type]:
         if self._calls.has(node):
@@ -127,14 +127,14 @@ class GraphInference:
         contradiction = merge(self._hints.get(value, declared), inferred).contradiction
         if contradiction:
             reason = f"{value.name!r}: {contradiction}"
-            self._report.leave(node, Refusal("declared", reason, "contradictions"))
+            self._report.record_refusal(node, Refusal("declared", reason, "contradictions"))
         of_model = value.is_graph_output() and value.graph is self._main
         if merged.type == declared or (of_model and not self._outputs):
             return
         declare(value, declared, merged.type)
         self._report.count("inferred")
 
-    def _take_hint(self, value: ir.Value) -> None:
+    def _apply_declared_dtype(self, value: ir.Value) -> None:
         """Let the declared element type of what nothing is known of count.
 
         A shape counts nowhere: exporters, and editors of models, leave wrong ones in files, and

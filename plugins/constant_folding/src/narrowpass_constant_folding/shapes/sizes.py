@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Size:
-    """A product of named dimensions and a positive factor: a whole number that is 0 or more.
+    """A monomial: a positive integer factor times named dimensions; its value is 0 or more.
 
     Attributes:
         factor: more than 0.
@@ -35,7 +35,7 @@ def named(symbol: str) -> Size:
 
 
 def multiply(left: Element, right: Element) -> Element:
-    """Return the product."""
+    """Return left · right."""
     if left == 0 or right == 0:
         return 0
     if left is None or right is None:
@@ -46,8 +46,8 @@ def multiply(left: Element, right: Element) -> Element:
     return _size(factor, Counter(_symbols(left)) + Counter(_symbols(right)))
 
 
-def product(elements: Iterable[Element]) -> Element:
-    """Return the product of all; 1 for none."""
+def multiply_all(elements: Iterable[Element]) -> Element:
+    """Return the sizes multiplied; 1 for none."""
     result: Element = 1
     for element in elements:
         result = multiply(result, element)

@@ -10,7 +10,7 @@ Items = Sequence[Element]
 
 
 def constant_target(source: Items | None, result: Items, *, may_infer: bool) -> list[int] | None:
-    """Return a Reshape's operand, as numbers, that always makes `result` of `source`.
+    """Return a constant target with which Reshape always maps `source` to `result`.
 
     A dimension that is the source's at the same place is written as 0, and one other as -1.
 

@@ -51,7 +51,7 @@ class NumpyBackend(Backend):
         return QuantizationSpec(others=None, per_token=PerTokenQuantization(frozenset({"MatMul"})))
 
     def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
-        """Return the seconds that a narrow type costs: its elements are widened and rounded."""
+        """Return the seconds that a narrow type costs: its elements are upcast and rounded."""
         dims = [dim for dim in node.outputs[0].shape or () if isinstance(dim, int)]
         moved = node.op_type in DATA_MOVEMENT
         return 0.0 if moved else -2e-9 * math.prod(dims)

@@ -11,8 +11,8 @@ from numpy_backend.packed import pack
 from numpy_backend.steps import (
     POINTWISE,
     Convolution,
+    FullyConnected,
     Pointwise,
-    Product,
     Reshaped,
     Rows,
     Transposed,
@@ -103,13 +103,13 @@ def _step(op: Op, builder: SlotBuilder, source: Source[Op]) -> Step:
         return Reshaped(op.required(1).name or "", given, output)
     weight = facts.weight(op.required(1))
     if op.kind == "MatMul":
-        return Product(pack(session, weight.transpose(1, 0), None), given, output)
-    channels, inputs, *window = weight.shape
+        return FullyConnected(pack(session, weight.transpose(1, 0), None), given, output)
+    channels, inputs, *kernel_shape = weight.shape
     bias = op.input(2)
     matrix = pack(
         session,
-        weight.reshape(channels, inputs * window[0] * window[1]),
+        weight.reshape(channels, inputs * kernel_shape[0] * kernel_shape[1]),
         None if bias is None else facts.weight(bias),
     )
     strides, pads = op.get("strides", [1, 1]), op.get("pads", [0] * 4)
-    return Convolution(matrix, window, strides, pads, given, output)
+    return Convolution(matrix, kernel_shape, strides, pads, given, output)

@@ -58,12 +58,12 @@ class Matrix:
 
     def multiply(self, rows: Array) -> Array:
         """Return [..., N] for float32 rows [..., K]."""
-        product: Array = rows @ self.elements.astype(np.float32, copy=False).T
+        result: Array = rows @ self.elements.astype(np.float32, copy=False).T
         if self.scales is not None:
-            product *= self.scales
+            result *= self.scales
         if self.bias is not None:
-            product += self.bias
-        return product
+            result += self.bias
+        return result
 
 
 def pack(session: Session | None, matrix: Weight, bias: Weight | None) -> Matrix:

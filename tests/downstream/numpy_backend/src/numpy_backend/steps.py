@@ -104,7 +104,7 @@ class Reshaped(Step):
         return Run(np.empty(given, np.bool_).reshape(dims).shape, view=0)
 
 
-class Product(Step):
+class FullyConnected(Step):
     """Multiplies rows by a packed matrix."""
 
     kernel = "numpy matmul"
@@ -124,21 +124,22 @@ class Product(Step):
 
 
 class Convolution(Step):
-    """Convolves images [N, C, H, W]: im2col, and a product with a packed matrix [O, C·h·w]."""
+    """Convolves images [N, C, H, W]: im2col, and a matmul with a packed matrix [O, C·h·w]."""
 
     kernel = "numpy im2col"
 
     def __init__(
         self,
         matrix: Matrix,
-        window: Sequence[int],
+        kernel_shape: Sequence[int],
         strides: Sequence[int],
         pads: Sequence[int],
         given: Slot,
         output: Slot,
     ) -> None:
         super().__init__([given], output)
-        self._matrix, self._window, self._strides = matrix, tuple(window), tuple(strides)
+        self._matrix, self._strides = matrix, tuple(strides)
+        self._kernel_shape = tuple(kernel_shape)
         self._pads = (0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])
 
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -147,14 +148,14 @@ class Convolution(Step):
         sizes = [dim + sum(pad) for dim, pad in zip(shape[2:], self._pads[2:], strict=True)]
         pixels = [
             (dim - reach) // step + 1
-            for dim, reach, step in zip(sizes, self._window, self._strides, strict=True)
+            for dim, reach, step in zip(sizes, self._kernel_shape, self._strides, strict=True)
         ]
-        made = shape[0], len(self._matrix.elements), *pixels
-        return python_run(self, shapes, made, self._convolve)
+        result = shape[0], len(self._matrix.elements), *pixels
+        return python_run(self, shapes, result, self._convolve)
 
     def _convolve(self, x: Array, out: Array) -> None:
-        windows = sliding_window_view(np.pad(x, self._pads), self._window, (2, 3))
-        windows = windows[:, :, :: self._strides[0], :: self._strides[1]]
-        columns = windows.transpose(0, 2, 3, 1, 4, 5)
+        patches = sliding_window_view(np.pad(x, self._pads), self._kernel_shape, (2, 3))
+        patches = patches[:, :, :: self._strides[0], :: self._strides[1]]
+        columns = patches.transpose(0, 2, 3, 1, 4, 5)
         rows = columns.reshape(*columns.shape[:3], -1)
         np.copyto(out, self._matrix.multiply(rows).transpose(0, 3, 1, 2))

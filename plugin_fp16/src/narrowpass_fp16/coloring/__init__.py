@@ -1,0 +1,1 @@
+"""The colour of each node: its precision, and the rule that decided."""

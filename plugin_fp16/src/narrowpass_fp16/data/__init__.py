@@ -1,0 +1,1 @@
+"""Ranges of values, measured on samples."""

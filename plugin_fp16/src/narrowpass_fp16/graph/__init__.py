@@ -1,0 +1,1 @@
+"""Schemas, opset versions, and the boundaries of subgraphs and functions."""

@@ -1,0 +1,1 @@
+"""Places casts by a minimum cut, and writes them into the model."""

@@ -1,0 +1,102 @@
+/* Indices of the greatest or least elements of float32 along an axis: ArgMax, ArgMin. NaN counts as
+ * more extreme than any number, as in numpy. */
+#include "runtime/kernel.h"
+
+struct np_arg_extreme_params {
+  size_t outer;      /* of the axes before the reduced one */
+  size_t count;      /* elements along the axis; not 0 */
+  size_t inner;      /* of the axes after it */
+  int32_t least;     /* ArgMin */
+  int32_t last;      /* of equal elements the last one, otherwise the first */
+};
+
+#define COLUMNS 256 /* of one tile: their best values and indices stay in L1 */
+#define LANES 32
+
+typedef struct {
+  const struct np_arg_extreme_params *params;
+  const float *in;
+  int64_t *out;
+  size_t tiles; /* of the columns of one outer index */
+} job;
+
+/* The index in a dense row: its greatest element in lanes, then where that is. */
+NP_MULTIVERSIONED(size_t, index_in_row, (const float *x, size_t count, float sign, int last),
+                  (x, count, sign, last)) {
+  float lanes[LANES], best = sign * x[0];
+  int32_t unordered[LANES], any = 0;
+  for (size_t c = 0; c < LANES; c++) lanes[c] = best, unordered[c] = 0;
+  size_t i = 0;
+  for (; i + LANES <= count; i += LANES) {
+    for (size_t c = 0; c < LANES; c++) {
+      const float value = sign * x[i + c];
+      lanes[c] = value > lanes[c] ? value : lanes[c];
+      unordered[c] |= value != value;
+    }
+  }
+  for (; i < count; i++) {
+    const float value = sign * x[i];
+    best = value > best ? value : best;
+    any |= value != value;
+  }
+  for (size_t c = 0; c < LANES; c++) {
+    best = lanes[c] > best ? lanes[c] : best;
+    any |= unordered[c];
+  }
+  for (i = 0; i < count; i++) {
+    const size_t at = last ? count - 1 - i : i;
+    if (any ? x[at] != x[at] : sign * x[at] == best) return at;
+  }
+  return 0; /* not reached: the row has `best`, or NaN */
+}
+
+/* The indices of a tile of columns, whose elements are `stride` apart along the axis. */
+NP_MULTIVERSIONED(void, index_in_columns,
+                  (const float *x, size_t count, size_t stride, size_t columns, float sign,
+                   int last, int64_t *out),
+                  (x, count, stride, columns, sign, last, out)) {
+  float best[COLUMNS];
+  for (size_t c = 0; c < columns; c++) best[c] = sign * x[c], out[c] = 0;
+  for (size_t k = 1; k < count; k++) {
+    const float *row = x + k * stride;
+    for (size_t c = 0; c < columns; c++) {
+      const float value = sign * row[c];
+      const int is_nan = value != value, was_nan = best[c] != best[c];
+      const int first_better = !was_nan & ((value > best[c]) | is_nan);
+      const int last_better = is_nan | (value >= best[c]);
+      const int better = last ? last_better : first_better;
+      best[c] = better ? value : best[c];
+      out[c] = better ? (int64_t)k : out[c];
+    }
+  }
+}
+
+static void part(void *context, size_t start, size_t count) {
+  const job *task = context;
+  const struct np_arg_extreme_params *p = task->params;
+  const float sign = p->least ? -1.0f : 1.0f;
+  for (size_t tile = start; tile < start + count; tile++) {
+    const size_t outer = tile / task->tiles, column = tile % task->tiles * COLUMNS;
+    const float *x = task->in + outer * p->count * p->inner + column;
+    int64_t *out = task->out + outer * p->inner + column;
+    if (p->inner == 1) {
+      *out = (int64_t)index_in_row(x, p->count, sign, p->last);
+    } else {
+      const size_t rest = p->inner - column;
+      index_in_columns(x, p->count, p->inner, rest < COLUMNS ? rest : COLUMNS, sign, p->last, out);
+    }
+  }
+}
+
+int np_arg_extreme(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const struct np_arg_extreme_params *p = params;
+  if (p->outer == 0 || p->inner == 0) return 0;
+  const size_t tiles = (p->inner + COLUMNS - 1) / COLUMNS;
+  job task = {p, inputs[0], out, tiles};
+  const size_t bytes = p->count * (p->inner < COLUMNS ? p->inner : COLUMNS) * sizeof(float);
+  np_workers *const used =
+      p->outer * p->count * p->inner * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, part, &task, p->outer * tiles, 1 + NP_PARALLEL_MIN_BYTES / 4 / bytes,
+                        0);
+  return 0;
+}

@@ -1,1 +1,0 @@
-"""Factories by dtype over the kernel table, as lowering calls them."""

@@ -1,0 +1,1 @@
+"""The passes of the distribution, one per module."""

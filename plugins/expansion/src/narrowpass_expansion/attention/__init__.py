@@ -1,0 +1,1 @@
+"""Attention operators of ONNX and com.microsoft, rotary embeddings and KV caches."""

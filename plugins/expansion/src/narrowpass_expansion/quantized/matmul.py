@@ -1,0 +1,159 @@
+"""Matmuls with weights of 4 or 8 bits, and embeddings of such weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.io import ViewedTensor
+from narrowpass_expansion.emitter import Emitter, Unsupported
+
+_KINDS = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
+
+
+def matmul_nbits(e: Emitter) -> Sequence[ir.Value]:
+    """Emit MatMulNBits: blockwise DequantizeLinear and MatMul.
+
+    Rows that end within a block are sliced after dequantization.
+    """
+    if e.get("weight_prepacked", 0):
+        raise Unsupported("its weights are packed for another processor")
+    bits, block = int(e.get("bits", 4)), int(e.get("block_size", 0))
+    rows, columns = int(e.get("N", 0)), int(e.get("K", 0))
+    if bits not in _KINDS:
+        raise Unsupported(f"its weights have {bits} bits, and not 4 or 8")
+    if block < 16 or block & (block - 1):
+        raise Unsupported(f"its block_size is {block}, and not a power of 2 from 16 on")
+    if rows <= 0 or columns <= 0:
+        raise Unsupported(f"its weights are {rows} by {columns}")
+    e.reject_inputs(g_idx=4)
+    a, scales = e.required(0, "A"), e.required(2, "scales")
+    dtype = e.dtype(a)
+    if e.dtype(scales) != dtype:
+        raise Unsupported("its scales are of another type than A")
+    blocks = -(-columns // block)
+    stored = _reinterpret_bits(e, 1, "B", bits, (rows, blocks * block))
+    scales = _blocks_of_rows(e, scales, rows, blocks)
+    zeros = e.input(3)
+    if zeros is not None and e.dtype(zeros) == dtype:
+        wide = e.reshape(e.cast(stored, dtype), rows, blocks, block)
+        moved = e.op("Sub", wide, e.unsqueeze(_blocks_of_rows(e, zeros, rows, blocks), 2))
+        matrix = e.reshape(e.op("Mul", moved, e.unsqueeze(scales, 2)), rows, blocks * block)
+    else:
+        zero = _zero_points(e, bits, rows, blocks)
+        matrix = e.op("DequantizeLinear", stored, scales, zero, axis=1, block_size=block)
+    if blocks * block != columns:
+        matrix = e.op("Slice", matrix, e.const([0]), e.const([columns]), e.const([1]))
+    output = e.op("MatMul", a, e.transpose(matrix, 1, 0))
+    bias = e.input(5)
+    return [output if bias is None else e.op("Add", output, bias)]
+
+
+def _blocks_of_rows(e: Emitter, value: ir.Value, rows: int, blocks: int) -> ir.Value:
+    """Return scales or zero points as [rows, blocks]; older files store them flat."""
+    return value if e.dims(value) == (rows, blocks) else e.reshape(value, rows, blocks)
+
+
+def _zero_points(e: Emitter, bits: int, rows: int, blocks: int) -> ir.Value:
+    if e.input(3) is None:
+        full = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
+        return e.weight("zero_points", _tensor(full, bits))
+    padded = -(-blocks * bits // 8) * 8 // bits
+    tensor = _constant(e, 3, "zero_points")
+    if tensor.nbytes != rows * padded * bits // 8:
+        raise Unsupported(f"its zero_points are {list(tensor.shape.numpy())}")
+    numbers = _unpack(tensor.numpy().reshape(rows, -1), bits)[:, :blocks]
+    return e.weight("zero_points", _tensor(numbers, bits))
+
+
+def _reinterpret_bits(
+    e: Emitter, index: int, name: str, bits: int, shape: tuple[int, int]
+) -> ir.Value:
+    """Return the bytes of a constant reinterpreted as integers of `bits` bits."""
+    tensor = _constant(e, index, name)
+    if tensor.dtype != ir.DataType.UINT8 or tensor.nbytes != shape[0] * shape[1] * bits // 8:
+        raise Unsupported(f"its {name} is {list(tensor.shape.numpy())}, and not of {shape}")
+
+    return e.weight(name, ViewedTensor(tensor, _KINDS[bits], shape))
+
+
+def _unpack(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Unpack integers of `bits` bits along the last axis, low bits of a byte first."""
+    if bits == 8:
+        return packed
+    parts = np.stack([packed & 15, packed >> 4], axis=-1)
+    return parts.reshape(*packed.shape[:-1], -1)
+
+
+def _tensor(numbers: np.ndarray, bits: int) -> ir.TensorProtocol:
+    return ir.Tensor(np.ascontiguousarray(numbers).astype(_KINDS[bits].numpy()), dtype=_KINDS[bits])
+
+
+def _constant(e: Emitter, index: int, name: str) -> ir.TensorProtocol:
+    tensor = constant_tensor(e.required(index, name))
+    if tensor is None or e.required(index, name).is_graph_input():
+        raise Unsupported(f"its {name} is not constant")
+    return tensor
+
+
+def gather_block_quantized(e: Emitter) -> Sequence[ir.Value]:
+    """Emit GatherBlockQuantized: gather packed rows and their scales, then dequantize the rows."""
+    data, positions = e.required(0, "data"), e.required(1, "indices")
+    scales, zeros = e.required(2, "scales"), e.input(3)
+    rank = len(e.dims(data))
+    bits, block = int(e.get("bits", 4)), int(e.get("block_size", 128))
+    axis, along = int(e.get("gather_axis", 0)), int(e.get("quantize_axis", 1))
+    if rank != 2 or axis % rank != 0 or along % rank != 1:
+        raise Unsupported("it does not look up rows of a matrix with blocks along them")
+    if e.dtype(data) != ir.DataType.UINT8:
+        raise Unsupported(f"its table is {e.dtype(data).name.lower()}, and not uint8")
+    if bits not in _KINDS:
+        raise Unsupported(f"its table has {bits} bits, and not 4 or 8")
+    width, blocks = e.dims(data)[1], e.dims(scales)[1]
+    if not isinstance(width, int) or not isinstance(blocks, int):
+        raise Unsupported("the width of its table is not known")
+    columns = width * 8 // bits
+    if block < 16 or columns != blocks * block:
+        raise Unsupported(f"{columns} columns are not {blocks} blocks of {block}")
+    dtype, depth = e.dtype(scales), len(e.dims(positions))
+    rows_of_data = e.op("Gather", data, positions, axis=0)
+    rows_of_data = e.cast(rows_of_data, dtype)
+    if bits == 4:
+        # In floating point, which is exact here: backends have more kernels for it.
+        high = e.op("Floor", e.op("Mul", rows_of_data, e.const(1 / 16, dtype)))
+        low = e.op("Sub", rows_of_data, e.op("Mul", high, e.const(16, dtype)))
+        rows_of_data = e.op("Concat", e.unsqueeze(low, -1), e.unsqueeze(high, -1), axis=-1)
+    shape = [0] * depth
+    numbers = e.reshape(rows_of_data, *shape, blocks, block)
+    if zeros is None:
+        zero = e.const(float(1 << (bits - 1)), dtype)
+    else:
+        found = _unpack(_constant(e, 3, "zero_points").numpy(), bits)[:, :blocks]
+        table = e.weight("zero_points", ir.tensor(found.astype(dtype.numpy())))
+        zero = e.unsqueeze(e.op("Gather", table, positions, axis=0), -1)
+    scale = e.unsqueeze(e.op("Gather", scales, positions, axis=0), -1)
+    output = e.op("Mul", e.op("Sub", numbers, zero), scale)
+    return [e.reshape(output, *shape, columns)]
+
+
+def matmul_integer_to_float(e: Emitter) -> Sequence[ir.Value]:
+    """Emit MatMulIntegerToFloat: MatMulInteger, scaled, with a bias."""
+    a, b = e.required(0, "A"), e.required(1, "B")
+    output = e.op("MatMulInteger", a, b, e.input(4), e.input(5))
+    scaled = e.op("Mul", e.required(2, "a_scale"), e.required(3, "b_scale"))
+    output = e.op("Mul", e.cast(output, ir.DataType.FLOAT), scaled)
+    bias = e.input(6)
+    return [output if bias is None else e.op("Add", output, bias)]
+
+
+def dynamic_quantize_matmul(e: Emitter) -> Sequence[ir.Value]:
+    """Emit DynamicQuantizeMatMul: DynamicQuantizeLinear of A, then an int8 matmul."""
+    a, scale, zero = e.ops("DynamicQuantizeLinear", e.required(0, "A"), outputs=3)
+    output = e.op("MatMulInteger", a, e.required(1, "B"), zero, e.input(3))
+    scaled = e.op("Mul", scale, e.required(2, "b_scale"))
+    output = e.op("Mul", e.cast(output, ir.DataType.FLOAT), scaled)
+    bias = e.input(4)
+    return [output if bias is None else e.op("Add", output, bias)]

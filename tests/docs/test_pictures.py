@@ -1,0 +1,85 @@
+"""Pictures and README's table equal what their tools produce from the source and the figures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "tools")):
+            del sys.modules[name]
+
+
+def test_the_picture_of_the_folders_follows_from_imports():
+    import rooms
+
+    assert rooms.upward(rooms.dependencies()) == []
+    assert rooms.FILE.read_text("utf-8") == rooms.draw(), "run python tools/rooms.py"
+
+
+def test_every_package_has_a_room():
+    import rooms
+
+    packages = {module.partition(".")[0] for module in rooms.modules()}
+    assert packages == {room.package.partition(".")[0] for room in rooms.ROOMS}
+
+
+def test_an_import_upwards_is_reported():
+    import rooms
+
+    found = {("core", "native/"): "narrowpass.driver imports narrowpass_xnn_cpu.native"}
+    assert rooms.upward(found) == ["narrowpass.driver imports narrowpass_xnn_cpu.native"]
+
+
+def test_edges_that_follow_from_others_are_not_drawn():
+    import rooms
+
+    assert rooms.reduced({("a", "b"), ("b", "c"), ("a", "c")}) == {("a", "b"), ("b", "c")}
+
+
+def test_the_picture_of_the_pipeline_is_current():
+    import pipeline_picture
+
+    text = pipeline_picture.FILE.read_text("utf-8")
+    assert text == pipeline_picture.draw(), "run python tools/pipeline_picture.py"
+
+
+def test_readme_has_the_figures_of_the_comparison():
+    import readme_table
+
+    readme = readme_table.README.read_text("utf-8")
+    table = readme_table.table(readme_table.PAGE.read_text("utf-8"))
+    assert table.count("\n") >= 9
+    assert readme == readme_table.with_table(readme, table), "run python tools/readme_table.py"
+
+
+def test_of_several_rows_of_a_model_the_first_counts():
+    import readme_table
+
+    text = (
+        "| model | threads | narrowpass | best peer | times |\n|---|---|---|---|---|\n"
+        "| m, token | 1 | 3 | 6 (a) | 2 (1.9) |\n| m, token | 2 | 2 (x) | 3 (b c) | 1.5 (1.4) |\n"
+        "| | 2 | 1 (y) | 9 (d) | 9 |\n| the same, prompt | 2 | 4 | 8 (e) | 2 |\n"
+    )
+    assert readme_table.comparisons(text) == [
+        {"m, token": ("2", "b c", "1.5"), "m, prompt": ("4", "e", "2")}
+    ]
+
+
+@pytest.mark.parametrize("name", ["pipeline.svg", "rooms.svg"])
+def test_pictures_are_well_formed(name):
+    root = ElementTree.fromstring((ROOT / "docs" / "images" / name).read_text("utf-8"))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.get("aria-label")
