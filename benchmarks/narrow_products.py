@@ -2,7 +2,7 @@
 
 Usage: ``python benchmarks/narrow_products.py [--threads 1] [--rounds 7]``
 
-The rule for float16 in ``narrowpass_xnn_cpu/lower/matmul/packed.py`` stands on these figures; those
+The rule for float16 in ``narrowpass_xnn_cpu/lower/matmul/choices.py`` follows these figures; those
 for bfloat16 are in ``bf16_kernels.py``. Both types are run in turns. Shown are the time in float32,
 how many times faster float16 is with the conversions of rows and results counted in, and its error
 relative to the largest result.

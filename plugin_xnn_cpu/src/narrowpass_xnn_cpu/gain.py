@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass_planning.program.support import NativeClassifier
-from narrowpass_xnn_cpu.lower.matmul.packed import HALF_ROWS, HALF_SIZE
+from narrowpass_xnn_cpu.lower.matmul.choices import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.lowering import XnnLowering
-from narrowpass_xnn_cpu.native import cpu, target
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
-from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
 
 if TYPE_CHECKING:
     from narrowpass import OpDtypes
@@ -63,9 +62,9 @@ def _of_product(rows: int, size: int, dtypes: OpDtypes) -> float:
     if dtypes.output == "bfloat16" and not bf16_passed_over(rows, target.current()):
         wide, narrow = _seconds(rows, size, pairs=target.current().has_bf16_dot)
         return wide - narrow
-    sums = dtypes.accumulate != "float32" or cpu.sums_halves_in_float32()
+    sums = dtypes.accumulate != "float32" or target.current().half_accumulates_wide
     few = rows <= HALF_ROWS and size >= HALF_SIZE
-    if dtypes.output == "float16" and few and sums and has_half_matmul():
+    if dtypes.output == "float16" and few and sums and target.current().has_half_gemm:
         return size * 2 / _BYTES_PER_SECOND
     return 0.0
 

@@ -12,13 +12,13 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import kernels, target
 from narrowpass_xnn_cpu.native.own import few_rows, fp32, panels
 from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.xnnpack.matmul import has_half_matmul
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
 
 pytestmark = pytest.mark.once
 
@@ -38,7 +38,7 @@ def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, 
     bias = rng.standard_normal(outputs).astype(np.float32)
     if kind == "table":
         matrix = rng.standard_normal((outputs, channels)).astype(np.float32)
-        return few_rows.table_rows(Weight.of(matrix), epilogue), matrix, 0.0 * bias
+        return few_rows.TABLE.create(Matmul(Weight.of(matrix), None, epilogue)), matrix, 0.0 * bias
     with WeightsCache().begin() as session:
         if kind == "float32":
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
@@ -47,7 +47,7 @@ def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, 
             )
             return operator.for_few_rows(epilogue), matrix, bias.astype(np.float64)
         if kind == "float16":
-            if not has_half_matmul():
+            if not has_half_gemm():
                 return None, None, None
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
             operator = xnn_matmul.create(Matmul(Weight.of(matrix), Weight.of(bias)), session)
@@ -203,6 +203,6 @@ def test_a_tied_embedding_is_multiplied_in_place(rows):
         stats = program.stats()["weights"]
     (wanted,) = ReferenceEvaluator(model).run(None, {"ids": ids})
     np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-4)
-    if few_rows.reads_tables():
+    if target.current().reads_tables:
         packed = stats["heap_bytes"] + stats["mapped_bytes"]
         assert (packed == 0) == (rows <= few_rows.MOST_ROWS)

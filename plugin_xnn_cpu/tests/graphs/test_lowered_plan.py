@@ -21,12 +21,13 @@ import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError, UsageError
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
+from narrowpass_xnn_cpu.lower.stages import plan_of
 from narrowpass_xnn_cpu.lower.vocabulary import BY_MNEMONIC, CLASSES, COMPUTATIONS
 from narrowpass_xnn_cpu.lowered.op import Computation
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.lowered.plan import read_plans
 from narrowpass_xnn_cpu.lowered.verify import verify
-from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native import isa, library, target
 
 pytestmark = pytest.mark.once
 
@@ -110,6 +111,24 @@ def test_plans_of_random_graphs_are_read_back_and_valid(stage, seed, nodes):
     assert back == printed
     for partition in lowered(plans):
         verify(partition)
+
+
+def test_plans_are_selected_for_another_processor_without_the_library(monkeypatch):
+    """No stage before `pack` needs the library, or the processor that the plan is for."""
+
+    def refuse():
+        raise AssertionError("the library is loaded")
+
+    monkeypatch.setattr(library, "_load", refuse)
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(network()))
+    selected = {}
+    for level in isa.LEVELS:
+        with target.planning_for(target.Target.named(level)):
+            plan = plan_of("select", "main", model.clone()).text()
+        (line,) = [line for line in plan.splitlines() if 'node "head"' in line]
+        selected[level] = line.partition("kernel: ")[2].partition(" (")[0]
+    assert selected.pop("plain") == '"xnnpack fully connected'
+    assert set(selected.values()) == {'"own fully connected'}
 
 
 def test_fused_operations_have_their_nodes_and_epilogue():

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from oracle_kit import expected_outputs
 from xnn_kit import check, compile_model, fully_connected
 
-from narrowpass_xnn_cpu.native.own import few_rows
+from narrowpass_xnn_cpu.native import target
 
 RNG = np.random.default_rng(13)
 
@@ -96,6 +96,6 @@ def test_weights_that_are_cast():
     program = check(model, {"x": RNG.standard_normal((3, 6)).astype(np.float32)})
     kernels = [plan.kernel for plan in program.explain()]
     assert kernels == [
-        ("few rows" if few_rows.reads_tables() else fully_connected()),
+        ("few rows" if target.current().reads_tables else fully_connected()),
         "packed with the weights",
     ]

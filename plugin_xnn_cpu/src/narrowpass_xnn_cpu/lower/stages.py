@@ -9,11 +9,14 @@
     operations assigned to native partitions, the host, shapes and weights, with reasons, and
     scheduled;
 ``layout``
-    native operations lowered to computations of slots, each with an order of axes.
+    native operations lowered to computations of slots, each with an order of axes;
+``select``
+    the kernel of each computation, how it packs constants, and why it was selected.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -33,10 +36,12 @@ from narrowpass_xnn_cpu.lower.fusion.operations import operations
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.graph import GraphOp, GraphValue
+from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.lowered.plan import LoweredPlan, Section
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
-STAGES = ("canonicalize", "fuse", "partition", "layout")
+STAGES = ("canonicalize", "fuse", "partition", "layout", "select")
 
 _PLACES = {Where.HOST: "host", Where.SHAPES: "shapes", Where.WEIGHTS: "weights"}
 
@@ -70,6 +75,7 @@ def plan_of(
         "fuse": stages.fused,
         "partition": stages.partitioned,
         "layout": stages.lowered,
+        "select": stages.selected,
     }[stage]()
     return LoweredPlan(stage, method, tuple(sections))
 
@@ -127,6 +133,15 @@ class _Stages:
             lowering = UnitLowering(source, winograd=self._winograd)
             sections.append(Section("native", lowering.lower()[1]))
         return [section for section in sections if section.body]
+
+    def selected(self) -> list[Section]:
+        processor = target.current()
+        sections = []
+        for section in self.lowered():
+            ops = section.body.ops if isinstance(section.body, LoweredPartition) else ()
+            facts = {op: op.computation.select(op, processor).facts() for op in ops}
+            sections.append(dataclasses.replace(section, facts=facts))
+        return sections
 
     def _weights(self, assigned: Sequence[Assigned[Op]]) -> Section:
         return self._section("weights", [e for e in assigned if e.where is Where.WEIGHTS])

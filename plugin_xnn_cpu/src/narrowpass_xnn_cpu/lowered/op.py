@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_xnn_cpu.lowered.selection import Selection
 
 if TYPE_CHECKING:
+    from narrowpass_xnn_cpu.native.target import Target
     from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Perm = tuple[int, ...]
@@ -58,6 +60,18 @@ class Computation(abc.ABC):
     def precision(self, op: LoweredOp, packed: Any) -> str:
         """Return the precision of the arithmetic; empty for float32, or that of the dtype."""
         return ""
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """Return the kernel that computes it on a processor; nothing is packed.
+
+        Constants that turn out not to fit the kernel when they are packed are computed with by the
+        next row of the kernel table.
+
+        Args:
+            op: the operation that computes this.
+            target: the processor, present or another one.
+        """
+        return Selection(self.kernel_name(op, None))
 
     def pack(self, op: LoweredOp, session: Session | None) -> Any:
         """Create what the kernel keeps between runs: packed weights, an XNNPACK operator.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
-from narrowpass_xnn_cpu.native import isa, kernels
+from narrowpass_xnn_cpu.native import cpu, isa, kernels
 from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,9 @@ class Target:
         int8_is_own: whether our kernels of int8 are faster than XNNPACK's.
         int8_group: the K-group of our panels of int8: 4 bytes for VNNI, otherwise 2 of int16.
         bf16_level: the code of our kernels of bfloat16.
+        has_half_gemm: whether XNNPACK has a GEMM of float16.
+        half_accumulates_wide: whether that accumulates in float32.
+        reads_tables: whether few rows are multiplied with a matrix as the model stores it.
     """
 
     level: str
@@ -30,6 +37,9 @@ class Target:
     int8_is_own: bool
     int8_group: int
     bf16_level: str
+    has_half_gemm: bool
+    half_accumulates_wide: bool
+    reads_tables: bool
 
     @classmethod
     def named(cls, level: str, code: str = "best") -> Self:
@@ -52,12 +62,20 @@ class Target:
             level in ("avx2", "avx512vnni", "avx512bf16"),
             4 if rank(ours) >= rank("avx512vnni") else 2,
             "avx512" if bf16 == "avx512vnni" else bf16,
+            has_half_gemm=lanes > 0,
+            half_accumulates_wide=True,
+            reads_tables=lanes > 0,
         )
 
     @property
     def has_fp32_gemm(self) -> bool:
         """Whether our GEMM and convolutions of float32 are faster than XNNPACK's."""
         return self.fp32_lanes > 0
+
+    @property
+    def has_int8_recurrence(self) -> bool:
+        """Whether our recurrences multiply int8 weights: it takes VNNI."""
+        return self.int8_group == 4
 
     @property
     def has_bf16(self) -> bool:
@@ -74,10 +92,35 @@ OVERRIDES: dict[str, Any] = {}
 """Attributes of `current` that are replaced: for tests of kernels that are not selected here."""
 
 
+_PLANNED: ContextVar[Target | None] = ContextVar("planned target", default=None)
+
+
+@contextlib.contextmanager
+def planning_for(target: Target) -> Iterator[None]:
+    """Select kernels for a target, of which nothing is packed: plans of other processors."""
+    token = _PLANNED.set(target)
+    try:
+        yield
+    finally:
+        _PLANNED.reset(token)
+
+
 def current() -> Target:
-    """Return the target that kernels run on."""
-    found = _named(isa.in_use(extension().lib), kernels.TARGET)
+    """Return the target that kernels are selected for: the processor's, or that of a plan."""
+    planned = _PLANNED.get()
+    if planned is not None:
+        return planned
+    level = isa.in_use(extension().lib)
+    found = _detected(level, kernels.TARGET, wide=cpu.sums_halves_in_float32())
     return dataclasses.replace(found, **OVERRIDES) if OVERRIDES else found
 
 
-_named = functools.cache(Target.named)
+@functools.cache
+def _detected(level: str, code: str, *, wide: bool) -> Target:
+    lib = extension().lib
+    return dataclasses.replace(
+        Target.named(level, code),
+        has_half_gemm=has_half_gemm(),
+        half_accumulates_wide=wide,
+        reads_tables=bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32)),
+    )

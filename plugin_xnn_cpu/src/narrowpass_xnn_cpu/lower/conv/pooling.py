@@ -42,7 +42,7 @@ class Pool(Computation):
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         name = "max pooling" if self.maximum else "average pooling"
-        return name if packed is None else f"xnn {name}"
+        return f"xnn {name}" if op.output.dtype.itemsize == 1 else name
 
     def pack(self, op: LoweredOp, session: Session | None) -> Int8Pools | None:
         """See `Computation.pack`."""

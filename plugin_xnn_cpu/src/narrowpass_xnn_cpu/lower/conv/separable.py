@@ -17,7 +17,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv.conv2d import Conv2d, Window, sized
 from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
-from narrowpass_xnn_cpu.lower.matmul.packed import Product
+from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native.own.separable import Separable
@@ -95,7 +95,7 @@ class SeparableConvolution(WithEpilogue):
     def pack(self, op: LoweredOp, session: Session | None) -> Separable:
         """See `Computation.pack`."""
         expand = None if self.expand is None else self.expand.pack(op, session)
-        if isinstance(expand, Product):
+        if isinstance(expand, PackedConstantMatMul):
             expand = expand.gemm
         depthwise = self.depthwise.pack(op, session)
         return Separable(expand, depthwise, self.project.pack(op, session).gemm)

@@ -91,14 +91,16 @@ class Reduce(Computation):
     def _is_typed(self, op: LoweredOp) -> bool:
         return op.operands[0].dtype != np.float32 or self.function in ("l1", "prod")
 
+    def _is_own(self, op: LoweredOp) -> bool:
+        return self._is_typed(op) or self.function in _OURS
+
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
-        return f"reduce {self.function}" if packed is None else f"xnn reduce {self.function}"
+        return f"reduce {self.function}" if self._is_own(op) else f"xnn reduce {self.function}"
 
     def pack(self, op: LoweredOp, session: Session | None) -> reduction.Reduce | None:
         """See `Computation.pack`."""
-        own = self._is_typed(op) or self.function in _OURS
-        return None if own else reduction.Reduce(self.function)
+        return None if self._is_own(op) else reduction.Reduce(self.function)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

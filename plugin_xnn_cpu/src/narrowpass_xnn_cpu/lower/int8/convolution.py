@@ -19,6 +19,7 @@ from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
@@ -27,8 +28,9 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     SumS8,
     UnfitError,
 )
-from narrowpass_xnn_cpu.native.table import create_convolution
+from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.native.table.convolution import adds_residual_int8, stores_offsets
+from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
@@ -126,6 +128,10 @@ class Conv2dInt8(Computation):
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = names.get(self.algorithm, "convolution")
         return f"{packed.maker}{name} int8{'' if self.added is None else ' and add'}"
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return select(self.problem, target).selection
 
     def pack(self, op: LoweredOp, session: Session | None) -> Any:
         """See `Computation.pack`."""

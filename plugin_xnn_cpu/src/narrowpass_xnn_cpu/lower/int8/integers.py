@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +23,19 @@ from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.own import int8_convolution, int8_matmul
-from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import MOST_TERMS
+from narrowpass_xnn_cpu.native.table import (
+    AnyConvolution,
+    AnyMatmul,
+    create_convolution,
+    create_matmul,
+    select,
+)
+from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
@@ -124,12 +132,19 @@ class MatMulInteger(Computation):
     raw: bool
     zero_point: int
 
-    def pack(self, op: LoweredOp, session: Session | None) -> PackedMatmul:
+    @functools.cached_property
+    def problem(self) -> Matmul:
+        """What is to be computed, as the kernel table takes it."""
+        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
+        return Matmul(self.weight, self.bias, dynamic)
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return select(self.problem, target).selection
+
+    def pack(self, op: LoweredOp, session: Session | None) -> AnyMatmul:
         """See `Computation.pack`."""
-        return int8_matmul.MATMUL.create(
-            Matmul(self.weight, self.bias, Dynamic(raw=self.raw, zero_point=self.zero_point)),
-            session,
-        )
+        return create_matmul(self.problem, session)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -167,17 +182,19 @@ class ConvolutionInteger(Computation):
     raw: bool
     zero_point: int
 
-    def pack(self, op: LoweredOp, session: Session | None) -> PackedConvolution:
+    @functools.cached_property
+    def problem(self) -> Convolution:
+        """What is to be computed, as the kernel table takes it."""
+        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
+        return Convolution(self.weight, self.bias, self.movement, dynamic)
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return select(self.problem, target).selection
+
+    def pack(self, op: LoweredOp, session: Session | None) -> AnyConvolution:
         """See `Computation.pack`."""
-        return int8_convolution.CONVOLUTION.create(
-            Convolution(
-                self.weight,
-                self.bias,
-                self.movement,
-                Dynamic(raw=self.raw, zero_point=self.zero_point),
-            ),
-            session,
-        )
+        return create_convolution(self.problem, session)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -21,10 +21,12 @@ from narrowpass_xnn_cpu.lower.matmul.constant import as_bias
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
-from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul
+from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul, select
+from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
@@ -58,6 +60,10 @@ class MatMulInt8(Computation):
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         return f"{packed.maker}fully connected int8"
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return select(self.problem, target).selection
 
     def pack(self, op: LoweredOp, session: Session | None) -> AnyMatmul:
         """See `Computation.pack`."""

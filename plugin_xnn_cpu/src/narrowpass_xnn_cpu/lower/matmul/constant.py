@@ -1,9 +1,9 @@
-"""Matrix products."""
+"""Matmuls with constant matrices: MatMul, Gemm and what is fused to them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,17 +15,28 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import clamp
+from narrowpass_xnn_cpu.lower.matmul.choices import (
+    Choice,
+    choices,
+    fuses_epilogue,
+    is_gemm,
+    takes_quantized_rows,
+)
 from narrowpass_xnn_cpu.lower.matmul.computed import lower_computed
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue, emit
-from narrowpass_xnn_cpu.lower.matmul.packed import Product, is_gemm, is_ours, takes_quantized_rows
+from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.selection import Selection
+from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.few_rows import FewRows
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.table import select
+from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
@@ -62,34 +73,46 @@ class ConstantMatMul(WithEpilogue):
     @property
     def quantizes_rows(self) -> bool:
         """Whether the operand has rows that `QuantizeRows` has quantized."""
-        return not self.unfit and takes_quantized_rows(self.weight, self.activations)
+        if self.unfit:
+            return False
+        return takes_quantized_rows(self.weight, self.activations, target.current())
 
     @property
     def is_gemm(self) -> bool:
         """Whether our float32 GEMM computes it for any number of rows."""
-        return is_gemm(self.weight, self.bias, self.rows, embedding=self.embedding)
+        processor = target.current()
+        return is_gemm(next(self.choices(processor)), processor)
 
-    def kernel_name(self, op: LoweredOp, packed: Product) -> str:
+    def choices(self, processor: Target) -> Iterator[Choice]:
+        """Yield the problems that it may be computed as, in order of preference."""
+        return choices(
+            self.weight,
+            self.bias,
+            self.epilogue,
+            processor,
+            rows=self.rows,
+            accumulate=self.accumulate,
+            activations="" if self.unfit else self.activations,
+            embedding=self.embedding,
+        )
+
+    def kernel_name(self, op: LoweredOp, packed: PackedConstantMatMul) -> str:
         """See `Computation.kernel_name`."""
         return packed.kernel
 
-    def precision(self, op: LoweredOp, packed: Product) -> str:
+    def precision(self, op: LoweredOp, packed: PackedConstantMatMul) -> str:
         """See `Computation.precision`."""
         known = not self.unfit or self.unfit in packed.precision
         return packed.precision if known else f"{packed.precision}: {self.unfit}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> Product:
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return select(next(self.choices(target)).problem, target).selection
+
+    def pack(self, op: LoweredOp, session: Session | None) -> PackedConstantMatMul:
         """See `Computation.pack`."""
-        return Product(
-            self.weight,
-            self.bias,
-            self.epilogue,
-            self.rows,
-            self.accumulate,
-            "" if self.unfit else self.activations,
-            session,
-            in_memory=self.embedding,
-        )
+        found = self.choices(target.current())
+        return PackedConstantMatMul(found, self.epilogue, self.rows, session)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -163,7 +186,8 @@ def _gemm_ends(op: Op, facts: Facts) -> bool:
     complete = added is None or as_bias(facts, added, outputs, np.float32(1)) is not None
     if op.get("alpha", 1.0) != 1.0:
         kernel = kernel.cast(np.dtype(np.float32))
-    return complete and is_ours(kernel, _count(_leading(op, facts)))
+    rows = _count(_leading(op, facts))
+    return complete and fuses_epilogue(kernel, rows, target.current())
 
 
 def _leading(op: Op, facts: Facts) -> Sequence[int | str | None]:
@@ -313,7 +337,7 @@ def _matmul_ends(op: Op, facts: Facts) -> bool:
     if not _matrix(facts, matrix):
         return True
     rows = _count((facts.dims(op.input(0)) or ())[:-1])
-    return is_ours(facts.stored(matrix), rows)
+    return fuses_epilogue(facts.stored(matrix), rows, target.current())
 
 
 def lower_matmul(op: Op, builder: Builder) -> None:

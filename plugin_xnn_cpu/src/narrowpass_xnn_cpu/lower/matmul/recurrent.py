@@ -21,6 +21,7 @@ from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul, rows_for
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native.own.recurrent import (
     FUNCTIONS,
     GATES,
@@ -30,6 +31,7 @@ from narrowpass_xnn_cpu.native.own.recurrent import (
     identity_of_zeros,
 )
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
+from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _USUAL = {
@@ -78,6 +80,20 @@ class Recurrent(Computation):
     def kernel_name(self, op: LoweredOp, packed: Recurrence) -> str:
         """See `Computation.kernel_name`."""
         return f"recurrence {'int8 ' if packed.quantized else ''}{self.cell.kind}"
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        if self.stored is not None and target.has_int8_recurrence:
+            return Selection(
+                f"own recurrence int8 {self.cell.kind} ({Recurrence.call})",
+                "gates of 16 hidden units, by K-groups of 4",
+                "a quarter of the bytes, which every step reads again",
+            )
+        return Selection(
+            f"own recurrence {self.cell.kind} ({Recurrence.call})",
+            "gates of 8 or 16 hidden units",
+            "all steps in one call; XNNPACK has no recurrence",
+        )
 
     def pack(self, op: LoweredOp, session: Session | None) -> Recurrence:
         """See `Computation.pack`: with int8 weights where this processor has a kernel."""

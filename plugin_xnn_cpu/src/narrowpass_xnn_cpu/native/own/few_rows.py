@@ -6,7 +6,7 @@ twelve of them in two thirds of the time.
 
 from __future__ import annotations
 
-import functools
+from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
@@ -17,6 +17,8 @@ from narrowpass_xnn_cpu.native.own.panels import Layout, PanelMatmul, Panels
 from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 MOST_ROWS = 4
 """NP_GEMV_MAX_ROWS. With more rows, the arithmetic takes longer than reading the matrix."""
@@ -76,17 +78,22 @@ class FewRows(PanelMatmul):
         return self.params
 
 
-def table_rows(table: Weight, epilogue: Epilogue) -> FewRows:
-    """Return the operator for a matrix float32 [O, C] that is stored so, read where it lies."""
-    array = table.view()
-    outputs, channels = checked_shape(array.shape, 2)
-    layout = Layout("NP_TABLE_F32", 1, 4, 0)
-    block = Block(extension().ffi.from_buffer(array), array.nbytes)
-    return FewRows(Panels(block, array, layout, channels, outputs), epilogue)
+@dataclass(frozen=True)
+class TableKernel:
+    """The kernel for few rows and a matrix that is read where the model stores it."""
+
+    name: str = "few rows of a matrix as it is stored"
+    call: str = FewRows.call
+
+    def create(self, problem: Matmul, session: Session | None = None) -> FewRows:
+        """Return the operator for a matrix float32 [O, C]; nothing is packed."""
+        if not isinstance(problem.matrix, Weight):
+            raise BackendError(f"a matmul of {problem.dtypes} reads no matrix as it is stored")
+        array = problem.matrix.view()
+        outputs, channels = checked_shape(array.shape, 2)
+        layout = Layout("NP_TABLE_F32", 1, 4, 0)
+        block = Block(extension().ffi.from_buffer(array), array.nbytes)
+        return FewRows(Panels(block, array, layout, channels, outputs), problem.epilogue)
 
 
-@functools.cache
-def reads_tables() -> bool:
-    """Return whether the kernel for matrices as they are stored is fast on this processor."""
-    lib = extension().lib
-    return bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32))
+TABLE = TableKernel()

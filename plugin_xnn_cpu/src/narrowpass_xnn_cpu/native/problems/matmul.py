@@ -45,6 +45,7 @@ class Matmul:
         operand: how rows of int8 are quantized; None for rows of float32, `PerToken` for rows of
             float32 that are quantized first.
         rows: how many there are, where that is known.
+        in_memory: whether the matrix is in memory as it is stored anyway: a tied embedding.
     """
 
     matrix: Weight | Quantized | Blocks
@@ -53,6 +54,7 @@ class Matmul:
     transposed: bool = False
     operand: Quantization | PerToken | None = None
     rows: int | None = None
+    in_memory: bool = False
 
     @property
     def shape(self) -> Shape:

@@ -69,6 +69,7 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.own import bf16, blocks, fp32, int8_convolution, int8_matmul
+from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, TABLE, FewRows
 from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, PackedMatmul
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
@@ -123,6 +124,14 @@ def quantizes_rows_before(matrix: Quantized, outputs: int, target: Target) -> bo
     return target.int8_is_own or zero_points(matrix, outputs) is not None
 
 
+def _table(problem: Matmul, target: Target) -> str:
+    if not problem.in_memory or problem.transposed:
+        return "no row of the matrix is looked up as it is stored"
+    if problem.rows is None or problem.rows > MOST_ROWS or problem.bias is not None:
+        return f"a bias, or more than {MOST_ROWS} rows"
+    return "" if target.reads_tables else "no AVX2"
+
+
 def _float(problem: Matmul, target: Target) -> str:
     return "" if target.fp32_lanes else "no AVX2"
 
@@ -146,9 +155,18 @@ _WHERE = "AVX2, AVX-512 with VNNI; anywhere with zero points of weights"
 _FASTER = "1.4 times as fast as XNNPACK from 128 rows on, as fast with one"
 _AS_FAST = "for AVX-512 alone ours has the code of AVX2; that for ARM multiplies int8 as such"
 
-MatmulRow = Row[Matmul, PackedMatmul | XnnMatmul]
+MatmulRow = Row[Matmul, PackedMatmul | XnnMatmul | FewRows]
 
 ROWS: tuple[MatmulRow, ...] = (
+    Row(
+        "matmul",
+        "float32 x float32",
+        TABLE,
+        "none: read as the model stores it",
+        f"AVX2, AVX-512: up to {MOST_ROWS} rows and a matrix whose rows are looked up too",
+        "the matrix is in memory once; as fast as packed panels, which few rows read once",
+        _table,
+    ),
     Row(
         "matmul",
         "float32 x float32",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.target import Target
@@ -78,6 +79,11 @@ class Row(Generic[P, O_co]):
     def maker(self) -> str:
         """``xnnpack`` or ``own``, as the folder of the kernel is called."""
         return "xnnpack" if type(self.kernel).__name__.startswith("Xnn") else "own"
+
+    @property
+    def selection(self) -> Selection:
+        """What a plan says of it."""
+        return Selection(str(self), self.packing, self.reason)
 
     def __str__(self) -> str:
         return f"{self.maker} {self.kernel.name} ({self.kernel.call})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import target as targets
+from narrowpass_xnn_cpu.native.own.few_rows import FewRows
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
@@ -18,7 +19,7 @@ from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
 from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul
 
 AnyConvolution = PackedConvolution | XnnConvolution
-AnyMatmul = PackedMatmul | XnnMatmul
+AnyMatmul = PackedMatmul | XnnMatmul | FewRows
 
 
 def candidates(

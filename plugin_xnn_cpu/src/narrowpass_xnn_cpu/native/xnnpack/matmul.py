@@ -38,6 +38,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
 from narrowpass_xnn_cpu.native.xnnpack.row_quantizer import RowQuantizer
 
 
@@ -332,23 +333,9 @@ def takes_unsigned_rows() -> bool:
     return True
 
 
-@functools.cache
-def has_half_matmul() -> bool:
-    """Return whether XNNPACK has a GEMM of float16 here: on x86-64 it takes AVX2 and F16C."""
-    ffi, lib = extension().ffi, extension().lib
-    handle = ffi.new("xnn_operator_t *")
-    kernel, null = ffi.new("uint16_t[1]"), ffi.NULL
-    status = lib.xnn_create_fully_connected_nc_f16(
-        1, 1, 1, 1, kernel, null, -math.inf, math.inf, 0, null, handle
-    )
-    if not status:
-        lib.xnn_delete_operator(handle[0])
-    return bool(status != lib.xnn_status_unsupported_hardware)
-
-
 def reads_panels(dtype: str, outputs: int) -> bool:
     """Return whether a packed matrix of this type can be multiplied with few rows of float32."""
-    return (dtype != "float16" or has_half_matmul()) and _layout(dtype, outputs) is not None
+    return (dtype != "float16" or has_half_gemm()) and _layout(dtype, outputs) is not None
 
 
 @functools.cache
