@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
-    from narrowpass.analysis.histogram import Histogram
     from narrowpass.bundle import Bundle
+    from narrowpass.calibration.histogram import Histogram
+    from narrowpass.calibration.samples import Samples
     from narrowpass.driver import build, load, open_bundle
     from narrowpass.errors import NarrowpassError
     from narrowpass.framework.classify import (
@@ -53,7 +53,7 @@ _HOME = {
         "Reject",
     ),
     "narrowpass.bundle": ("Bundle",),
-    "narrowpass.analysis.calibration": ("Samples",),
+    "narrowpass.calibration.samples": ("Samples",),
     "narrowpass.framework.classify": (
         "ClassifierChain",
         "Color",
@@ -67,7 +67,7 @@ _HOME = {
     "narrowpass.driver": ("build", "load", "open_bundle"),
     "narrowpass.errors": ("NarrowpassError",),
     "narrowpass.framework.fixed_point": ("FixedPoint",),
-    "narrowpass.analysis.histogram": ("Histogram",),
+    "narrowpass.calibration.histogram": ("Histogram",),
     "narrowpass.framework.instruments": ("Instrument",),
     "narrowpass.ir.io": ("load_model", "save_model"),
     "narrowpass.framework.passes": ("Pass", "PassResult"),

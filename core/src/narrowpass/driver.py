@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from narrowpass.analysis.calibration import Samples, SamplesLike
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
+from narrowpass.calibration.samples import Samples, SamplesLike
 from narrowpass.errors import UsageError
 from narrowpass.framework.arguments import flag_of, instance_of, kind_of, names_of, path_of
 from narrowpass.framework.config import registry_for

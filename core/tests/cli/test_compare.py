@@ -193,7 +193,7 @@ def test_shapes_share_symbolic_dimensions(call, save):
 def test_random_inputs_of_each_type(dtype):
     import onnx_ir as ir
 
-    from narrowpass.cli.feeds import random_inputs
+    from narrowpass_analysis.inputs import random_inputs
 
     kind = ir.TensorType(ir.DataType[dtype])
     value = ir.Value(name="x", type=kind, shape=ir.Shape([50]))

@@ -6,6 +6,7 @@ import importlib.metadata
 import shutil
 from dataclasses import dataclass
 
+import click
 import numpy as np
 import onnx
 import pytest
@@ -23,7 +24,7 @@ def bundle(call, passes, model):
 
 
 def _check_keys(command, document):
-    told = app.get_command(None, command).help
+    told = app.get_command(click.Context(app), command).help
     for key in document:
         assert key in told
 

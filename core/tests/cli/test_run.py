@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import ml_dtypes
 import numpy as np
 import onnx
@@ -49,7 +50,7 @@ def test_json(call, model, x):
     [row] = document["outputs"]
     assert (row["name"], row["dtype"], row["shape"]) == ("y", "float32", [2, 3])
     for key in (*document, *row):
-        assert key in app.get_command(None, "run").help
+        assert key in app.get_command(click.Context(app), "run").help
 
 
 def test_nan_and_infinities_are_counted(call, model, tmp_path):

@@ -20,7 +20,7 @@ from narrowpass.bundle import verify as verify_bundle
 from narrowpass.errors import DataError, ModelError, NarrowpassError, UsageError, VerificationError
 from narrowpass.ir.io import MappedFile
 from narrowpass.runtime.backend import CompileOptions
-from narrowpass.testing import model_from_text
+from narrowpass_testing import model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
     [sum] a = Add(x, w)

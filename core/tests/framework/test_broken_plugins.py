@@ -31,8 +31,8 @@ from narrowpass import (
 )
 from narrowpass.errors import BackendError, PassError, PluginError, UsageError
 from narrowpass.runtime.backend import CompileOptions, compile_bundle
-from narrowpass.testing import model_from_text
 from narrowpass_reference import ReferenceBackend
+from narrowpass_testing import model_from_text
 
 
 class OfItsOwn(BaseException):

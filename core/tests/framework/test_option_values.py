@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from narrowpass import Pass, PassResult
-from narrowpass.analysis.metrics import Tolerance
 from narrowpass.framework.options import OptionError
+from narrowpass_analysis.metrics import Tolerance
 
 if TYPE_CHECKING:
     from nowhere import Unknown

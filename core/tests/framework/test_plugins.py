@@ -138,7 +138,7 @@ def test_a_backend_that_another_plugin_registers_cannot_be_replaced(entry_point)
     [
         ("narrowpass", True),
         ("narrowpass>=0.1", True),
-        ("narrowpass[testing]>=0.1", True),
+        ("narrowpass-testing>=0.1", True),
         ("narrowpass>=99", False),
         ("Narrowpass<0.0.1", False),
         ('narrowpass>=99; extra == "future"', True),

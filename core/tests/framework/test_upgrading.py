@@ -8,7 +8,7 @@ import pytest
 
 from narrowpass.errors import PassError
 from narrowpass.ir.upgrading import upgrade
-from narrowpass.testing import assert_equivalent, model_from_text
+from narrowpass_testing import assert_equivalent, model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) {
     w = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Color, OpClassifier, OpDtypes, Pass, PassResult
-from narrowpass.analysis.metrics import Tolerance
 from narrowpass.errors import PassError
 from narrowpass.framework.classify import (
     ClassifierChain,
@@ -23,6 +22,7 @@ from narrowpass.framework.classify import (
 from narrowpass.framework.options import OptionError
 from narrowpass.ir.inference import inferred
 from narrowpass.ir.subgraphs import Opsets, model_nodes
+from narrowpass_analysis.metrics import Tolerance
 from narrowpass_analysis.verification import Verification, judges
 from narrowpass_fp16.coloring.classifier import DefaultClassifier
 from narrowpass_fp16.coloring.colors import Coloring, Verdict

@@ -244,8 +244,8 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     assert ReferenceBackend.name == "reference"
     proto = chain([1000, 1000, 1e-3, 1e-3])
     # Without ranges the verification alone must find the overflow.
-    from narrowpass.analysis.calibration import Samples
-    from narrowpass.analysis.metrics import Tolerance
+    from narrowpass.calibration.samples import Samples
+    from narrowpass_analysis.metrics import Tolerance
     from narrowpass_analysis.verification import Verification, judges
 
     source = ir.from_proto(proto)

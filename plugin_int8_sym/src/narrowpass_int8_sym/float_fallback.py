@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from narrowpass.analysis.metrics import Tolerance
+from narrowpass_analysis.metrics import Tolerance
 from narrowpass_analysis.verification import Verification, judges
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
 
 Rewrite = Callable[[ir.Model, Mapping[int, str], "Context"], object]
 """Quantizes a model in place, with the nodes of these numbers kept float."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from narrowpass import hookimpl
-from narrowpass.testing.fixtures import narrowpass_cli
+from narrowpass_testing.fixtures import narrowpass_cli
 
 __all__ = ["narrowpass_cli"]
 

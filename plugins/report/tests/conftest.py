@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import hookimpl
 from narrowpass.bundle import Bundle, MethodReport, Report
-from narrowpass.testing.fixtures import narrowpass_cli
+from narrowpass_testing.fixtures import narrowpass_cli
 
 __all__ = ["narrowpass_cli"]
 

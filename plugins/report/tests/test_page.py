@@ -12,9 +12,9 @@ from page_kit import Page
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.bundle import Bundle, MethodReport, Report
-from narrowpass.testing import model_from_text
 from narrowpass_report import graph
 from narrowpass_report.page import render
+from narrowpass_testing import model_from_text
 
 
 @dataclass(frozen=True)

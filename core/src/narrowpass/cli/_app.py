@@ -20,9 +20,7 @@ from narrowpass.errors import NarrowpassError, PluginError, UsageError
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "build": "narrowpass.cli.build:build",
-        "run": "narrowpass.cli.run:run",
         "explain": "narrowpass.cli.explain:explain",
-        "inspect": "narrowpass.cli.inspect:inspect",
         "plugins": "narrowpass.cli.plugins:plugins",
         "passes": "narrowpass.cli.passes:passes",
         "backends": "narrowpass.cli.backends:backends",

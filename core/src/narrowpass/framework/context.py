@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from narrowpass.errors import PassError
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
-    from narrowpass.analysis.histogram import Histogram
+    from narrowpass.calibration.histogram import Histogram
+    from narrowpass.calibration.samples import Samples
     from narrowpass.framework.classify import OpClassifier
     from narrowpass.runtime.backend import Backend
 

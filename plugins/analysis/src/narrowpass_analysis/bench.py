@@ -89,9 +89,9 @@ def bench(
     latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
-    from narrowpass.cli.feeds import complete_inputs, files_of, read_inputs
     from narrowpass.driver import check_result_file, open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
+    from narrowpass_analysis.inputs import complete_inputs, files_of, read_inputs
     from narrowpass_analysis.latency import measure
 
     given = parse_shapes(shapes)

@@ -96,8 +96,8 @@ def compare(
     outputs (by name: equal, max_abs, relative, sqnr, cosine, top1, and nan_a and nan_b: the
     share of NaN). Infinity is the largest number of float64.
     """
-    from narrowpass.analysis.metrics import Tolerance
     from narrowpass_analysis.comparison import Comparison
+    from narrowpass_analysis.metrics import Tolerance
 
     try:
         limit = None if tolerance is None else Tolerance.parse(tolerance)

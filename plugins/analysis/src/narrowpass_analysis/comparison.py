@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.analysis.calibration import Samples
-from narrowpass.analysis.metrics import Difference, difference
 from narrowpass.bundle import Bundle, is_bundle
-from narrowpass.cli.feeds import describe_input, random_inputs
-from narrowpass.cli.nonfinite import Share
+from narrowpass.calibration.samples import Samples
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
 from narrowpass.ir.sizes import disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
+from narrowpass_analysis.inputs import describe_input, random_inputs
 from narrowpass_analysis.latency import Latency, measure
+from narrowpass_analysis.metrics import Difference, difference
+from narrowpass_analysis.nonfinite import Share
 from narrowpass_analysis.values import check_elements
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from narrowpass.errors import BackendError, DataError, NarrowpassError
 from narrowpass.runtime.backend import CompileOptions
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
     from narrowpass.runtime.backend import Backend, Feeds, Outputs
 
 AT_ONCE = 128

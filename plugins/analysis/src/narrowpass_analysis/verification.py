@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.analysis.metrics import Tolerance, difference
 from narrowpass.errors import BackendError, PassError
 from narrowpass.runtime.oracle import oracle
+from narrowpass_analysis.metrics import Tolerance, difference
 from narrowpass_analysis.values import check_numbers, in_groups, on_samples
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
     from narrowpass.runtime.backend import Backend
 
 FEW = 4

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowpass.analysis.calibration import Samples
-from narrowpass.analysis.metrics import difference
 from narrowpass.bundle import Bundle
+from narrowpass.calibration.samples import Samples
 from narrowpass.driver import build
 from narrowpass.ir.sizes import count_bytes, count_nodes, disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Program
 from narrowpass_analysis.latency import measure
+from narrowpass_analysis.metrics import difference
 
 if TYPE_CHECKING:
     from narrowpass.framework.plugins import Plugins, Registry
@@ -50,7 +50,7 @@ class Row:
         latency: median seconds of a run on one image.
         accuracy: share of the test images that it gets right.
         agreement: share of the test images on which it says the same as the original.
-        relative: how far its outputs are from the original's, see `narrowpass.analysis.metrics`.
+        relative: how far its outputs are from the original's, see `narrowpass_analysis.metrics`.
     """
 
     label: str

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from narrowpass.analysis.histogram import Histogram
+from narrowpass.calibration.histogram import Histogram
 
 _MOST = 500
 """Histograms and layers that a page shows: browsers are slow to lay out more."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from narrowpass.testing import model_from_text, random_feeds
+from narrowpass_testing import model_from_text, random_feeds
 
 TENSOR_TYPES = [
     number

@@ -1,4 +1,4 @@
-"""Fixtures for pytest. Say ``pytest_plugins = ["narrowpass.testing.fixtures"]`` in a conftest."""
+"""Fixtures for pytest. Say ``pytest_plugins = ["narrowpass_testing.fixtures"]`` in a conftest."""
 
 from __future__ import annotations
 

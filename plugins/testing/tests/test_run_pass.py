@@ -11,7 +11,7 @@ import pytest
 
 from narrowpass import Context, Pass, PassResult, Registry
 from narrowpass.errors import ModelError, PassError, PipelineError, VerificationError
-from narrowpass.testing import assert_idempotent, model_from_text, model_to_text, run_pass
+from narrowpass_testing import assert_idempotent, model_from_text, model_to_text, run_pass
 
 TEXT = "g (float[n] x) => (float[n] y) <float[1] w = {1}> { a = Relu(x) y = Add(a, w) }"
 

@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.analysis.metrics import Tolerance, difference
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError
 from narrowpass.ir.verify import Signature
 from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program
 from narrowpass.runtime.oracle import oracle
-from narrowpass.testing._feeds import random_feeds
-from narrowpass.testing._text import model_to_text
+from narrowpass_analysis.metrics import Tolerance, difference
+from narrowpass_testing._feeds import random_feeds
+from narrowpass_testing._text import model_to_text
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -53,7 +53,7 @@ def assert_equivalent(
         sizes: sizes of symbolic dimensions of the random feeds.
         special: whether the random feeds have NaN, infinities, -0.0 and extremes among them.
         tolerance: how far an output of `after` may be from that of `before`, such as
-            ``rel:1e-5``; see `narrowpass.analysis.metrics`. None asks for the same bits, any NaN
+            ``rel:1e-5``; see `narrowpass_analysis.metrics`. None asks for the same bits, any NaN
             being like any other. Dtypes and shapes must be equal in any case.
 
     Raises:

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass.ir.verify import verify
-from narrowpass.testing import assert_equivalent, random_feeds
-from narrowpass.testing._steps import STEPS
-from narrowpass.testing.strategies import models
+from narrowpass_testing import assert_equivalent, random_feeds
+from narrowpass_testing._steps import STEPS
+from narrowpass_testing.strategies import models
 
 
 @settings(max_examples=100)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from narrowpass.analysis.metrics import (
+from narrowpass.errors import DataError
+from narrowpass_analysis.metrics import (
     Difference,
     Tolerance,
     cosine,
@@ -22,7 +23,6 @@ from narrowpass.analysis.metrics import (
     sqnr,
     top1,
 )
-from narrowpass.errors import DataError
 
 _DTYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from narrowpass.testing import (
+from narrowpass_testing import (
     assert_equivalent,
     assert_signature_unchanged,
     model_from_text,

@@ -8,13 +8,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from narrowpass.framework.context import Context
-from narrowpass.framework.instruments import Instrument
-from narrowpass.framework.passes import Pass, PassResult
-from narrowpass.framework.pipeline import Pipeline
-from narrowpass.framework.plugins import Registry, load_plugins
+from narrowpass import Context, Instrument, Pass, PassResult, Pipeline, Registry, load_plugins
 from narrowpass.ir.verify import fingerprint, verify
-from narrowpass.testing._text import model_from_text, model_to_text
+from narrowpass_testing._text import model_from_text, model_to_text
 
 
 def run_pass(

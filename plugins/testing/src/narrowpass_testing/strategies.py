@@ -9,7 +9,7 @@ import onnx_ir as ir
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from narrowpass.testing._steps import FLOATS, STEPS, Builder, Step
+from narrowpass_testing._steps import FLOATS, STEPS, Builder, Step
 
 DTYPES = (*FLOATS, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8)
 """Element types of inputs and initializers."""

@@ -6,7 +6,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = 'pytest_plugins = ["narrowpass.testing.fixtures"]'
+CONFTEST = 'pytest_plugins = ["narrowpass_testing.fixtures"]'
 
 
 def test_fixtures(pytester: pytest.Pytester) -> None:

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.analysis.calibration import READ_ERRORS
+from narrowpass.calibration.samples import READ_ERRORS
 from narrowpass.cli.options import split_pair
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.options import suggest
@@ -31,9 +31,8 @@ def read_inputs(texts: Sequence[str], graph: ir.Graph) -> Outputs:
         graph: the method's graph, which tells the dtypes.
 
     Returns:
-        Arrays by input name. Types that numpy does not have are stored in wider ones
-        (`widened`): they are converted back here. The byte order is this machine's. All else is
-        as in the files.
+        Arrays by input name in this machine's byte order. Types that numpy lacks are stored
+        upcast (`upcast_to_numpy`) and converted back here. All else is as in the files.
 
     Raises:
         UsageError: a text that is neither, an input given twice, a file that is not there.
@@ -153,7 +152,7 @@ def _reason(error: Exception) -> str:
 
 
 def _narrowed(name: str, array: Array, kind: ir.TypeProtocol | None) -> Array:
-    """Convert back what `widened` does; string arrays become arrays of objects."""
+    """Convert back what `upcast_to_numpy` does; string arrays become arrays of objects."""
     if not isinstance(kind, ir.TensorType):
         return array
     if kind.dtype == ir.DataType.STRING:
@@ -180,7 +179,7 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.int8 if int(info.min) < 0 else np.uint8)
 
 
-def widened(array: Array) -> Array:
+def upcast_to_numpy(array: Array) -> Array:
     """Give an array that every numpy can read from a file.
 
     bfloat16 and the types of 8 bits and less become float32, int4 and its like int8 or uint8:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass.cli.feeds import widened
+from narrowpass_analysis.inputs import upcast_to_numpy
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Share:
 
 def count(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Give the number of NaN and of infinities."""
-    numbers = widened(array)
+    numbers = upcast_to_numpy(array)
     if numbers.dtype.kind not in "fc":
         return 0, 0
     return int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())

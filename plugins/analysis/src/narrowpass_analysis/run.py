@@ -64,10 +64,10 @@ def run(
     The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
     max and mean (null where they do not apply), nan and inf (how many elements are) of each.
     """
-    from narrowpass.cli.feeds import check_given, files_of, read_inputs
     from narrowpass.driver import check_result_file, open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
     from narrowpass.runtime.feeds import FeedChecker
+    from narrowpass_analysis.inputs import check_given, files_of, read_inputs
 
     if output is not None:
         check_result_file(output, "-o", (model, *files_of(inputs)))
@@ -121,21 +121,21 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     """
     import numpy as np
 
-    from narrowpass.cli.feeds import widened
     from narrowpass.framework.files import replacing_file
+    from narrowpass_analysis.inputs import upcast_to_numpy
 
     with replacing_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             with archive.open(entry, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, widened(array), allow_pickle=False)
+                np.lib.format.write_array(member, upcast_to_numpy(array), allow_pickle=False)
 
 
 def _describe(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
     import numpy as np
 
-    from narrowpass.cli.feeds import widened
-    from narrowpass.cli.nonfinite import count
+    from narrowpass_analysis.inputs import upcast_to_numpy
+    from narrowpass_analysis.nonfinite import count
 
     nan, inf = count(array)
     row: dict[str, Any] = {
@@ -143,7 +143,7 @@ def _describe(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
         "dtype": "string" if array.dtype.kind in "OU" else str(array.dtype),
         "shape": list(array.shape),
     }
-    numbers = widened(array)
+    numbers = upcast_to_numpy(array)
     if numbers.dtype.kind not in "biuf" or numbers.size == 0:
         return {**row, "min": None, "max": None, "mean": None, "nan": nan, "inf": inf}
     with np.errstate(all="ignore"):
