@@ -1,4 +1,4 @@
-"""narrowpass: makes ONNX models narrow and runs them natively on a CPU.
+"""narrowpass: converts ONNX models to narrow types and runs them natively on a CPU.
 
 The names below are the public interface. They are imported on first use, so that a plugin's
 entry module, which needs few of them, stays cheap to import.
@@ -125,7 +125,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name, or give the version."""
+    """Import a public name, or return the version."""
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("narrowpass")
     if name not in _MODULE_OF:

@@ -38,7 +38,7 @@ def test_outputs(call, model, x, tmp_path, given):
     assert "backend: reference" in result.err
 
 
-def test_same_outputs_give_the_same_bytes(call, model, x, tmp_path):
+def test_same_outputs_are_written_as_the_same_bytes(call, model, x, tmp_path):
     call("run", model, "--input", "x.npz", "-o", "one.npz")
     call("run", model, "--input", "x.npz", "-o", "two.npz")
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()

@@ -32,7 +32,7 @@ def _fractions(array):
 
 
 def _root(square):
-    """Give a float of the square root of a fraction, however large or small."""
+    """Return a float of the square root of a fraction, however large or small."""
     if square == 0:
         return 0.0
     shift = 2 * ((square.numerator.bit_length() - square.denominator.bit_length()) // 2)
@@ -257,7 +257,7 @@ def test_tolerance_refuses(text, said):
         Tolerance.parse(text)
 
 
-def test_tolerance_limits_are_inclusive_and_told():
+def test_tolerance_limits_are_inclusive_and_reported():
     value = Difference(False, 1.0, 0.01, 30.0, 0.999, agreeing=99, rows=100)
     for text in ("rel:1e-2", "sqnr:30", "cosine:0.999", "top1:0.99"):
         assert Tolerance.parse(text).check({"y": value}) == []

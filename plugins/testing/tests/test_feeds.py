@@ -88,7 +88,7 @@ def test_a_sequence() -> None:
 
 
 def test_an_input_that_has_no_random_feed() -> None:
-    with pytest.raises(ValueError, match="'x' has no shape: give feeds of your own"):
+    with pytest.raises(ValueError, match="'x' has no shape: pass feeds of your own"):
         random_feeds(identity(onnx.TensorProto.FLOAT, None))
     optional = model_from_text("g (optional(float[2]) o) => (bool y) { y = OptionalHasElement(o) }")
     with pytest.raises(ValueError, match="'o' has type"):

@@ -111,7 +111,7 @@ class Grow(Pass):
 
 @dataclass(frozen=True)
 class Leak(Pass):
-    """Give another model than the one that was changed."""
+    """Return another model than the one that was changed."""
 
     name: ClassVar[str] = "leak"
 

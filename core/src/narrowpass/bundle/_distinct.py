@@ -14,7 +14,7 @@ from narrowpass.ir.io import MappedTensor
 
 
 def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]:
-    """Give, for each tensor, the index of the first one of the same dtype, shape and bytes.
+    """Return, for each tensor, the index of the first one of the same dtype, shape and bytes.
 
     Tensors of different dtype or shape are never read; those that differ in a few sampled bytes
     are not read whole. What cannot be sampled (`ir.LazyTensor`) is read whole where another
@@ -66,7 +66,7 @@ def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]
 
 
 def _identity(tensor: ir.TensorProtocol) -> Hashable:
-    """Give what two tensors share only where they are the same bytes in the same place."""
+    """Return what two tensors share only where they are the same bytes in the same place."""
     if isinstance(tensor, MappedTensor):
         dims = tuple(tensor.shape.numpy())
         return id(tensor.file), tensor.offset, tensor.dtype, dims
@@ -74,5 +74,5 @@ def _identity(tensor: ir.TensorProtocol) -> Hashable:
 
 
 def _shared(groups: Iterable[list[int]]) -> list[int]:
-    """Give the members of the groups that have more than one."""
+    """Return the members of the groups that have more than one."""
     return [index for group in groups if len(group) > 1 for index in group]

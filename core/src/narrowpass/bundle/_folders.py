@@ -6,7 +6,7 @@ Beside ``model.narrow`` there may be, for a while:
     held while folders change their names, and removed by who holds it;
 ``.model.narrow.tmp-XXXXXXXX``
     what a build writes, or an old bundle on its way out. Its ``manifest.json`` is the first
-    file made and the last one deleted. The build keeps that file locked, so that nobody takes
+    file created and the last one deleted. The build keeps that file locked, so that nobody takes
     the folder of a live build for a leftover;
 ``.model.narrow.old-XXXXXXXX``
     the old bundle, moved aside where the file system cannot exchange two folders.
@@ -31,7 +31,7 @@ ASIDE = "old"
 
 
 def beside(target: Path, kind: str) -> list[Path]:
-    """Give the folders of one kind beside `target`, in the order of their names."""
+    """Return the folders of one kind beside `target`, in the order of their names."""
     pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-[0-9a-f]{{8}}")
     with os.scandir(target.parent) as entries:
         found = [entry.name for entry in entries if pattern.fullmatch(entry.name)]
@@ -39,7 +39,7 @@ def beside(target: Path, kind: str) -> list[Path]:
 
 
 def fresh_name(target: Path, kind: str) -> Path:
-    """Give a name beside `target` that nothing has yet."""
+    """Return a name beside `target` that nothing has yet."""
     while True:
         path = target.parent / f".{target.name}.{kind}-{secrets.token_hex(4)}"
         if not os.path.lexists(path):
@@ -85,8 +85,8 @@ def _acquire(path: Path) -> int:
         os.close(fd)
 
 
-def make_temporary(target: Path) -> tuple[Path, int]:
-    """Make a folder to build in. Call it with the lock held.
+def create_temporary(target: Path) -> tuple[Path, int]:
+    """Create a folder to build in. Call it with the lock held.
 
     Returns:
         The folder, and the descriptor that keeps it alive, to be closed by the caller.
@@ -98,7 +98,7 @@ def make_temporary(target: Path) -> tuple[Path, int]:
     except OSError:
         folder.rmdir()
         raise
-    # A file system without locks: then no build can tell whether this one is alive, and
+    # A file system without locks: then no build can find out whether this one is alive, and
     # `sweep` leaves it alone.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,7 @@ def _alive(folder: Path) -> bool:
     try:
         fd = os.open(folder / MANIFEST, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        # Made or deleted half, and empty then; a folder of any other origin stays.
+        # Half created or half deleted, and empty then; a folder of any other origin stays.
         return any(folder.iterdir()) if folder.is_dir() else True
     except OSError:
         return True

@@ -27,7 +27,7 @@ def verify(
 
     Args:
         path: a bundle folder.
-        progress: told of the bytes of weights read and the bytes in all.
+        progress: called with the bytes of weights read and the bytes in all.
         threads: how many tensors are read at once; None for up to four.
 
     Returns:

@@ -31,7 +31,7 @@ _ADVICE = {
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a folder to write a bundle into; it takes the place of `path` where the block ends.
+    """Return a folder to write a bundle into; it takes the place of `path` where the block ends.
 
     Where the block raises, the folder is deleted and what was at `path` stays. The files that
     the block writes must be synced (`write_file` does); the folders are synced here. The block
@@ -50,7 +50,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             _repair(target)
             _check_replaceable(target, path)
             _folders.sweep(target)
-            folder, alive = _folders.make_temporary(target)
+            folder, alive = _folders.create_temporary(target)
         try:
             yield folder
             for inner in folder.rglob("*"):
@@ -105,15 +105,15 @@ def _repair(target: Path) -> None:
 def _resolve(path: str | os.PathLike[str]) -> Path:
     shown = path_of(path, "the path of the bundle")
     if not shown:
-        raise UsageError("the path of the bundle is empty; give the folder to write")
+        raise UsageError("the path of the bundle is empty; pass the folder to write")
     try:
         target = Path(os.path.realpath(path))
     except ValueError as error:
         raise UsageError(f"{shown!r} is not a path: {error}") from error
     if not target.name:
-        raise UsageError(f"{shown}: is the root folder; give another folder to write")
+        raise UsageError(f"{shown}: is the root folder; choose another folder to write")
     if not target.parent.is_dir():
-        raise UsageError(f"{shown}: the folder {target.parent} does not exist; make it first")
+        raise UsageError(f"{shown}: the folder {target.parent} does not exist; create it first")
     return target
 
 
@@ -122,11 +122,11 @@ def _check_replaceable(target: Path, path: str | os.PathLike[str]) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise UsageError(f"{shown}: exists and is not a folder; give another path for the bundle")
+        raise UsageError(f"{shown}: exists and is not a folder; choose another path for the bundle")
     if any(target.iterdir()) and not _is_ours(target):
         raise UsageError(
             f"{shown}: this folder is not a bundle and is not empty, so it is not replaced; "
-            "give another path, or delete it yourself"
+            "choose another path, or delete it yourself"
         )
 
 

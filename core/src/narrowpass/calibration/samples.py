@@ -49,14 +49,14 @@ class Samples:
 
     Attributes:
         source: where they come from, for messages and reports.
-        open: starts a new round: gives an iterable of feeds (arrays by input name).
+        open: starts a new round: returns an iterable of feeds (arrays by input name).
     """
 
     source: str
     open: Callable[[], Iterable[Feeds]]
 
     def __iter__(self) -> Iterator[Feeds]:
-        """Give the samples from the first on.
+        """Return the samples from the first on.
 
         Raises:
             DataError: there is none, or one that cannot be read, or none of whose arrays has an
@@ -70,7 +70,7 @@ class Samples:
             raise DataError(f"{self.source} holds no samples")
 
     def _opened(self) -> Iterator[Feeds]:
-        """Go through what `open` gives: code of the user, which may do anything."""
+        """Iterate over what `open` returns: code of the user, which may do anything."""
         count = 0
         with foreign(f"{self.source} failed", DataError):
             given: object = self.open()
@@ -105,7 +105,7 @@ class Samples:
             shapes = ", ".join(f"{name!r} has shape {list(a.shape)}" for name, a in arrays.items())
             raise DataError(
                 f"{where} has no elements: input {shapes}, and nothing can be measured on it; "
-                "leave the sample out, or give it at least one row"
+                "leave the sample out, or add at least one row"
             )
 
     @classmethod
@@ -132,17 +132,17 @@ class Samples:
         module, colon, function = text.partition(":")
         if not colon or os.sep in text:
             raise UsageError(
-                f"no data at {text!r}: give a folder of .npz files, one .npz file, "
+                f"no data at {text!r}: pass a folder of .npz files, one .npz file, "
                 "or module:function"
             )
         return cls(text, _import(module, function))
 
     @classmethod
     def of(cls, samples: SamplesLike | None) -> Samples | None:
-        """Give samples from whatever the Python interface was given.
+        """Return samples from whatever the Python interface was given.
 
         Raises:
-            UsageError: it is nothing that samples can be made of.
+            UsageError: it is nothing that samples can be created from.
         """
         if samples is None or isinstance(samples, Samples):
             return samples
@@ -152,8 +152,8 @@ class Samples:
             return cls(getattr(samples, "__name__", "the function"), samples)
         if isinstance(samples, Mapping | bytes) or not isinstance(samples, Iterable):
             raise UsageError(
-                f"calibration cannot be {type(samples).__name__}: give a list of samples (each a "
-                "dict of arrays by input name), a function that gives one, or a path"
+                f"calibration cannot be {type(samples).__name__}: pass a list of samples (each a "
+                "dict of arrays by input name), a function that returns one, or a path"
             )
         kept = list(samples)
         return cls(f"{len(kept)} samples in memory", lambda: kept)
@@ -166,7 +166,7 @@ SamplesLike: TypeAlias = (
 
 
 def _is(path: Path, kind: Callable[[int], bool]) -> bool:
-    """Tell what is at a path; nothing is at one that cannot be looked at."""
+    """Return what is at a path; nothing is at one that cannot be accessed."""
     try:
         return kind(path.stat().st_mode)
     except OSError:
@@ -174,7 +174,7 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def _is_fed(value: object) -> bool:
-    """Tell whether a value can be fed: an array, several for a sequence, None for an optional."""
+    """Return whether a value can be fed: an array, several for a sequence, None for an optional."""
     import numpy as np
 
     if isinstance(value, list | tuple):

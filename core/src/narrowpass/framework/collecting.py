@@ -1,4 +1,4 @@
-"""Keeping Python's garbage collector out of work that makes no garbage."""
+"""Keeping Python's garbage collector out of work that leaves no cyclic garbage."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ An option is a field of a frozen dataclass; underscores of the field are hyphens
 Field types: `bool`, `int`, `float`, `str`, an `enum.Enum` of strings, `typing.Literal` of
 strings, `tuple[str, ...]`, any class with a ``parse(text)`` class method whose ``str()`` is
 that text, and unions of these (tried in the order written; `None` is written ``none``). A union
-may also have types that only Python can give, such as functions. A class with ``parse`` may say in
+may also have types that only Python can pass, such as functions. A class with ``parse`` may say in
 ``text_form`` what its text looks like.
 """
 

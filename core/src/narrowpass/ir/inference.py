@@ -1,7 +1,8 @@
 """Types and ranks of a graph's values, node by node, with ONNX's own inference.
 
-Node by node, because that lets what makes no sense be dropped between nodes: a dimension below 0,
-from a window that is larger than its image, ends the process in the inference of a later Slice.
+Node by node, because invalid results can be dropped between nodes: a dimension below 0,
+from a kernel window that is larger than its image, ends the process when a later
+Slice is inferred.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ KNOWN_SHAPE = "narrowpass.known_shape"
 """In `ir.Value.meta`: the dimensions of a value, for those that inference does not find."""
 
 Replace = Callable[[ir.Node], "Sequence[ir.Node] | None"]
-"""Puts nodes in the place of one whose inputs have types, and gives them; None to leave it."""
+"""Replaces a node whose inputs have types by others, and returns them; None to leave it."""
 
 
 def infer(model: ir.Model, *, subgraphs: bool = False, replace: Replace | None = None) -> None:
-    """Give the values of the main graph types and shapes, as far as they follow, in place.
+    """Return the values of the main graph types and shapes, as far as they follow, in place.
 
     What the model declares of a value between nodes counts where nothing follows.
 
@@ -92,11 +93,11 @@ def inferred(model: ir.Model) -> Iterator[None]:
         values += [*function.inputs, *_values(function.graph)]
     before = [(value, value.type, value.shape) for value in values]
     infer(model, subgraphs=True)
-    made = [(value.type, value.shape) for value, _, _ in before]
+    inferred = [(value.type, value.shape) for value, _, _ in before]
     try:
         yield
     finally:
-        for (value, kind, shape), (known, _) in zip(before, made, strict=True):
+        for (value, kind, shape), (known, _) in zip(before, inferred, strict=True):
             if value.type == known or kind is None:
                 value.type = kind
             value.shape = shape
@@ -116,14 +117,14 @@ class _Functions:
         self._within: list[ir.OperatorIdentifier] = []
 
     def find(self, node: ir.Node) -> ir.Function | None:
-        """Give the function that a node calls; None for an operator, and for a call in a circle."""
+        """Return the function that a node calls; None for an operator or a circular call."""
         key = node.op_identifier()
         return None if key in self._within else self._functions.get(key)
 
     def call(
         self, function: ir.Function, types: Sequence[onnx.TypeProto]
     ) -> list[tuple[ir.TypeProtocol | None, ir.Shape | None]]:
-        """Give the types and shapes of the results of a call, and remember those of its inputs."""
+        """Return the types and shapes of a call's results, and remember those of its inputs."""
         key = function.identifier()
         known = self._given.get(key)
         self._given[key] = (
@@ -134,7 +135,7 @@ class _Functions:
         return self._visit(function, types)
 
     def settle(self) -> None:
-        """Give values within functions what they have in all calls: callers come before callees."""
+        """Set the types within functions to what all calls have: callers before callees."""
         order: list[ir.OperatorIdentifier] = []
 
         def add(key: ir.OperatorIdentifier) -> None:
@@ -168,7 +169,7 @@ class _Functions:
 
 
 def _common(a: onnx.TypeProto, b: onnx.TypeProto) -> onnx.TypeProto:
-    """Give what two types have in common: nothing, if they are of different elements."""
+    """Return what two types have in common: nothing, if they are of different elements."""
     if a == b:
         return a
     kinds = [(t.WhichOneof("value"), t.tensor_type.elem_type) for t in (a, b)]
@@ -221,7 +222,7 @@ class _Inference:
                 self._take_from_bodies(node, inner)
 
     def _nodes(self, graph: ir.Graph) -> Iterator[ir.Node]:
-        """Give the nodes of a graph, in order, those that take the place of others for them."""
+        """Return the nodes of a graph, in order, those that take the place of others for them."""
         if self._replace is None:
             yield from graph
             return
@@ -229,18 +230,18 @@ class _Inference:
         while waiting:
             node = waiting.pop()
             before = set(graph.initializers)
-            made = self._replace(node)
-            if made is None:
+            replacement = self._replace(node)
+            if replacement is None:
                 yield node
                 continue
             for name in graph.initializers.keys() - before:
                 self._know_constant(graph.initializers[name])
-            waiting += reversed(made)
+            waiting += reversed(replacement)
 
     def _take_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
-        """Give results of control flow the element types that they have in the bodies.
+        """Return results of control flow the element types that they have in the bodies.
 
-        ONNX's inference does not see what functions give there.
+        ONNX's inference does not see the types that function bodies imply.
         """
         first = _FIRST_RESULT[node.op_type]
         for index, value in enumerate(node.outputs):
@@ -313,7 +314,7 @@ class _Inference:
         return {}
 
     def _apply_rank(self, node: ir.Node, value: ir.Value) -> None:
-        """Give a value its rank, where that follows from the length of a computed shape.
+        """Return a value its rank, where that follows from the length of a computed shape.
 
         A declaration of another rank is wrong: exporters write such of outputs.
         """
@@ -382,7 +383,7 @@ def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:
 
 
 def _apply_rows(node: ir.Node, value: ir.Value) -> None:
-    """Give an output of an operator on rows of features its rank, and scores their type."""
+    """Return an output of an operator on rows of features its rank, and scores their type."""
     ranks, at = _ROWS.get(node.op_type, ()), value.index()
     if at is None or at >= len(ranks) or value.shape is not None:
         return

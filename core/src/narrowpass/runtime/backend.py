@@ -165,7 +165,7 @@ class Program(Uncopied, abc.ABC):
           meter is for one `observe` at a time.
         - How many runs go on at once is up to the backend. ``xnn-cpu`` locks the arena that a
           method computes in: runs of one method take turns, runs of several methods go on at
-          once, unless the backend's option ``share-workspace`` gives them one arena. Programs
+          once, unless the backend's option ``share-workspace`` assigns them one arena. Programs
           with the same number of threads share one thread pool; a run that finds its workers busy
           computes the step alone. ``reference`` locks nothing.
         - To run one method twice at once, compile the bundle twice: there is no clone of a
@@ -414,7 +414,7 @@ class Backend(abc.ABC):
         The default checks the proposal against `quantization_spec`.
 
         Args:
-            node: a float operator, as `supports` takes it.
+            node: a float operator, as in `supports`.
             quantization: of its operands, its weight and its result.
             ctx: of the pass that asks.
 
@@ -447,8 +447,8 @@ class Backend(abc.ABC):
             dtypes: `OpDtypes.output` is the narrow type.
 
         Returns:
-            Seconds; below 0 where it takes longer than in float32, 0 where it makes no
-            difference, or the backend cannot tell.
+            Seconds; below 0 where it takes longer than in float32, 0 where there is no
+            difference, or the backend does not know.
         """
         return 0.0
 
@@ -493,7 +493,7 @@ def check_meters(meters: object) -> None:
         if not isinstance(name, str) or not hasattr(meter, "add"):
             raise UsageError(
                 f"{name!r}: {kind_of(meter)} is no meter; "
-                "give narrowpass.runtime.meters.Extremes or Counts"
+                "pass narrowpass.runtime.meters.Extremes or Counts"
             )
 
 

@@ -19,11 +19,11 @@ _ADVICE = "this is a defect of the backend: report it to its authors, or use ano
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method must give.
+    """What a method must return.
 
     Attributes:
         expected: as a message names it.
-        fits: tells whether a value is that.
+        fits: returns whether a value is that.
     """
 
     expected: str
@@ -31,7 +31,7 @@ class Answer:
 
 
 def of_type(expected: str, *types: type) -> Answer:
-    """Give an answer that is an instance of one of `types`."""
+    """Return an answer that is an instance of one of `types`."""
     return Answer(expected, lambda value: isinstance(value, types))
 
 
@@ -68,8 +68,8 @@ COMMON: Mapping[str, Answer] = MappingProxyType(
 def guard(cls: type, answers: Mapping[str, Answer]) -> None:
     """Let the methods that a subclass of `Backend` defines keep to their contract.
 
-    What they raise, or give of another kind, becomes a `BackendError`; errors of ours stay as they
-    are. `available` never fails: a backend that cannot even say whether it can run, cannot.
+    What they raise, or return of another kind, becomes a `BackendError`; our errors stay as
+    they are. `available` never fails: a backend that cannot even say whether it can run, cannot.
     """
     for name, answer in answers.items():
         method = vars(cls).get(name)

@@ -82,7 +82,7 @@ def bench(
 ) -> None:
     """Time a method on random inputs, or on those from files.
 
-    Dynamic dimensions that neither --input nor --shape gives are taken as 1 and named on standard
+    Dynamic dimensions that neither --input nor --shape sets are taken as 1 and named on standard
     error. A few runs to warm up are not timed.
 
     The JSON document has the keys model, method, backend, threads, inputs (shapes by name),
@@ -143,7 +143,7 @@ def bench(
 
 
 def _trace(method: str, rows: Sequence[NodeTime]) -> dict[str, Any]:
-    """Give rows in the order in which they run as complete events of the trace event format."""
+    """Return rows in the order in which they run as complete events of the trace event format."""
     events = []
     start = 0.0
     for row in rows:

@@ -1,4 +1,4 @@
-"""Inputs for a method: from files, or random ones of the shapes that its signature gives."""
+"""Inputs for a method: from files, or random ones of the shapes of its signature."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_inputs(texts: Sequence[str], graph: ir.Graph) -> Outputs:
     Args:
         texts: each ``NAME=FILE.npy``, ``NAME=FILE.npz:ARRAY`` (without ``:ARRAY`` where the archive
             has one array), or ``FILE.npz`` with an array for each input.
-        graph: the method's graph, which tells the dtypes.
+        graph: the method's graph, which has the dtypes.
 
     Returns:
         Arrays by input name in this machine's byte order. Types that numpy lacks are stored
@@ -42,7 +42,7 @@ def read_inputs(texts: Sequence[str], graph: ir.Graph) -> Outputs:
     for text in texts:
         for name, array in _read(text).items():
             if name in feeds:
-                raise UsageError(f"--input gives {name!r} twice; give it once")
+                raise UsageError(f"--input has {name!r} twice; pass it once")
             feeds[name] = array
     types = {value.name: value.type for value in graph.inputs}
     return {name: _narrowed(name, array, types.get(name)) for name, array in feeds.items()}
@@ -60,12 +60,12 @@ def check_given(feeds: Mapping[str, Any], graph: ir.Graph, method: str) -> None:
     if missing:
         raise UsageError(
             f"method {method!r} needs more inputs: {', '.join(map(describe_input, missing))}; "
-            "give --input NAME=FILE.npy for each"
+            "pass --input NAME=FILE.npy for each"
         )
 
 
 def files_of(texts: Sequence[str]) -> list[str]:
-    """Give the files that values of ``--input`` may mean."""
+    """Return the files that values of ``--input`` may mean."""
     found = []
     for text in texts:
         file = text.partition("=")[2]
@@ -78,7 +78,7 @@ def _read(text: str) -> Mapping[str, Array]:
         path = Path(text)
         arrays = _load(path)
         if "" in arrays:
-            raise DataError(f"{path}: holds one array without a name; give --input NAME={path}")
+            raise DataError(f"{path}: holds one array without a name; pass --input NAME={path}")
         if not arrays:
             raise DataError(f"{path}: is an archive without arrays; save some with numpy.savez")
         return arrays
@@ -104,14 +104,14 @@ def _one(name: str, file: str) -> Array:
         raise DataError(f"{path}: is an archive without arrays; save one with numpy.save")
     raise DataError(
         f"{path}: is an archive of several arrays ({', '.join(arrays)}); choose one with "
-        f"--input {name}={path}:{next(iter(arrays))}, or give all by their names: --input {path}"
+        f"--input {name}={path}:{next(iter(arrays))}, or pass all by their names: --input {path}"
     )
 
 
 def _load(path: Path) -> Mapping[str, Array]:
     """Read an archive, or a file of one array, which has the empty name."""
     if not _exists(path):
-        raise UsageError(f"--input: {path}: {_missing(path)}; give a .npy or .npz file")
+        raise UsageError(f"--input: {path}: {_missing(path)}; pass a .npy or .npz file")
     try:
         # Opened here: numpy leaves a file open that turns out to be no archive.
         with path.open("rb") as file:
@@ -129,7 +129,7 @@ _FORM = "NAME=FILE.npy, NAME=FILE.npz:ARRAY, or FILE.npz"
 
 
 def _exists(path: Path) -> bool:
-    """Tell whether a file to read is at `path`; nothing is at one that cannot be looked at."""
+    """Return whether a file to read is at `path`; nothing is at one that cannot be looked at."""
     return os.path.isfile(path)  # noqa: PTH113  # pathlib's raises where a name is too long
 
 
@@ -140,7 +140,7 @@ def _missing(path: Path) -> str:
 
 
 def _native(array: Array) -> Array:
-    """Give an array in the byte order of this machine; a file may be in another."""
+    """Return an array in the byte order of this machine; a file may be in another."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -163,7 +163,7 @@ def _narrowed(name: str, array: Array, kind: ir.TypeProtocol | None) -> Array:
     if target.kind in "biufc" and target.type.__module__ == "numpy":
         return array
     if array.dtype != _wide(target):
-        return array  # the check of the feeds tells what it takes
+        return array  # the check of the feeds reports what it takes
     narrow = array.astype(target)
     if _wide(target).kind in "iu" and not np.array_equal(narrow.astype(array.dtype), array):
         raise DataError(f"input {name!r}: {array.dtype} values that {target} does not reach")
@@ -171,7 +171,7 @@ def _narrowed(name: str, array: Array, kind: ir.TypeProtocol | None) -> Array:
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Give the numpy type that holds all values of a type of ml_dtypes."""
+    """Return the numpy type that holds all values of a type of ml_dtypes."""
     try:
         info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     except ValueError:
@@ -180,7 +180,7 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def upcast_to_numpy(array: Array) -> Array:
-    """Give an array that every numpy can read from a file.
+    """Return an array that every numpy can read from a file.
 
     bfloat16 and the types of 8 bits and less become float32, int4 and its like int8 or uint8:
     all values stay as they are. Strings become arrays of numpy's text type.
@@ -212,8 +212,8 @@ def complete_inputs(
     for name in given:
         if name in shapes:
             raise UsageError(f"--shape and --input are both given for {name!r}; leave out --shape")
-    made, notes = random_inputs(graph, shapes, seed, given)
-    feeds = {**made, **given}
+    random, notes = random_inputs(graph, shapes, seed, given)
+    feeds = {**random, **given}
     if given:
         checker.check(feeds)
     return feeds, notes
@@ -225,7 +225,7 @@ def random_inputs(
     seed: int,
     given: Mapping[str, Array] = MappingProxyType({}),
 ) -> tuple[Outputs, list[str]]:
-    """Make an array for each input that has no default and is not `given`.
+    """Create an array for each input that has no default and is not `given`.
 
     Floating-point values are from a normal distribution; integers are 0 or 1, so that they are
     valid as masks and as indices into every table; those of 8 bits have their whole range.
@@ -234,7 +234,7 @@ def random_inputs(
         graph: the method's graph.
         shapes: by input name, for inputs with dynamic dimensions. A symbolic dimension that one
             of them sets has that size in all inputs.
-        seed: the same seed gives the same arrays.
+        seed: equal seeds produce equal arrays.
         given: arrays of other inputs; they set the sizes of symbolic dimensions, too.
 
     Returns:
@@ -279,7 +279,7 @@ def _note_sizes(value: ir.Value, array: Array | None, sizes: dict[str, int]) -> 
 def _tensor_dtype(value: ir.Value) -> ir.DataType:
     if not isinstance(value.type, ir.TensorType):
         raise UsageError(
-            f"input {value.name!r} is no tensor ({value.type}): random data cannot be made for it; "
+            f"input {value.name!r} is no tensor ({value.type}): random data cannot be generated; "
             "use the Python interface"
         )
     return value.type.dtype
@@ -305,14 +305,14 @@ def _match(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, int]) -> No
         elif dim.value is not None and sizes.setdefault(dim.value, size) != size:
             raise UsageError(
                 f"--shape {value.name}={given}: dimension {dim.value!r} is {size} here and "
-                f"{sizes[dim.value]} elsewhere; give sizes that agree"
+                f"{sizes[dim.value]} elsewhere; pass sizes that agree"
             )
 
 
 def _default_shape(value: ir.Value, sizes: dict[str, int], notes: list[str]) -> tuple[int, ...]:
     if value.shape is None:
         raise UsageError(
-            f"the shape of input {value.name!r} is unknown; give --shape {value.name}=..."
+            f"the shape of input {value.name!r} is unknown; pass --shape {value.name}=..."
         )
     shape = []
     for axis, dim in enumerate(value.shape):
@@ -348,14 +348,14 @@ def _random_array(rng: np.random.Generator, dtype: ir.DataType, shape: tuple[int
 
 
 def describe_input(value: ir.Value) -> str:
-    """Give ``name (float32[batch, 3])``."""
+    """Return ``name (float32[batch, 3])``."""
     kind = value.type
     dtype = kind.dtype.name.lower() if isinstance(kind, ir.TensorType) else str(kind)
     return f"{value.name} ({dtype}{shape_text(value)})"
 
 
 def shape_text(value: ir.Value) -> str:
-    """Give ``[batch, 3]``, with ``?`` for unknown dimensions; empty for an unknown rank."""
+    """Return ``[batch, 3]``, with ``?`` for unknown dimensions; empty for an unknown rank."""
     if value.shape is None:
         return ""
     return (

@@ -204,9 +204,11 @@ def _kind(document: dict[str, Any]) -> str:
     if document["kind"] == "onnx":
         return "an ONNX model"
     shared = f"tensors in its data map {len(document['tensors'])}"
-    made = f"built with pipeline {document['pipeline']!r}" if document["pipeline"] else "no passes"
+    origin = (
+        f"built with pipeline {document['pipeline']!r}" if document["pipeline"] else "no passes"
+    )
     plugins = ", ".join(f"{name} {version}" for name, version in document["plugins"].items())
-    return f"a bundle, {made}{f' by {plugins}' if plugins else ''}, {shared}"
+    return f"a bundle, {origin}{f' by {plugins}' if plugins else ''}, {shared}"
 
 
 def _shape(shape: list[int | str | None] | None) -> str:

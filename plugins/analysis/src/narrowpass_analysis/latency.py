@@ -27,11 +27,11 @@ class Latency:
         return self.percentile(50)
 
     def percentile(self, share: float) -> float:
-        """Give the time that `share` percent of the runs stay below."""
+        """Return the time that `share` percent of the runs stay below."""
         return float(np.percentile(self.times, share))
 
     def to_json(self) -> dict[str, Any]:
-        """Give the figures in seconds, and runs per second."""
+        """Return the figures in seconds, and runs per second."""
         return {
             "runs": len(self.times),
             "median": self.median,

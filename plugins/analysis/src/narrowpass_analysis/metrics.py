@@ -1,6 +1,6 @@
 """How far outputs are from what they should be, and how far they may be.
 
-One output ``a`` is compared with its reference ``b``, both taken in float64:
+One output ``a`` is compared with its reference ``b``, both as float64:
 
 =============  ===================================================================  ========
 ``max_abs``    ``max |a - b|``                                                      ``abs``
@@ -72,7 +72,7 @@ class Difference:
         return self.agreeing / self.rows if self.rows else None
 
     def worst(self, other: Self) -> Difference:
-        """Give the worse value of each metric, and the rows of both."""
+        """Return the worse value of each metric, and the rows of both."""
         return Difference(
             equal=self.equal and other.equal,
             max_abs=max(self.max_abs, other.max_abs),
@@ -84,7 +84,7 @@ class Difference:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Give the metrics by name."""
+        """Return the metrics by name."""
         return {
             "equal": self.equal,
             "max_abs": self.max_abs,
@@ -132,27 +132,27 @@ def difference(actual: Any, reference: Any) -> Difference:
 
 
 def max_abs(actual: Any, reference: Any) -> float:
-    """Give ``max |a - b|``."""
+    """Return ``max |a - b|``."""
     return difference(actual, reference).max_abs
 
 
 def relative(actual: Any, reference: Any) -> float:
-    """Give ``max |a - b| / max |b|``, the default metric."""
+    """Return ``max |a - b| / max |b|``, the default metric."""
     return difference(actual, reference).relative
 
 
 def sqnr(actual: Any, reference: Any) -> float:
-    """Give 10 log10(sum b² / sum (a - b)²) in dB."""
+    """Return 10 log10(sum b² / sum (a - b)²) in dB."""
     return difference(actual, reference).sqnr
 
 
 def cosine(actual: Any, reference: Any) -> float:
-    """Give the cosine of the angle between two outputs."""
+    """Return the cosine of the angle between two outputs."""
     return difference(actual, reference).cosine
 
 
 def top1(actual: Any, reference: Any) -> float | None:
-    """Give the share of rows whose largest element is at the same place."""
+    """Return the share of rows whose largest element is at the same place."""
     return difference(actual, reference).top1
 
 
@@ -167,7 +167,7 @@ def _array(value: Any) -> Any:
 
 
 def _is_float(array: Array) -> bool:
-    """Tell floating-point and complex dtypes, those of ml_dtypes included, from the rest."""
+    """Return whether a dtype is floating-point or complex, those of ml_dtypes included."""
     if array.dtype.kind in "fc":
         return True
     if array.dtype.kind != "V":
@@ -182,7 +182,7 @@ def _is_float(array: Array) -> bool:
 
 
 def _flat(array: Array) -> Array:
-    """Give the elements in float64, complex numbers as two."""
+    """Return the elements in float64, complex numbers as two."""
     if array.dtype.kind == "c":
         return array.astype(np.complex128).reshape(-1).view(np.float64)
     return array.astype(np.float64).reshape(-1)
@@ -225,7 +225,7 @@ def _cosine(a: Array, b: Array) -> float:
 
 
 def _log_norm(x: Array) -> float:
-    """Give log10 of the Euclidean norm."""
+    """Return log10 of the Euclidean norm."""
     largest = float(np.max(np.abs(x)))
     if largest == 0.0:
         return -math.inf
@@ -234,7 +234,7 @@ def _log_norm(x: Array) -> float:
 
 
 def _rows(actual: Array, reference: Array) -> tuple[int, int]:
-    """Give the number of rows that agree, and of rows."""
+    """Return the number of rows that agree, and of rows."""
     if actual.dtype.kind == "c" or actual.ndim == 0 or actual.shape[-1] < 2 or actual.size == 0:
         return 0, 0
     a = np.argmax(actual.astype(np.float64), axis=-1)
@@ -315,20 +315,20 @@ class Tolerance:
         return f"{self.metric}:{self.limit!r}"
 
     def check(self, differences: Mapping[str, Difference]) -> Sequence[str]:
-        """Give a sentence for each output that differs by more than is allowed.
+        """Return a sentence for each output that differs by more than is allowed.
 
         Args:
             differences: by the output's name. Outputs that the metric does not apply to (top-1
                 where there are no rows) must be equal.
         """
         return [
-            f"output {name!r}: {self._told(value)}"
+            f"output {name!r}: {self._value_text(value)}"
             for name, value in differences.items()
             if not self.met(value)
         ]
 
     def met(self, value: Difference) -> bool:
-        """Tell whether one output is near enough."""
+        """Return whether one output is near enough."""
         measured = getattr(value, _FIELDS[self.metric])
         if measured is None:
             return value.equal
@@ -336,7 +336,7 @@ class Tolerance:
             return bool(measured <= self.limit)
         return bool(measured >= self.limit)
 
-    def _told(self, value: Difference) -> str:
+    def _value_text(self, value: Difference) -> str:
         measured = getattr(value, _FIELDS[self.metric])
         if measured is None:
             return "has no rows for top1 and is not equal"

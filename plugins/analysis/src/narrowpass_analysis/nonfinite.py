@@ -38,7 +38,7 @@ class Share:
 
 
 def count(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Give the number of NaN and of infinities."""
+    """Return the number of NaN and of infinities."""
     numbers = upcast_to_numpy(array)
     if numbers.dtype.kind not in "fc":
         return 0, 0

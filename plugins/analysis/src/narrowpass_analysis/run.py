@@ -58,7 +58,7 @@ def run(
     """Run a model on inputs from files.
 
     Arrays must have exactly the dtype of their input. numpy stores no bfloat16 and no types below
-    8 bits: give float32 for bfloat16 and float8 (values are rounded), int8 or uint8 for integers
+    8 bits: pass float32 for bfloat16 and float8 (values are rounded), int8 or uint8 for integers
     of fewer bits. Outputs are stored in the same way. A sequence is stored as NAME[0], NAME[1]...
 
     The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
@@ -102,7 +102,7 @@ def run(
 
 
 def flatten(results: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Give each array a name: those of sequences become ``NAME[0]``; an empty optional has none."""
+    """Return arrays by name: those of sequences as ``NAME[0]``, empty optionals left out."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for name, value in results.items():
         if isinstance(value, list | tuple):
@@ -113,7 +113,7 @@ def flatten(results: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-    """Write arrays as ``.npz``, in one step. The same arrays give the same bytes.
+    """Write arrays as ``.npz``, in one step. The same arrays are written as the same bytes.
 
     Raises:
         UsageError: `path` is a folder, or the folder around it does not exist.

@@ -26,7 +26,7 @@ AT_ONCE = 128
 
 
 def in_groups(names: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
-    """Give names, so many at a time as are to be kept in one run."""
+    """Return names, so many at a time as are to be kept in one run."""
     for start in range(0, len(names), size):
         yield list(names[start : start + size])
 
@@ -38,7 +38,7 @@ def on_samples(
     backend: Backend,
     limit: int | None = None,
 ) -> Iterator[tuple[int, Feeds, Outputs]]:
-    """Run a model on samples; give the number of each, its feeds, and the values of these names.
+    """Run a model on samples; yield the number of each, its feeds, and the values of these names.
 
     Values stay in memory while a caller holds them: one that lets go of them before it goes on has
     those of one sample at a time.
@@ -90,13 +90,13 @@ def blaming(backend: Backend, where: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{where}: {error}" if where else str(error)) from error
     except BackendError as error:
-        raise BackendError(f"{_told(backend, where)}: {error}; {_REMEDY}") from error
+        raise BackendError(f"{_backend_text(backend, where)}: {error}; {_REMEDY}") from error
     except (NarrowpassError, MemoryError):
         raise
     except Exception as error:  # the boundary to plugin code: else it would be the pass's fault
         raise BackendError(
-            f"{_told(backend, where)}: {type(error).__name__}: {error}; this is a defect of the "
-            f"backend; {_REMEDY}"
+            f"{_backend_text(backend, where)}: {type(error).__name__}: {error}; this is a defect "
+            f"of the backend; {_REMEDY}"
         ) from error
 
 
@@ -106,7 +106,7 @@ _REMEDY = (
 )
 
 
-def _told(backend: Backend, where: str) -> str:
+def _backend_text(backend: Backend, where: str) -> str:
     doing = f"run the model on {where}" if where else "compile the model"
     return f"backend {backend.name!r} cannot {doing}"
 
@@ -146,5 +146,5 @@ def check_elements(feeds: Feeds, values: Mapping[str, Any], where: str) -> None:
         named = ", ".join(f"{name!r} has shape {list(a.shape)}" for name, a in empty.items())
         raise DataError(
             f"{where} has no elements: input {named}, and nothing can be measured on it; leave "
-            "the sample out, or give it at least one row"
+            "the sample out, or add at least one row"
         )

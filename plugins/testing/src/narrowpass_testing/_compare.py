@@ -59,7 +59,7 @@ def assert_equivalent(
     Raises:
         AssertionError: names, dtypes, shapes or values of the outputs differ, one of them
             fails alone, or no feed succeeds.
-        ValueError: `tolerance` does not parse, or no random feed can be made for an input.
+        ValueError: `tolerance` does not parse, or no random feed can be generated for an input.
     """
     limit = None if tolerance is None else Tolerance.parse(tolerance)
     if feeds is None:
@@ -84,7 +84,7 @@ def assert_equivalent(
                 raise AssertionError(f"{problem}\n\nfeeds: {feed}\n\n{model_to_text(after)}")
             succeeded = True
     if not succeeded:
-        raise AssertionError(f"nothing was compared, give other feeds: {reason}")
+        raise AssertionError(f"nothing was compared, pass other feeds: {reason}")
 
 
 def _compile(model: ir.Model, which: str) -> Program:
@@ -95,7 +95,7 @@ def _compile(model: ir.Model, which: str) -> Program:
 
 
 def _run(program: Program, feeds: Feeds) -> tuple[Outputs | None, str]:
-    """Run once; give the outputs, or None and the reason."""
+    """Run once; return the outputs, or None and the reason."""
     try:
         return program.run(feeds), ""
     except BackendError as error:
@@ -103,7 +103,7 @@ def _run(program: Program, feeds: Feeds) -> tuple[Outputs | None, str]:
 
 
 def _difference(right: Outputs, got: Outputs, limit: Tolerance | None) -> str | None:
-    """Say how two sets of outputs differ, or give None."""
+    """Say how two sets of outputs differ, or return None."""
     if list(right) != list(got):
         return f"the outputs are {list(got)}, not {list(right)}"
     for name in right:
@@ -150,5 +150,5 @@ def _bit_difference(right: Array, got: Array) -> str | None:
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
-    """Tell floats, complex numbers and those of ml_dtypes included, from exact types."""
+    """Return whether a dtype is floating-point or complex, those of ml_dtypes included."""
     return dtype.kind in "fcV" and "int" not in dtype.name

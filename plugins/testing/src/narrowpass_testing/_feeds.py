@@ -12,7 +12,7 @@ import onnx_ir as ir
 from narrowpass.runtime.backend import Outputs
 
 _INT_LIMIT = 8
-"""Integers stay small, so that sums are exact and few of them miss as indices."""
+"""Integers stay small, so that accumulators are exact and few of them miss as indices."""
 
 _LARGEST_DIM = 4
 
@@ -25,11 +25,11 @@ def random_feeds(
     special: bool = False,
     defaults: bool = False,
 ) -> Outputs:
-    """Make an array for each input of a model.
+    """Create an array for each input of a model.
 
     Args:
         model: its inputs are tensors or sequences of tensors.
-        seed: the same seed gives the same arrays.
+        seed: equal seeds produce equal arrays.
         sizes: sizes of symbolic dimensions, by name. The rest are drawn from 1 to 4; a name has
             one size throughout.
         special: whether NaN, infinities, -0.0, the smallest and the largest value take the place
@@ -60,14 +60,14 @@ def random_feeds(
             dtype = value.type.elem_type.dtype
             feeds[name] = [_array(dtype, shape, rng, special=special) for _ in range(2)]
         else:
-            raise ValueError(f"input {name!r} has type {value.type}: give feeds of your own")
+            raise ValueError(f"input {name!r} has type {value.type}: pass feeds of your own")
     return feeds
 
 
 def _shape(value: ir.Value, chosen: dict[str, int], rng: np.random.Generator) -> tuple[int, ...]:
-    """Give the sizes of an input's dimensions, and remember those of symbolic ones."""
+    """Return the sizes of an input's dimensions, and remember those of symbolic ones."""
     if value.shape is None:
-        raise ValueError(f"input {value.name!r} has no shape: give feeds of your own")
+        raise ValueError(f"input {value.name!r} has no shape: pass feeds of your own")
     shape = []
     for dim in value.shape:
         if isinstance(dim, int):
@@ -83,7 +83,7 @@ def _shape(value: ir.Value, chosen: dict[str, int], rng: np.random.Generator) ->
 def _array(
     dtype: ir.DataType, shape: tuple[int, ...], rng: np.random.Generator, *, special: bool
 ) -> np.ndarray[Any, Any]:
-    """Give random values of one dtype."""
+    """Return random values of one dtype."""
     if dtype == ir.DataType.STRING:
         words = np.array(["", "a", "narrow", "Straße"], dtype=object)
         return np.asarray(words[rng.integers(0, len(words), shape)], dtype=object)

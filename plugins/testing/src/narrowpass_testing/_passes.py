@@ -28,7 +28,7 @@ def run_pass(
 
     Args:
         what: a pass, a pipeline, or pipeline text.
-        model: the model, or its ONNX text as `model_from_text` takes it. It is not changed.
+        model: the model, or its ONNX text as in `model_from_text`. It is not changed.
         ctx: the context of the passes; None for one without target and data, with the
             classifiers of `registry`.
         registry: where the names in the text are looked up; None for the installed plugins.
@@ -101,8 +101,8 @@ def assert_idempotent(
     Args:
         what: a pass, a pipeline, or pipeline text.
         model: the model, or its ONNX text. It is not changed.
-        ctx: as `run_pass` takes it.
-        registry: as `run_pass` takes it.
+        ctx: as in `run_pass`.
+        registry: as in `run_pass`.
 
     Returns:
         The model after the first run.
@@ -128,7 +128,7 @@ def _pipeline(what: Pass | Pipeline | str, registry: Registry) -> Pipeline:
 
 
 def _tensor_digests(model: ir.Model) -> dict[str, str]:
-    """Give the hash of each initializer's bytes, subgraphs included."""
+    """Return the hash of each initializer's bytes, subgraphs included."""
     graphs = [model.graph, *model.graph.subgraphs()]
     return {
         f"{number}/{name}": hashlib.sha256(value.const_value.tobytes()).hexdigest()

@@ -36,7 +36,7 @@ class Value:
 
 @dataclass
 class Builder:
-    """A graph in the making.
+    """A graph under construction.
 
     Attributes:
         opset: the version of the standard operators.
@@ -60,7 +60,7 @@ class Builder:
         self.constant(filled(dtype, shape, fill))
 
     def add_default(self) -> None:
-        """Make the first initializer the default of an input of the same name."""
+        """Declare the first initializer as the default of an input of the same name."""
         if self.initializers:
             name = self.initializers[0].name
             self.inputs.append(_info(next(v for v in self.values if v.name == name)))
@@ -101,7 +101,7 @@ class Builder:
         return found[choice % len(found)] if found else None
 
     def info(self, name: str) -> onnx.ValueInfoProto:
-        """Give name, type and shape of a value as the graph's outputs are written."""
+        """Return name, type and shape of a value as the graph's outputs are written."""
         return _info(next(value for value in self.values if value.name == name))
 
 
@@ -113,7 +113,7 @@ def _info(value: Value) -> onnx.ValueInfoProto:
 
 
 def filled(dtype: int, shape: Sequence[int], fill: int) -> np.ndarray[Any, Any]:
-    """Give an array whose values `fill` chooses."""
+    """Return an array whose values `fill` chooses."""
     target = helper.tensor_dtype_to_np_dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64))
     counting = np.arange(size)
@@ -134,7 +134,7 @@ def filled(dtype: int, shape: Sequence[int], fill: int) -> np.ndarray[Any, Any]:
 
 
 def broadcast(a: Shape, b: Shape) -> Shape | None:
-    """Give the shape that two broadcast to; None where they may not."""
+    """Return the shape that two broadcast to; None where they may not."""
     longest = max(len(a), len(b))
     out: list[int | str | None] = []
     for left, right in zip(

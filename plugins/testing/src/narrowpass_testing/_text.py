@@ -36,5 +36,5 @@ def model_from_text(text: str, *, opset: int = 18) -> ir.Model:
 
 
 def model_to_text(model: ir.Model) -> str:
-    """Give a model as ONNX text, for messages. Not every model can be read back from it."""
+    """Return a model as ONNX text, for messages. Not every model can be read back from it."""
     return onnx.printer.to_text(ir.to_proto(model))

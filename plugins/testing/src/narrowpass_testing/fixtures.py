@@ -27,7 +27,7 @@ def narrowpass_context(narrowpass_registry: Registry) -> Context:
 def narrowpass_cli() -> Callable[..., Result]:
     """Run the command line within this process.
 
-    A call takes the arguments and gives a result with ``exit_code``, ``stdout``, ``stderr`` and
+    A call takes the arguments and returns a result with ``exit_code``, ``stdout``, ``stderr`` and
     ``exception``.
     """
     from narrowpass.cli import app

@@ -1,4 +1,4 @@
-"""A hypothesis strategy that makes small valid models."""
+"""A hypothesis strategy that generates small valid models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHOICES = st.tuples(*[st.integers(0, 15)] * 3)
 
 
 def models(*, max_nodes: int = 8, steps: Sequence[Step] = STEPS) -> st.SearchStrategy[ir.Model]:
-    """Make a model that onnx's full check accepts and that computes the same on every run.
+    """Create a model that onnx's full check accepts and that computes the same on every run.
 
     Among its nodes: elementwise operators on several dtypes with broadcasting, casts, constants,
     Identity, Dropout in inference mode, Shape and what computes with it, Reshape, Transpose,
@@ -77,7 +77,7 @@ def _models(draw: st.DrawFn, max_nodes: int, steps: Sequence[Step]) -> ir.Model:
 
 
 def _finish(builder: Builder, outputs: Sequence[int]) -> onnx.ModelProto:
-    """Make the model, with its outputs as onnx infers them."""
+    """Build the model, with its outputs as onnx infers them."""
     names = [builder.nodes[number].output[0] for number in outputs]
     graph = helper.make_graph(
         builder.nodes,

@@ -26,7 +26,7 @@ class Writable(Protocol):
     """Anything that takes bytes: a file, a hash behind a small adapter, a socket's file."""
 
     def write(self, data: bytes, /) -> int | None:
-        """Take `data`; give how much of it was taken, or None for all of it."""
+        """Write `data`; return how much of it was written, or None for all of it."""
 
 
 def write_all(file: Writable, data: bytes) -> None:
@@ -71,7 +71,7 @@ class MappedFile(Uncopied):
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
-            raise ModelError(f"{self.name}: not a regular file; give a file that holds data")
+            raise ModelError(f"{self.name}: not a regular file; pass a file that holds data")
         self.size = status.st_size
         self._fd = fd
         self._map: mmap.mmap | None = None
@@ -90,7 +90,7 @@ class MappedFile(Uncopied):
         self._close()
 
     def status(self) -> os.stat_result:
-        """Give what the system says of the file now.
+        """Return what the system says of the file now.
 
         Raises:
             ModelError: it was closed.
@@ -194,7 +194,7 @@ def _open(path: str | os.PathLike[str], name: str) -> int:
 
 
 def serialized_size(dtype: ir.DataType, shape: Sequence[int]) -> int:
-    """Give the bytes that ONNX stores for a tensor: packed below 8 bits, little endian.
+    """Return the bytes that ONNX stores for a tensor: packed below 8 bits, little endian.
 
     Raises:
         TypeError: a type without a fixed width, such as strings.
@@ -262,7 +262,7 @@ class MappedTensor(ir.TensorProtocol):
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MappedTensor:
-        """Give another tensor over the same bytes, which nobody can change."""
+        """Return another tensor over the same bytes, which nobody can change."""
         copied = MappedTensor(
             self._file,
             self._offset,
@@ -316,7 +316,7 @@ class MappedTensor(ir.TensorProtocol):
         return self._nbytes
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Give the elements.
+        """Return the elements.
 
         Returns:
             A read-only view of the mapping. Types of 2, 4 and 6 bits are unpacked into a fresh
@@ -333,7 +333,7 @@ class MappedTensor(ir.TensorProtocol):
         return self._elements(np.frombuffer(mapping, np.uint8, self._nbytes, self._offset))
 
     def checked(self) -> np.ndarray[Any, Any]:
-        """Give the elements in memory of their own, whose bytes have the hash `sha256`.
+        """Return the elements in memory of their own, whose bytes have the hash `sha256`.
 
         They are read once, and hashed where they were read to: what happens to the file meanwhile
         or afterwards cannot get into them unseen.
@@ -365,7 +365,7 @@ class MappedTensor(ir.TensorProtocol):
             )
 
     def _elements(self, packed: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Give the elements that serialized bytes stand for: a view, where they can be."""
+        """Return the elements that serialized bytes stand for: a view, where they can be."""
         dims = self._shape.numpy()
         dtype = self._dtype.numpy()
         if self._nbytes == 0:
@@ -410,7 +410,7 @@ class MappedTensor(ir.TensorProtocol):
         return self._file.read(self._offset + offset, size)
 
     def tobytes(self) -> bytes:
-        """Give the bytes as ONNX serializes them: little endian, packed below 8 bits."""
+        """Return the bytes as ONNX serializes them: little endian, packed below 8 bits."""
         return self.read(0, self._nbytes)
 
     def drop(self) -> None:

@@ -1,4 +1,4 @@
-"""Sizes and paddings of what slides a window over an image: pools and convolutions."""
+"""Sizes and paddings of kernel windows that slide over an image: pools and convolutions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Window:
-    """A window over images of some size; one entry for each spatial axis.
+class KernelWindow:
+    """A kernel window over images of some size; one entry for each spatial axis.
 
     Attributes:
         kernel: how many elements it has.
@@ -41,20 +41,20 @@ class Window:
         auto_pad: str | None = None,
         *,
         ceil: bool = False,
-    ) -> Window:
-        """Make the window of a node.
+    ) -> KernelWindow:
+        """Create the kernel window of a node.
 
         Args:
             sizes: of the images.
-            kernel: as in `Window`.
-            strides: as in `Window`; None for ones.
-            dilations: as in `Window`; None for ones.
+            kernel: as in `KernelWindow`.
+            strides: as in `KernelWindow`; None for ones.
+            dilations: as in `KernelWindow`; None for ones.
             pads: before each axis, then after each; None for zeros.
-            auto_pad: of the node; what it gives takes the place of `pads`.
+            auto_pad: of the node; the padding that it implies replaces `pads`.
             ceil: whether a last place counts that is in part outside.
 
         Raises:
-            ValueError: a window that is larger than its image.
+            ValueError: a kernel window that is larger than its image.
         """
         rank = len(sizes)
         strides = tuple(strides or (1,) * rank)
@@ -73,7 +73,7 @@ class Window:
         for axis, (size, extent, stride) in enumerate(zip(sizes, extents, strides, strict=True)):
             room = size + pads[axis] + pads[rank + axis] - extent
             if room < 0:
-                raise ValueError(f"a window of {extent} over {extent + room} elements")
+                raise ValueError(f"a kernel window of {extent} over {extent + room} elements")
             count = (-(-room // stride) if ceil else room // stride) + 1
             if ceil and (count - 1) * stride >= size + pads[axis]:
                 count -= 1  # it would begin in the padding at the end
@@ -86,11 +86,11 @@ class Window:
         return self.pads[: len(self.kernel)]
 
     def taps(self) -> Iterator[tuple[int, ...]]:
-        """Give the indices of the kernel's elements."""
+        """Return the indices of the kernel's elements."""
         return itertools.product(*(range(size) for size in self.kernel))
 
     def padded(self, x: Array, fill: Any) -> Array:
-        """Give `x` [N, C, *sizes] with padding, as much as all places of the window reach."""
+        """Return `x` [N, C, *sizes] padded to what all places of the kernel window reach."""
         pairs = []
         for axis, size in enumerate(x.shape[2:]):
             last = (self.counts[axis] - 1) * self.strides[axis]
@@ -104,7 +104,7 @@ class Window:
         return np.asarray(np.pad(kept, [(0, 0), (0, 0), *pairs], constant_values=fill))
 
     def view(self, padded: Array, tap: Sequence[int]) -> Array:
-        """Give what one element of the kernel meets, [N, C, *counts], as a view."""
+        """Return what one element of the kernel meets, [N, C, *counts], as a view."""
         parts: list[Any] = [...]
         for index, dilation, stride, count in zip(
             tap, self.dilations, self.strides, self.counts, strict=True
