@@ -115,22 +115,22 @@ def depthwise(meter: Meter) -> None:
     from narrowpass_xnn_cpu.native.own import fp32_depthwise
     from narrowpass_xnn_cpu.native.pool import shared
     from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+    from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
     from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 
     print(f"{'depthwise':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
-    rng, pool = np.random.default_rng(0), shared(1)
+    rng, pool, relu6 = np.random.default_rng(0), shared(1), Epilogue(limits=(0.0, 6.0))
     for size, channels, window, stride in DEPTHWISE:
         pads = (window // 2,) * 4
-        movement = Movement(pads, (stride, stride), groups=channels, limits=(0.0, 6.0))
+        movement = Movement(pads, (stride, stride), groups=channels)
         kernel = Weight.of(rng.standard_normal((window, window, channels), np.float32) / window)
         bias = Weight.of(rng.standard_normal(channels, np.float32))
         x = rng.standard_normal((1, size, size, channels), np.float32)
         chains, out = {}, (0, 0)
+        problem = Convolution(kernel, bias, movement, relu6, depthwise=True)
         for name, operator in {
-            "ours": fp32_depthwise.DEPTHWISE.create(
-                Convolution(kernel, bias, movement, depthwise=True)
-            ),
-            "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, movement, depthwise=True)),
+            "ours": fp32_depthwise.DEPTHWISE.create(problem),
+            "XNNPACK": xnn_convolution.create(problem),
         }.items():
             out = operator.reshape(x.shape, pool)
             chains[name] = _chain(x, operator, out[0] * out[1] * channels, pool)

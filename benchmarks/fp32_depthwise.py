@@ -130,7 +130,7 @@ def alone(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
     print(f"{'depthwise':28}{'ours':>18}{'XNNPACK':>18}   faster  GFLOP/s    GB/s")
     for size, channels, window, stride in DEPTHWISE:
         pad = window // 2
-        movement = Movement((pad,) * 4, (stride, stride), groups=channels, limits=(0.0, 6.0))
+        movement = Movement((pad,) * 4, (stride, stride), groups=channels)
         kernel = Weight.of(normal(rng, window, window, channels))
         bias = Weight.of(normal(rng, channels))
         x = normal(rng, 1, size, size, channels)
@@ -138,9 +138,11 @@ def alone(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
         outputs = 0
         operators: dict[str, PackedConvolution | XnnConvolution] = {
             "ours": fp32_depthwise.DEPTHWISE.create(
-                Convolution(kernel, bias, movement, depthwise=True)
+                Convolution(kernel, bias, movement, RELU6, depthwise=True)
             ),
-            "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, movement, depthwise=True)),
+            "XNNPACK": xnn_convolution.create(
+                Convolution(kernel, bias, movement, RELU6, depthwise=True)
+            ),
         }
         for name, operator in operators.items():
             height, width = operator.reshape(x.shape, pool)
@@ -159,7 +161,7 @@ def blocks(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
     """Print the second table."""
     print(f"{'block':28}{'one pass':>18}{'three steps':>18}   faster  GFLOP/s")
     for size, inputs, inner, outputs, stride in BLOCKS:
-        movement = Movement((1,) * 4, (stride, stride), groups=inner, limits=(0.0, 6.0))
+        movement = Movement((1,) * 4, (stride, stride), groups=inner)
 
         def product(inputs: int, outputs: int, epilogue: Epilogue) -> PackedMatmul:
             matrix = Weight.of(normal(rng, outputs, inputs) / np.float32(np.sqrt(inputs)))
@@ -170,10 +172,10 @@ def blocks(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
         project = product(inner, outputs, Epilogue())
         x = normal(rng, 1, size, size, inputs or inner)
         together = fp32_depthwise.DEPTHWISE.create(
-            Convolution(kernel, bias, movement, depthwise=True)
+            Convolution(kernel, bias, movement, RELU6, depthwise=True)
         )
         depthwise = fp32_depthwise.DEPTHWISE.create(
-            Convolution(kernel, bias, movement, depthwise=True)
+            Convolution(kernel, bias, movement, RELU6, depthwise=True)
         )
         block = Separable(expand, together, project)
         pixels = int(np.prod(block.reshape(x.shape, pool)))

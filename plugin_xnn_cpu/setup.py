@@ -13,7 +13,7 @@ from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from build_tools import bundle
+from build_tools import bundle, instruction_sets
 
 
 class BuildWithLibrary(build_ext):
@@ -28,22 +28,30 @@ class BuildWithLibrary(build_ext):
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile the files side by side: one after the other they take more than a minute."""
-        flags = ext.extra_compile_args
+        """Compile each file for its instruction sets.
 
-        def objects(source: str) -> list[str]:
+        Files are compiled side by side: one after the other they take more than a minute.
+        """
+        compiled = [
+            (source, name, flags)
+            for source in ext.sources
+            for name, flags in instruction_sets.variants(source.removeprefix("csrc/")).items()
+        ]
+
+        def objects(variant: tuple[str, str, list[str]]) -> list[str]:
+            source, name, flags = variant
             return self.compiler.compile(
                 [source],
-                output_dir=self.build_temp,
+                output_dir=str(Path(self.build_temp, name)),
                 macros=ext.define_macros,
                 include_dirs=ext.include_dirs,
                 debug=self.debug,
-                extra_postargs=flags,
+                extra_postargs=[*ext.extra_compile_args, *flags],
                 depends=ext.depends,
             )
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            made = [file for files in pool.map(objects, ext.sources) for file in files]
+            made = [file for files in pool.map(objects, compiled) for file in files]
         ext.sources, ext.extra_objects = [], [*made, *ext.extra_objects]
         super().build_extension(ext)
 

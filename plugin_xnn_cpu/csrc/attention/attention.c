@@ -13,25 +13,6 @@
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 2e5
 
-typedef struct {
-  np_attention_head *head;
-  np_attention_cache *cache;
-} code;
-
-/* The one for this CPU, whose registers the sizes of its tile fit. */
-static code fitting(int32_t target) {
-#ifdef NP_CHOOSES_CPU
-  const code wide = {np_attention_head_avx512, np_attention_cache_avx512};
-  const code narrow = {np_attention_head_avx2, np_attention_cache_avx2};
-  const int32_t isa = np_isa_for(target);
-  if (isa >= NP_TARGET_AVX512) return wide;
-  if (isa == NP_TARGET_AVX2) return narrow;
-#else
-  (void)target;
-#endif
-  return (code){np_attention_head_plain, np_attention_cache_plain};
-}
-
 static void part(void *context, size_t thread, size_t index) {
   const np_attention_job *task = context;
   const struct np_attention_params *p = task->params;
@@ -39,7 +20,7 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t first = index % p->parts * p->part_rows;
   const size_t last = first + p->part_rows < p->rows ? first + p->part_rows : p->rows;
   float *scratch = task->scratch + thread * p->thread_scratch;
-  fitting(p->target).head(task, number, first, last, scratch);
+  NP_FOR_ISA(np_attention_head, p->target)(task, number, first, last, scratch);
 }
 
 static size_t heads_of(const struct np_attention_params *p) {
@@ -77,7 +58,8 @@ int np_attention(const void *params, const void *const *inputs, void *out, void 
 static void cache_part(void *context, size_t thread, size_t index) {
   const np_attention_job *task = context;
   const struct np_attention_params *p = task->params;
-  fitting(p->target).cache(task, index, task->scratch + thread * p->thread_scratch);
+  NP_FOR_ISA(np_attention_cache, p->target)
+  (task, index, task->scratch + thread * p->thread_scratch);
 }
 
 /* Of what attention reads, and both caches behind. */

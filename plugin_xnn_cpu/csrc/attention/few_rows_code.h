@@ -8,7 +8,7 @@
 #define PREFETCH_BYTES 2048        /* of a KV cache, in front of what is copied */
 
 /* Scores of one query row, scaled, with keys as they lie. */
-INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
+NP_INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
                           size_t depth, float scale, float *scores) {
   const size_t whole = depth - depth % LANES;
   for (size_t n = 0; n < keys; n++, k += stride) {
@@ -23,7 +23,7 @@ INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size
 }
 
 /* out += weighted sum of the values as they lie. */
-INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride, size_t keys,
+NP_INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride, size_t keys,
                        size_t values, float *out) {
   size_t e = 0;
   for (; e + 4 * LANES <= values; e += 4 * LANES) {
@@ -49,7 +49,7 @@ INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride, s
 }
 
 /* One row of a head whose keys and values lie in one place each. */
-INLINE void row_of_head(const np_attention_job *task, const float *q, const float *k,
+NP_INLINE void row_of_head(const np_attention_job *task, const float *q, const float *k,
                         const float *v, ptrdiff_t masked, float *scores, float *out) {
   const struct np_attention_params *p = task->params;
   float sum;
@@ -62,7 +62,7 @@ INLINE void row_of_head(const np_attention_job *task, const float *q, const floa
 
 /* Copy a block of a cache. What lies PREFETCH_BYTES behind it is prefetched on the way: requests
  * for all of it at once would wait for each other. */
-INLINE void copy_block(const float *from, float *to, size_t count, int streamed) {
+NP_INLINE void copy_block(const float *from, float *to, size_t count, int streamed) {
   size_t i = 0;
   if (!streamed) {
     memcpy(to, from, count * sizeof *to);
@@ -71,14 +71,14 @@ INLINE void copy_block(const float *from, float *to, size_t count, int streamed)
   for (; i < count && (uintptr_t)(to + i) % sizeof(vec) != 0; i++) to[i] = from[i];
   for (; i + LANES <= count; i += LANES) {
     __builtin_prefetch((const char *)(from + i) + PREFETCH_BYTES, 0, 3);
-    STREAM(to + i, *(const vec *)(from + i));
+    stream(to + i, load(from + i));
   }
   for (; i < count; i++) to[i] = from[i];
 }
 
 /* All rows of one head: the first of its keys and values come from a cache, the others lie behind
  * where that goes. */
-INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *scratch) {
+void NP_OF_ISA(np_attention_cache)(const np_attention_job *task, size_t number, float *scratch) {
   const struct np_attention_params *p = task->params;
   const struct np_cached_attention_params *c = task->cached;
   size_t at[3];
@@ -122,5 +122,5 @@ INLINE void rows_of_cache(const np_attention_job *task, size_t number, float *sc
                values, to);
     divide(to, acc[m], to, values);
   }
-  if (c->streamed) STREAMED();
+  if (c->streamed) end_streams();
 }

@@ -29,11 +29,7 @@ typedef void np_attention_head(const np_attention_job *task, size_t number, size
 /* All rows of one head, and the copy of its cache. */
 typedef void np_attention_cache(const np_attention_job *task, size_t number, float *scratch);
 
-np_attention_head np_attention_head_plain;
-np_attention_cache np_attention_cache_plain;
-#ifdef NP_CHOOSES_CPU
-np_attention_head np_attention_head_avx2, np_attention_head_avx512;
-np_attention_cache np_attention_cache_avx2, np_attention_cache_avx512;
-#endif
+NP_DECLARE_FOR_ISAS(np_attention_head, np_attention_head);
+NP_DECLARE_FOR_ISAS(np_attention_cache, np_attention_cache);
 
 #endif

@@ -1,9 +1,35 @@
 /* Rows of scores, masked, to the weights of values, for one instruction set;
  * attention/code.h includes this. */
 
+/* exp of what is at most 0, or NaN; see elementwise/function.c for the polynomial. */
+NP_INLINE vec exp_of_at_most_0(vec x) {
+#ifdef __AVX512F__
+  const float least = -110.0f; /* 0 of itself, and not infinite */
+#else
+  const float least = -87.3f;
+#endif
+  const vec t = larger(broadcast(least), x); /* NaN stays */
+  /* Adding 1.5 · 2^23 rounds to an integer, which is then in the low bits: no conversion, which
+   * NaN would not survive. */
+  const vec shifted = t * 1.44269504f + 12582912.0f;
+  const vec n = shifted - 12582912.0f;
+  const vec r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
+  vec p = r * 0.00829030573f + 0.0418979749f;
+  p = p * r + 0.166676372f;
+  p = p * r + 0.499991506f;
+  p = p * r + 0.999999702f;
+  p = p * r + 1.0f;
+#ifdef __AVX512F__
+  return (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  const ivec power = ((ivec)shifted << 23) + (127 << 23);
+  return choose(x < -87.3f, broadcast(0.0f), p * (vec)power);
+#endif
+}
+
 /* One row of scores to scores + mask, in place; gives the largest. There is room for whole vectors:
  * what is beyond `keys` becomes -infinity. */
-INLINE float mask_row(float *scores, size_t keys, const float *mask, const int step) {
+NP_INLINE float mask_row(float *scores, size_t keys, const float *mask, const int step) {
   const float alike = step ? 0.0f : mask[0];
   vec most[4]; /* a comparison takes long */
   for (int i = 0; i < 4; i++) most[i] = broadcast(-INFINITY);
@@ -23,7 +49,7 @@ INLINE float mask_row(float *scores, size_t keys, const float *mask, const int s
     most[0] = larger(x, most[0]);
   }
   if (n < keys) {
-    static const ivec lanes = {NP_NUMBERS};
+    static const ivec lanes = {NP_LANE_NUMBERS};
     const size_t here = keys - n;
     vec added = broadcast(alike);
     if (step) memcpy(&added, mask + n, here * sizeof(float));
@@ -35,10 +61,10 @@ INLINE float mask_row(float *scores, size_t keys, const float *mask, const int s
 }
 
 /* The same with a mask of bytes: where they are not 0 is what they say of `fill`. */
-INLINE float choose_row(float *scores, size_t keys, const uint8_t *mask, const int step,
+NP_INLINE float choose_row(float *scores, size_t keys, const uint8_t *mask, const int step,
                         const int filled, float fill) {
   typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-  static const ivec lanes = {NP_NUMBERS};
+  static const ivec lanes = {NP_LANE_NUMBERS};
   vec most = broadcast(-INFINITY);
   for (size_t n = 0; n < keys; n += LANES) {
     const size_t here = keys - n < LANES ? keys - n : LANES;
@@ -59,7 +85,7 @@ INLINE float choose_row(float *scores, size_t keys, const uint8_t *mask, const i
 }
 
 /* A row of scores, masked. */
-INLINE float mask_any(const struct np_attention_params *p, float *row, const void *mask,
+NP_INLINE float mask_any(const struct np_attention_params *p, float *row, const void *mask,
                       ptrdiff_t offset) {
   static const float nothing = 0.0f;
   const int step = p->mask_strides[4] != 0;
@@ -80,7 +106,7 @@ INLINE float mask_any(const struct np_attention_params *p, float *row, const voi
 }
 
 /* One row to exp(row - largest), in place; gives the sum. */
-INLINE float exponentiate(float *row, size_t keys, float largest) {
+NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
   vec acc = broadcast(0.0f);
   for (size_t n = 0; n < keys; n += LANES) {
     const vec e = exp_of_at_most_0(*(const vec *)(row + n) - largest);
@@ -93,7 +119,7 @@ INLINE float exponentiate(float *row, size_t keys, float largest) {
 /* Rows of scores to their exponentials, before they are divided by their sums. A row's
  * largest and its sum take long to come; what else there is to do for other rows fills the time.
  * `offset` is where the first row's mask starts. */
-INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,
+NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,
                   ptrdiff_t offset, float *acc) {
   const struct np_attention_params *p = task->params;
   float largest[NP_ATTENTION_MAX_ROWS];

@@ -30,8 +30,7 @@ np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {
   if (lanes == 8 && isa >= NP_TARGET_AVX2) return np_fp32_multiply_avx2;
   if (lanes == 16 && isa >= NP_TARGET_AVX512) return np_fp32_multiply_avx512;
 #else
-  (void)lanes;
-  (void)target;
+  (void)lanes, (void)target;
 #endif
   return np_fp32_multiply_plain;
 }

@@ -41,17 +41,6 @@ void np_fp32_depthwise_pack(size_t channels, size_t height, size_t width, const 
   }
 }
 
-np_fp32_depthwise_rows *np_fp32_depthwise_for(int32_t target) {
-#ifdef NP_CHOOSES_CPU
-  const int32_t isa = np_isa_for(target);
-  if (isa >= NP_TARGET_AVX512) return np_fp32_depthwise_avx512;
-  if (isa == NP_TARGET_AVX2) return np_fp32_depthwise_avx2;
-#else
-  (void)target;
-#endif
-  return np_fp32_depthwise_plain;
-}
-
 np_fp32_depthwise_tile np_fp32_depthwise_tile_for(const struct np_fp32_depthwise_params *p) {
   struct np_epilogue e = p->epilogue;
   /* What is added before is part of the accumulators already when the epilogue begins. */
@@ -112,7 +101,7 @@ int np_fp32_depthwise(const void *params, const void *const *inputs, void *out, 
   const struct np_fp32_depthwise_params *p = params;
   job task = {
       .params = p,
-      .rows = np_fp32_depthwise_for(p->target),
+      .rows = NP_FOR_ISA(np_fp32_depthwise, p->target),
       .in = inputs[0],
       .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
       .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,

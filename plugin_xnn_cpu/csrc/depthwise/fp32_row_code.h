@@ -25,7 +25,7 @@ typedef struct {
 
 /* Taps from `tap` on, `size` of them, of one row of the kernel. `skipped` input columns from the
  * tile's first on are padding, then `inside` columns are not. */
-INLINE void piece(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const float *line,
+NP_INLINE void piece(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const float *line,
                   const np_wide_tile *t, size_t channel, const float *weights, int skipped,
                   unsigned inside, int tap, const int wide, const int size, const int step,
                   const int whole) {
@@ -45,7 +45,7 @@ INLINE void piece(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const flo
 }
 
 /* `size` taps, or, where it is 0, those of p->window[1]. */
-INLINE void pieces(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const float *line,
+NP_INLINE void pieces(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const float *line,
                    const np_wide_tile *t, size_t channel, const float *weights, int skipped,
                    unsigned inside, const int wide, const int size, const int step,
                    const int whole) {
@@ -70,7 +70,7 @@ INLINE void pieces(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const fl
 }
 
 /* Up to `wide` output pixels of a row, of `vectors` registers of channels. */
-INLINE void wide_tile(const np_fp32_depthwise_tile *p, const np_wide_tile *t, float *out,
+NP_INLINE void wide_tile(const np_fp32_depthwise_tile *p, const np_wide_tile *t, float *out,
                       const int wide, const int vectors, const int size, const int step,
                       const int whole) {
   vec acc[2][WIDE_TILE];
@@ -100,9 +100,9 @@ INLINE void wide_tile(const np_fp32_depthwise_tile *p, const np_wide_tile *t, fl
       vec x = acc[v][i];
       if (p->before != NULL) {
         const float *added = p->before + (to - p->out);
-        x = plus(x, whole ? load(added) : load_some(added, t->some));
+        x += whole ? load(added) : load_some(added, t->some);
       }
-      x = clamped(x, p->low, p->high);
+      x = clamp(x, p->low, p->high);
       if (whole) {
         store(to, x);
       } else {
@@ -113,7 +113,7 @@ INLINE void wide_tile(const np_fp32_depthwise_tile *p, const np_wide_tile *t, fl
 }
 
 /* Channels from `first` to `end` of `count` output pixels. */
-INLINE void wide_pixels(const np_fp32_depthwise_tile *p, size_t row, size_t column, size_t count,
+NP_INLINE void wide_pixels(const np_fp32_depthwise_tile *p, size_t row, size_t column, size_t count,
                         size_t first, size_t end, const int size, const int step) {
   const size_t at = (row * p->out_width + column) * p->pixel;
   float *out = p->out + at;
@@ -147,7 +147,7 @@ INLINE void wide_pixels(const np_fp32_depthwise_tile *p, size_t row, size_t colu
  * all of them before the next, so that its weights stay in the L1 cache, and the rows of the image
  * that two output rows need near. Kernels of three columns wait for memory, which is read best as
  * it lies. */
-INLINE void wide_rows(const np_fp32_depthwise_tile *p, const int size, const int step) {
+NP_INLINE void wide_rows(const np_fp32_depthwise_tile *p, const int size, const int step) {
   const size_t most = IN_PAIRS(size) ? PAIR_TILE : WIDE_TILE;
   const size_t tiles_along = (p->out_width + most - 1) / most;
   const size_t chunk = size == 3 ? p->columns : 4 * LANES;

@@ -29,13 +29,7 @@ typedef struct {
 
 typedef void np_fp32_depthwise_rows(const np_fp32_depthwise_tile *tile);
 
-np_fp32_depthwise_rows np_fp32_depthwise_plain;
-#ifdef NP_CHOOSES_CPU
-np_fp32_depthwise_rows np_fp32_depthwise_avx2, np_fp32_depthwise_avx512;
-#endif
-
-/* The fastest code for this processor that NP_TARGET_* allows. */
-np_fp32_depthwise_rows *np_fp32_depthwise_for(int32_t target);
+NP_DECLARE_FOR_ISAS(np_fp32_depthwise_rows, np_fp32_depthwise);
 
 /* The output pixels of an image of `p`, of which rows, `out` and its residuals are to be given.
  * What is not done by clamping is done by `end`. */

@@ -89,7 +89,7 @@ int np_fp32_separable(const void *params, const void *const *inputs, void *out, 
   const struct np_fp32_depthwise_params *d = &p->depthwise;
   job task = {
       .params = p,
-      .depthwise = np_fp32_depthwise_for(d->target),
+      .depthwise = NP_FOR_ISA(np_fp32_depthwise, d->target),
       .in = inputs[0],
       .residual = p->project.epilogue.residual == NP_RESIDUAL_NONE ? NULL : inputs[1],
       .out = out,

@@ -1,4 +1,4 @@
-/* Elementwise kernels that fuse what XNNPACK does in two passes, and conversions. */
+/* Addition and clamp, which XNNPACK does in two passes. */
 #include "runtime/kernel.h"
 
 /* out = min(max(a + b, low), high), all of `count` elements. */
@@ -9,13 +9,6 @@ struct np_add_clamp_params {
 };
 
 #define TILE 4096
-
-typedef struct {
-  const void *params;
-  const void *a;
-  const void *b;
-  float *out;
-} job;
 
 NP_MULTIVERSIONED(void, add_clamp,
                   (const float *a, const float *b, float *out, size_t count, float low, float high),
@@ -28,17 +21,14 @@ NP_MULTIVERSIONED(void, add_clamp,
 }
 
 static void add_clamp_part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_add_clamp_params *p = task->params;
-  add_clamp((const float *)task->a + start, (const float *)task->b + start, task->out + start,
-            count, p->low, p->high);
+  const np_job *job = context;
+  const struct np_add_clamp_params *p = job->params;
+  const float *a = job->inputs[0], *b = job->inputs[1];
+  add_clamp(a + start, b + start, (float *)job->out + start, count, p->low, p->high);
 }
 
 int np_add_clamp(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_add_clamp_params *p = params;
-  job task = {p, inputs[0], inputs[1], out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for_tiles(used, add_clamp_part, &task, p->count, TILE, 0);
-  return 0;
+  const size_t count = ((const struct np_add_clamp_params *)params)->count;
+  return np_run_tiles((np_job){params, inputs, out, 0}, add_clamp_part, count, TILE, count * 4, 0,
+                      workers);
 }

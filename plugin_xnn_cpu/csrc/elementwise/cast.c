@@ -14,12 +14,6 @@ struct np_cast_params {
 
 #define TILE 8192
 
-typedef struct {
-  const struct np_cast_params *params;
-  const char *in;
-  char *out;
-} job;
-
 /* What the instructions of x86 give, and numpy and onnxruntime with them. */
 NP_INLINE int32_t to_i32(double x) {
   return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;
@@ -50,28 +44,17 @@ NP_INLINE uint64_t to_u64(double x) {
                     (const char *from, char *to, size_t count, int32_t type), \
                     (from, to, count, type)) {                                \
     switch (type) {                                                           \
-      case NP_TYPE_BOOL:                                                      \
-        NP_LOOP(source, uint8_t, x != 0)                                      \
-      case NP_TYPE_UINT8:                                                     \
-        NP_LOOP(source, uint8_t, small(x))                                    \
-      case NP_TYPE_INT8:                                                      \
-        NP_LOOP(source, int8_t, small(x))                                     \
-      case NP_TYPE_UINT16:                                                    \
-        NP_LOOP(source, uint16_t, small(x))                                   \
-      case NP_TYPE_INT16:                                                     \
-        NP_LOOP(source, int16_t, small(x))                                    \
-      case NP_TYPE_UINT32:                                                    \
-        NP_LOOP(source, uint32_t, i64(x))                                     \
-      case NP_TYPE_INT32:                                                     \
-        NP_LOOP(source, int32_t, i32(x))                                      \
-      case NP_TYPE_UINT64:                                                    \
-        NP_LOOP(source, uint64_t, u64(x))                                     \
-      case NP_TYPE_INT64:                                                     \
-        NP_LOOP(source, int64_t, i64(x))                                      \
-      case NP_TYPE_FLOAT32:                                                   \
-        NP_LOOP(source, float, x)                                             \
-      default:                                                                \
-        NP_LOOP(source, double, x)                                            \
+      case NP_TYPE_BOOL: NP_LOOP(source, uint8_t, x != 0)                     \
+      case NP_TYPE_UINT8: NP_LOOP(source, uint8_t, small(x))                  \
+      case NP_TYPE_INT8: NP_LOOP(source, int8_t, small(x))                    \
+      case NP_TYPE_UINT16: NP_LOOP(source, uint16_t, small(x))                \
+      case NP_TYPE_INT16: NP_LOOP(source, int16_t, small(x))                  \
+      case NP_TYPE_UINT32: NP_LOOP(source, uint32_t, i64(x))                  \
+      case NP_TYPE_INT32: NP_LOOP(source, int32_t, i32(x))                    \
+      case NP_TYPE_UINT64: NP_LOOP(source, uint64_t, u64(x))                  \
+      case NP_TYPE_INT64: NP_LOOP(source, int64_t, i64(x))                    \
+      case NP_TYPE_FLOAT32: NP_LOOP(source, float, x)                         \
+      default: NP_LOOP(source, double, x)                                     \
     }                                                                         \
   }
 
@@ -95,16 +78,13 @@ static cast *const CASTS[] = {from_u8,  from_u8,  from_i8,  from_u16, from_i16, 
 static const uint8_t SIZES[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
 
 static void part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_cast_params *p = task->params;
-  CASTS[p->from](task->in + start * SIZES[p->from], task->out + start * SIZES[p->to], count, p->to);
+  const np_job *job = context;
+  const struct np_cast_params *p = job->params;
+  CASTS[p->from]((const char *)job->inputs[0] + start * SIZES[p->from],
+                 (char *)job->out + start * SIZES[p->to], count, p->to);
 }
 
 int np_cast(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_cast_params *p = params;
-  job task = {p, inputs[0], out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for_tiles(used, part, &task, p->count, TILE, 0);
-  return 0;
+  const size_t count = ((const struct np_cast_params *)params)->count;
+  return np_run_tiles((np_job){params, inputs, out, 0}, part, count, TILE, count * 4, 0, workers);
 }

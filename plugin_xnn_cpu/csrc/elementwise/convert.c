@@ -6,12 +6,6 @@
 
 #define TILE 4096
 
-typedef struct {
-  const struct np_convert_params *params;
-  const void *in;
-  void *out;
-} job;
-
 NP_INLINE float float_of(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
@@ -57,65 +51,33 @@ NP_INLINE uint16_t rounded(float value) {
   return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : result);
 }
 
-NP_MULTIVERSIONED(void, f16_to_f32, (const uint16_t *in, float *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = widened(in[i]);
-}
-
-NP_MULTIVERSIONED(void, f32_to_f16, (const float *in, uint16_t *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = halved(in[i]);
-}
-
-NP_MULTIVERSIONED(void, bf16_to_f32, (const uint16_t *in, float *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = float_of((uint32_t)in[i] << 16);
-}
-
-NP_MULTIVERSIONED(void, f32_to_bf16, (const float *in, uint16_t *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = rounded(in[i]);
-}
-
-NP_MULTIVERSIONED(void, round_to_f16, (const float *in, float *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = widened(halved(in[i]));
-}
-
-NP_MULTIVERSIONED(void, round_to_bf16, (const float *in, float *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = float_of((uint32_t)rounded(in[i]) << 16);
-}
-
-static void part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  switch (task->params->conversion) {
-    case NP_CONVERT_ROUND_TO_F16:
-      round_to_f16((const float *)task->in + start, (float *)task->out + start, count);
-      break;
-    case NP_CONVERT_ROUND_TO_BF16:
-      round_to_bf16((const float *)task->in + start, (float *)task->out + start, count);
-      break;
-    case NP_CONVERT_F16_TO_F32:
-      f16_to_f32((const uint16_t *)task->in + start, (float *)task->out + start, count);
-      break;
-    case NP_CONVERT_F32_TO_F16:
-      f32_to_f16((const float *)task->in + start, (uint16_t *)task->out + start, count);
-      break;
-    case NP_CONVERT_BF16_TO_F32:
-      bf16_to_f32((const uint16_t *)task->in + start, (float *)task->out + start, count);
-      break;
-    default:
-      f32_to_bf16((const float *)task->in + start, (uint16_t *)task->out + start, count);
+#define NP_CONVERSION(name, source, target, expression)                                        \
+  NP_MULTIVERSIONED(void, name, (const source *in, target *out, size_t count), (in, out, count)) { \
+    for (size_t i = 0; i < count; i++) {                                                           \
+      const source x = in[i];                                                                      \
+      out[i] = expression;                                                                         \
+    }                                                                                              \
+  }                                                                                                \
+  static void name##_part(void *context, size_t start, size_t count) {                             \
+    const np_job *job = context;                                                                   \
+    name((const source *)job->inputs[0] + start, (target *)job->out + start, count);               \
   }
-}
+
+NP_CONVERSION(f16_to_f32, uint16_t, float, widened(x))
+NP_CONVERSION(f32_to_f16, float, uint16_t, halved(x))
+NP_CONVERSION(bf16_to_f32, uint16_t, float, float_of((uint32_t)x << 16))
+NP_CONVERSION(f32_to_bf16, float, uint16_t, rounded(x))
+NP_CONVERSION(round_to_f16, float, float, widened(halved(x)))
+NP_CONVERSION(round_to_bf16, float, float, float_of((uint32_t)rounded(x) << 16))
 
 int np_convert(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  static np_tile *const parts[] = {
+      [NP_CONVERT_F16_TO_F32] = f16_to_f32_part,     [NP_CONVERT_F32_TO_F16] = f32_to_f16_part,
+      [NP_CONVERT_BF16_TO_F32] = bf16_to_f32_part,   [NP_CONVERT_F32_TO_BF16] = f32_to_bf16_part,
+      [NP_CONVERT_ROUND_TO_F16] = round_to_f16_part, [NP_CONVERT_ROUND_TO_BF16] = round_to_bf16_part,
+  };
   const struct np_convert_params *p = params;
-  job task = {p, inputs[0], out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
   /* Denormals are left as they are: half of the subnormal halves pass through them. */
-  np_parallel_for_tiles(used, part, &task, p->count, TILE, 0);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, 0}, parts[p->conversion], p->count, TILE,
+                      p->count * 4, 0, workers);
 }

@@ -38,51 +38,29 @@ struct np_softmax_pairs_params {
 
 #define TILE 4096
 
-typedef struct {
-  const void *params;
-  const float *in;
-  float *out;
-} job;
-
-NP_MULTIVERSIONED(void, silu, (const float *in, float *out, size_t count), (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = in[i] * logistic(in[i]);
-}
-
-NP_MULTIVERSIONED(void, sigmoid, (const float *in, float *out, size_t count), (in, out, count)) {
-  for (size_t i = 0; i < count; i++) {
-    const float s = logistic(in[i]);
-    out[i] = in[i] != in[i] ? in[i] : s;
-  }
-}
-
-NP_MULTIVERSIONED(void, exponential, (const float *in, float *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = exponential_of(in[i]);
-}
-
-NP_MULTIVERSIONED(void, logarithm, (const float *in, float *out, size_t count), (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = logarithm_of(in[i]);
-}
-
-NP_MULTIVERSIONED(void, square_root, (const float *in, float *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = sqrtf(in[i]);
-}
-
 /* As pow has it: the powers of -0 are those of 0, and those of -infinity those of infinity. */
 NP_INLINE float root_of(float x) {
   const float root = sqrtf(x == 0.0f ? 0.0f : x);
   return x == -INFINITY ? INFINITY : root;
 }
 
-NP_MULTIVERSIONED(void, roots, (const float *in, float *out, size_t count), (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = root_of(in[i]);
+NP_INLINE float sigmoid_of(float x) {
+  const float s = logistic(x);
+  return x != x ? x : s;
 }
 
-NP_MULTIVERSIONED(void, inverse_roots, (const float *in, float *out, size_t count),
-                  (in, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = 1.0f / root_of(in[i]);
-}
+#define NP_FUNCTION_OF(name, expression)                                                         \
+  NP_MULTIVERSIONED(void, name, (const float *in, float *out, size_t count), (in, out, count)) { \
+    for (size_t i = 0; i < count; i++) out[i] = expression;                                      \
+  }
+
+NP_FUNCTION_OF(silu, in[i] * logistic(in[i]))
+NP_FUNCTION_OF(sigmoid, sigmoid_of(in[i]))
+NP_FUNCTION_OF(exponential, exponential_of(in[i]))
+NP_FUNCTION_OF(logarithm, logarithm_of(in[i]))
+NP_FUNCTION_OF(square_root, sqrtf(in[i]))
+NP_FUNCTION_OF(roots, root_of(in[i]))
+NP_FUNCTION_OF(inverse_roots, 1.0f / root_of(in[i]))
 
 NP_INLINE void gate_of(const float *in, const float *factor, float *out, size_t count, float slope,
                        float cubic, const int multiplies, const int is_cubic) {
@@ -113,72 +91,44 @@ NP_MULTIVERSIONED(void, gate,
   }
 }
 
-typedef struct {
-  const struct np_gate_params *params;
-  const float *x;
-  const float *factor;
-  float *out;
-} gate_job;
-
 static void gate_part(void *context, size_t start, size_t count) {
-  const gate_job *task = context;
-  const struct np_gate_params *p = task->params;
+  const np_job *job = context;
+  const struct np_gate_params *p = job->params;
+  const float *x = (const float *)job->inputs[0] + p->x_offset;
+  const float *factors = p->has_factor ? (const float *)job->inputs[1] + p->factor_offset : NULL;
   for (size_t row = start; row < start + count; row++) {
     const ptrdiff_t at = (ptrdiff_t)row;
-    const float *factor = task->factor == NULL ? NULL : task->factor + at * p->factor_stride;
-    gate(task->x + at * p->x_stride, factor, task->out + row * p->columns, p->columns, p->slope,
-         p->cubic);
+    gate(x + at * p->x_stride, factors == NULL ? NULL : factors + at * p->factor_stride,
+         (float *)job->out + row * p->columns, p->columns, p->slope, p->cubic);
   }
 }
 
 int np_gate(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gate_params *p = params;
-  if (p->rows == 0 || p->columns == 0) return 0;
-  const float *factor = p->has_factor ? (const float *)inputs[1] + p->factor_offset : NULL;
-  gate_job task = {p, (const float *)inputs[0] + p->x_offset, factor, out};
-  np_workers *const used = p->rows * p->columns * 4 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
-  const size_t tile = 1 + TILE / p->columns;
-  np_parallel_for_tiles(used, gate_part, &task, p->rows, tile, NP_DISABLE_DENORMALS);
-  return 0;
+  if (p->columns == 0) return 0;
+  return np_run_tiles((np_job){params, inputs, out, 0}, gate_part, p->rows, 1 + TILE / p->columns,
+                      p->rows * p->columns * 16, NP_DISABLE_DENORMALS, workers);
 }
 
 static void part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const float *in = task->in + start;
-  float *out = task->out + start;
-  switch (((const struct np_function_params *)task->params)->function) {
-    case NP_FUNCTION_SIGMOID:
-      sigmoid(in, out, count);
-      break;
-    case NP_FUNCTION_SILU:
-      silu(in, out, count);
-      break;
-    case NP_FUNCTION_EXP:
-      exponential(in, out, count);
-      break;
-    case NP_FUNCTION_LOG:
-      logarithm(in, out, count);
-      break;
-    case NP_FUNCTION_ROOT:
-      roots(in, out, count);
-      break;
-    case NP_FUNCTION_INVERSE_ROOT:
-      inverse_roots(in, out, count);
-      break;
-    default:
-      square_root(in, out, count);
-  }
+  typedef void function(const float *, float *, size_t);
+  static function *const functions[] = {
+      [NP_FUNCTION_SIGMOID] = sigmoid,  [NP_FUNCTION_SILU] = silu,
+      [NP_FUNCTION_EXP] = exponential,  [NP_FUNCTION_SQRT] = square_root,
+      [NP_FUNCTION_LOG] = logarithm,    [NP_FUNCTION_ROOT] = roots,
+      [NP_FUNCTION_INVERSE_ROOT] = inverse_roots,
+  };
+  const np_job *job = context;
+  const struct np_function_params *p = job->params;
+  functions[p->function]((const float *)job->inputs[0] + start, (float *)job->out + start, count);
 }
 
 int np_function(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_function_params *p = params;
-  job task = {p, inputs[0], out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
   /* The logistic function counts on powers of e to vanish; for the others all numbers count. */
   const int vanish = p->function == NP_FUNCTION_SIGMOID || p->function == NP_FUNCTION_SILU;
-  np_parallel_for_tiles(used, part, &task, p->count, TILE, vanish ? NP_DISABLE_DENORMALS : 0);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, 0}, part, p->count, TILE, p->count * 16,
+                      vanish ? NP_DISABLE_DENORMALS : 0, workers);
 }
 
 NP_MULTIVERSIONED(void, softmax_pairs, (const float *in, float *out, size_t count),
@@ -195,16 +145,13 @@ NP_MULTIVERSIONED(void, softmax_pairs, (const float *in, float *out, size_t coun
 }
 
 static void pairs_part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  softmax_pairs(task->in + 2 * start, task->out + 2 * start, count);
+  const np_job *job = context;
+  softmax_pairs((const float *)job->inputs[0] + 2 * start, (float *)job->out + 2 * start, count);
 }
 
 int np_softmax_pairs(const void *params, const void *const *inputs, void *out,
                      np_workers *workers) {
-  const struct np_softmax_pairs_params *p = params;
-  job task = {p, inputs[0], out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * 8 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
-  np_parallel_for_tiles(used, pairs_part, &task, p->count, TILE, NP_DISABLE_DENORMALS);
-  return 0;
+  const size_t count = ((const struct np_softmax_pairs_params *)params)->count;
+  return np_run_tiles((np_job){params, inputs, out, 0}, pairs_part, count, TILE, count * 32,
+                      NP_DISABLE_DENORMALS, workers);
 }

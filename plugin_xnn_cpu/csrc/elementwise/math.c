@@ -35,12 +35,6 @@ struct np_math_params {
 
 #define TILE 4096
 
-typedef struct {
-  const struct np_math_params *params;
-  const float *in;
-  float *out;
-} job;
-
 NP_INLINE float with_sign_of(float magnitude, float x) {
   uint32_t bits, sign;
   memcpy(&bits, &magnitude, sizeof bits);
@@ -305,29 +299,25 @@ static void each_tangent(const float *in, float *out, size_t count) {
 }
 
 static void part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_math_params *p = task->params;
-  const float *in = task->in + start;
-  float *out = task->out + start;
   typedef void each(const float *, float *, size_t, float, float);
   static each *const functions[] = {
-      each_erf,          each_softplus, each_softsign, each_selu, each_celu, each_mish,
-      each_thresholded,  each_shrink,   each_hard_sigmoid, each_swish, NULL, each_asin,
-      each_acos,         each_atan,     each_sinh,     each_cosh, each_asinh, each_acosh,
+      each_erf,         each_softplus, each_softsign,     each_selu,  each_celu,  each_mish,
+      each_thresholded, each_shrink,   each_hard_sigmoid, each_swish, NULL,       each_asin,
+      each_acos,        each_atan,     each_sinh,         each_cosh,  each_asinh, each_acosh,
       each_atanh,
   };
+  const np_job *job = context;
+  const struct np_math_params *p = job->params;
+  const float *in = (const float *)job->inputs[0] + start;
+  float *out = (float *)job->out + start;
   if (p->function == NP_MATH_TAN) {
     each_tangent(in, out, count);
-    return;
+  } else {
+    functions[p->function](in, out, count, p->alpha, p->beta);
   }
-  functions[p->function](in, out, count, p->alpha, p->beta);
 }
 
 int np_math(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_math_params *p = params;
-  job task = {p, inputs[0], out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * 4 < NP_PARALLEL_MIN_BYTES / 4 ? NULL : workers;
-  np_parallel_for_tiles(used, part, &task, p->count, TILE, 0);
-  return 0;
+  const size_t count = ((const struct np_math_params *)params)->count;
+  return np_run_tiles((np_job){params, inputs, out, 0}, part, count, TILE, count * 16, 0, workers);
 }

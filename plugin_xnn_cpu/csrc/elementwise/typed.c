@@ -60,12 +60,6 @@ int np_typed_binary(const void *params, const void *const *inputs, void *out,
   return 0;
 }
 
-typedef struct {
-  const struct np_typed_unary_params *params;
-  const char *in;
-  char *out;
-} unary_job;
-
 #define NP_EACH(type, result, expression)                               \
   {                                                                     \
     const type *in = (const type *)given;                               \
@@ -81,15 +75,11 @@ typedef struct {
   static void each_##name(const struct np_typed_unary_params *p, const char *given, void *out,  \
                           size_t count) {                                                       \
     switch (p->op) {                                                                            \
-      case NP_UNARY_NEG:                                                                        \
-        NP_EACH(type, type, 0 - (uint64_t)x)                                                    \
-      case NP_UNARY_ABS:                                                                        \
-        NP_EACH(type, type, is_signed && x < 0 ? 0 - (uint64_t)x : (uint64_t)x)                 \
-      case NP_UNARY_SIGN:                                                                       \
-        NP_EACH(type, type, (x > 0) - (is_signed && x < 0))                                     \
-      case NP_UNARY_NOT:                                                                        \
-        NP_EACH(type, uint8_t, x == 0)                                                          \
-      default:                                                                                  \
+      case NP_UNARY_NEG: NP_EACH(type, type, 0 - (uint64_t)x)                                    \
+            case NP_UNARY_ABS: NP_EACH(type, type, is_signed && x < 0 ? 0 - (uint64_t)x : (uint64_t)x) \
+            case NP_UNARY_SIGN: NP_EACH(type, type, (x > 0) - (is_signed && x < 0))                    \
+            case NP_UNARY_NOT: NP_EACH(type, uint8_t, x == 0)                                          \
+            default:                                                                                  \
         NP_EACH(type, type, ~x)                                                                 \
     }                                                                                           \
   }
@@ -108,17 +98,12 @@ NP_INTEGER(i64, int64_t, 1)
                           size_t count) {                                                       \
     const int above = p->positive, below = p->negative;                                         \
     switch (p->op) {                                                                            \
-      case NP_UNARY_NEG:                                                                        \
-        NP_EACH(type, type, -x)                                                                 \
-      case NP_UNARY_ABS:                                                                        \
-        NP_EACH(type, type, magnitude(x))                                                       \
-      case NP_UNARY_SIGN:                                                                       \
-        NP_EACH(type, type, x > 0 ? 1 : x < 0 ? -1 : x)                                         \
-      case NP_UNARY_NOT:                                                                        \
-        NP_EACH(type, uint8_t, x == 0)                                                          \
-      case NP_UNARY_ISNAN:                                                                     \
-        NP_EACH(type, uint8_t, x != x)                                                          \
-      default:                                                                                  \
+      case NP_UNARY_NEG: NP_EACH(type, type, -x)                                                 \
+            case NP_UNARY_ABS: NP_EACH(type, type, magnitude(x))                                       \
+            case NP_UNARY_SIGN: NP_EACH(type, type, x > 0 ? 1 : x < 0 ? -1 : x)                        \
+            case NP_UNARY_NOT: NP_EACH(type, uint8_t, x == 0)                                          \
+            case NP_UNARY_ISNAN: NP_EACH(type, uint8_t, x != x)                                        \
+            default:                                                                                  \
         NP_EACH(type, uint8_t, (above && x == (type)INFINITY) || (below && x == -(type)INFINITY)) \
     }                                                                                           \
   }
@@ -132,18 +117,16 @@ static each *const EACH[] = {each_u8,  each_u8,  each_i8,  each_u16, each_i16, e
                              each_i32, each_u64, each_i64, each_f32, each_f64};
 
 static void unary_part(void *context, size_t start, size_t count) {
-  const unary_job *task = context;
-  const struct np_typed_unary_params *p = task->params;
+  const np_job *job = context;
+  const struct np_typed_unary_params *p = job->params;
   const size_t size = size_of(p->type);
   const int condition = p->op >= NP_UNARY_ISNAN || p->op == NP_UNARY_NOT;
-  EACH[p->type](p, task->in + start * size, task->out + start * (condition ? 1 : size), count);
+  EACH[p->type](p, (const char *)job->inputs[0] + start * size,
+                (char *)job->out + start * (condition ? 1 : size), count);
 }
 
 int np_typed_unary(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_typed_unary_params *p = params;
-  unary_job task = {p, inputs[0], out};
-  if (p->count == 0) return 0;
-  np_workers *const used = p->count * size_of(p->type) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for_tiles(used, unary_part, &task, p->count, TILE, 0);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, 0}, unary_part, p->count, TILE,
+                      p->count * size_of(p->type), 0, workers);
 }

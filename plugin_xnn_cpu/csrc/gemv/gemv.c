@@ -14,12 +14,10 @@ typedef struct {
 #ifdef NP_CHOOSES_CPU
 /* The best code that the processor and `target` allow, whatever it reads. */
 static np_gemv_code *best(int32_t target, int32_t layout) {
-  const int32_t isa = np_isa_for(target);
   if (layout == NP_PANELS_INT8_BY_4) {
-    return isa >= NP_TARGET_AVX512VNNI ? np_gemv_avx512vnni : np_gemv_plain;
+    return np_isa_for(target) >= NP_TARGET_AVX512VNNI ? np_gemv_avx512vnni : np_gemv_plain;
   }
-  if (isa >= NP_TARGET_AVX512) return np_gemv_avx512;
-  return isa == NP_TARGET_AVX2 ? np_gemv_avx2 : np_gemv_plain;
+  return NP_FOR_ISA(np_gemv, target);
 }
 
 /* Whether it is written for panels of this width. */

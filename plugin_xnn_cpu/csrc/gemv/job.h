@@ -1,6 +1,6 @@
 /* GEMV and skinny GEMM, as their code for each instruction set has them. */
-#ifndef NARROWPASS_GEMV_CODE_FOR_H
-#define NARROWPASS_GEMV_CODE_FOR_H
+#ifndef NARROWPASS_GEMV_JOB_H
+#define NARROWPASS_GEMV_JOB_H
 
 #include "gemv/gemv.h"
 #include "runtime/kernel.h"
@@ -16,10 +16,8 @@ typedef struct {
 /* The panels from `first` to `last`. */
 typedef void np_gemv_code(const np_gemv_job *job, size_t first, size_t last);
 
-np_gemv_code np_gemv_plain;
-#ifdef NP_CHOOSES_CPU
-np_gemv_code np_gemv_avx2, np_gemv_avx512, np_gemv_avx512vnni;
-#endif
+NP_DECLARE_FOR_ISAS(np_gemv_code, np_gemv);
+np_gemv_code np_gemv_avx512vnni; /* of NP_PANELS_INT8_BY_4 */
 
 /* Rows of bytes from 0 to 255, for NP_PANELS_INT8_BY_4. */
 int np_gemv_int8(const struct np_gemv_params *params, const uint8_t *rows,

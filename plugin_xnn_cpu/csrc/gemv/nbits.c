@@ -1,4 +1,4 @@
-/* GEMM with a matrix of 4 or 8 bits; gemv/nbits_code.h has what is done with a panel. */
+/* GEMM with a matrix of 4 or 8 bits; gemv/nbits_code.c has what is done with a panel. */
 #include <string.h>
 
 #include "gemv/nbits_panel.h"
@@ -48,21 +48,10 @@ void np_nbits_pack(size_t outputs, size_t inputs, size_t block, size_t bits, con
   }
 }
 
-static np_nbits_panel *fitting(int32_t target) {
-#ifdef NP_CHOOSES_CPU
-  const int32_t isa = np_isa_for(target);
-  if (isa >= NP_TARGET_AVX512) return np_nbits_panel_avx512;
-  if (isa == NP_TARGET_AVX2) return np_nbits_panel_avx2;
-#else
-  (void)target;
-#endif
-  return np_nbits_panel_plain;
-}
-
 static void part(void *context, size_t thread, size_t panel) {
   const np_nbits_job *job = context;
   const struct np_nbits_params *p = job->params;
-  fitting(p->target)(job, panel, job->scratch + thread * p->thread_scratch);
+  NP_FOR_ISA(np_nbits_panel, p->target)(job, panel, job->scratch + thread * p->thread_scratch);
 }
 
 int np_nbits(const void *params, const void *const *inputs, void *out, void *workspace,

@@ -34,9 +34,6 @@ NP_INLINE size_t np_nbits_panel_size(size_t inputs, size_t block, size_t bits) {
 /* All rows of one panel; `scratch` is of the thread. */
 typedef void np_nbits_panel(const np_nbits_job *job, size_t panel, float *scratch);
 
-np_nbits_panel np_nbits_panel_plain;
-#ifdef NP_CHOOSES_CPU
-np_nbits_panel np_nbits_panel_avx2, np_nbits_panel_avx512;
-#endif
+NP_DECLARE_FOR_ISAS(np_nbits_panel, np_nbits_panel);
 
 #endif

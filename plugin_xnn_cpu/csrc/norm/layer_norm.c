@@ -14,22 +14,10 @@ typedef struct {
   float *out;
 } job;
 
-/* The one for this CPU. */
-static np_normalize_rows *fitting(int32_t target) {
-#ifdef NP_CHOOSES_CPU
-  const int32_t isa = np_isa_for(target);
-  if (isa >= NP_TARGET_AVX512) return np_normalize_rows_avx512;
-  if (isa == NP_TARGET_AVX2) return np_normalize_rows_avx2;
-#else
-  (void)target;
-#endif
-  return np_normalize_rows_plain;
-}
-
 static void rows(void *context, size_t start, size_t count) {
   const job *task = context;
   const struct np_layer_norm_params *p = task->params;
-  np_normalize_rows *normalize = fitting(p->target);
+  np_normalize_rows *normalize = NP_FOR_ISA(np_normalize_rows, p->target);
   const size_t end = start + count, line = p->sizes[2];
   for (size_t row = start; row < end;) {
     const size_t in_line = row % line, left = line - in_line;

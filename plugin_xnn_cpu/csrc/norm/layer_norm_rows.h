@@ -24,9 +24,6 @@ typedef struct {
 
 typedef void np_normalize_rows(const np_normal_rows *rows);
 
-np_normalize_rows np_normalize_rows_plain;
-#ifdef NP_CHOOSES_CPU
-np_normalize_rows np_normalize_rows_avx2, np_normalize_rows_avx512;
-#endif
+NP_DECLARE_FOR_ISAS(np_normalize_rows, np_normalize_rows);
 
 #endif

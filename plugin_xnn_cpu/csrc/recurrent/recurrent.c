@@ -6,32 +6,17 @@
 
 static np_recurrent_code *best(const struct np_recurrent_params *p) {
 #ifdef NP_CHOOSES_CPU
-  const int32_t isa = np_isa_for(p->target);
-  if (p->quantized) return np_recurrent_vnni;
-  if (isa >= NP_TARGET_AVX512) return np_recurrent_avx512;
-  if (isa == NP_TARGET_AVX2) return np_recurrent_avx2;
-#else
-  (void)p;
+  if (p->quantized) return np_recurrent_avx512vnni;
 #endif
-  return np_recurrent_plain;
+  return NP_FOR_ISA(np_recurrent, p->target);
 }
 
 int np_recurrent_takes_bytes(int32_t target) {
-#ifdef NP_CHOOSES_CPU
   return np_isa_for(target) >= NP_TARGET_AVX512VNNI;
-#else
-  (void)target;
-  return 0;
-#endif
 }
 
 size_t np_recurrent_lanes(int32_t target) {
-#ifdef NP_CHOOSES_CPU
-  if (np_isa_for(target) >= NP_TARGET_AVX512) return 16;
-#else
-  (void)target;
-#endif
-  return 8;
+  return np_isa_for(target) >= NP_TARGET_AVX512 ? 16 : 8;
 }
 
 static size_t padded(size_t hidden, size_t lanes) { return (hidden + lanes - 1) / lanes * lanes; }

@@ -40,6 +40,19 @@
 #define NP_MULTIVERSIONED(type, name, params, args) static type name params
 #endif
 
+/* What a template defines for each instruction set (build_tools/instruction_sets.py): its
+ * declaration, and the fastest for this processor that the target, NP_TARGET_*, allows. */
+#ifdef NP_CHOOSES_CPU
+#define NP_DECLARE_FOR_ISAS(type, name) extern type name##_plain, name##_avx2, name##_avx512
+#define NP_FOR_ISA(name, target)                              \
+  (np_isa_for(target) >= NP_TARGET_AVX512  ? name##_avx512    \
+   : np_isa_for(target) == NP_TARGET_AVX2 ? name##_avx2       \
+                                          : name##_plain)
+#else
+#define NP_DECLARE_FOR_ISAS(type, name) extern type name##_plain
+#define NP_FOR_ISA(name, target) ((void)(target), name##_plain)
+#endif
+
 /* Below this many bytes, waking the workers costs more than it saves. */
 #define NP_PARALLEL_MIN_BYTES 65536
 
@@ -64,6 +77,20 @@ typedef void np_tile(void *context, size_t start, size_t count);
 /* Compute `count` elements in tiles of `size`, of which the last may have fewer. */
 void np_parallel_for_tiles(np_workers *workers, np_tile *tile, void *context, size_t count,
                            size_t size, int32_t flags);
+
+/* The parameters and operands of a kernel, for its parts. */
+typedef struct {
+  const void *params;
+  const void *const *inputs;
+  void *out;
+  atomic_int outside; /* whether an index is out of range */
+} np_job;
+
+/* The same for a kernel's tiles or parts, whose context is `job`: by the caller alone where `bytes`
+ * are fewer than NP_PARALLEL_MIN_BYTES. They return 0, or NP_STATUS_INDEX. */
+int np_run_tiles(np_job job, np_tile *tile, size_t count, size_t size, size_t bytes, int32_t flags,
+                 np_workers *workers);
+int np_run_parts(np_job job, np_part *part, size_t count, size_t bytes, np_workers *workers);
 
 /* out[i] = table[in[i]], of bytes; the table has 256. */
 void np_lookup_bytes(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count);

@@ -225,6 +225,18 @@ void np_parallel_for_tiles(np_workers *workers, np_tile *tile, void *context, si
   np_parallel_for(workers, compute_tile, &all, (count + size - 1) / size, flags);
 }
 
+int np_run_tiles(np_job job, np_tile *tile, size_t count, size_t size, size_t bytes, int32_t flags,
+                 np_workers *workers) {
+  np_workers *const used = bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_parallel_for_tiles(used, tile, &job, count, size, flags);
+  return job.outside ? NP_STATUS_INDEX : 0;
+}
+
+int np_run_parts(np_job job, np_part *part, size_t count, size_t bytes, np_workers *workers) {
+  np_parallel_for(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, part, &job, count, 0);
+  return job.outside ? NP_STATUS_INDEX : 0;
+}
+
 void np_workers_stop(np_workers *workers) {
   pthread_mutex_lock(&workers->mutex);
   atomic_store(&workers->stopped, 1);

@@ -1,6 +1,11 @@
-/* A transpose of 8 × 8 floats in registers of eight; TARGET allows AVX at least. */
-TARGET static inline __attribute__((always_inline)) void transpose(const float *from, size_t step,
-                                                                   float *to, size_t width) {
+/* A transpose of 8 × 8 floats: to[k · width + n] = from[n · step + k]. */
+#ifndef NARROWPASS_SIMD_TRANSPOSE_8X8_H
+#define NARROWPASS_SIMD_TRANSPOSE_8X8_H
+
+#include "simd/f32.h"
+
+NP_INLINE void transpose(const float *from, size_t step, float *to, size_t width) {
+#if LANES >= 8
   __m256 rows[8];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
@@ -22,4 +27,11 @@ TARGET static inline __attribute__((always_inline)) void transpose(const float *
     _mm256_storeu_ps(out + 2 * width, _mm256_shuffle_ps(b, d, 0x44));
     _mm256_storeu_ps(out + 3 * width, _mm256_shuffle_ps(b, d, 0xee));
   }
+#else
+  for (size_t n = 0; n < 8; n++) {
+    for (size_t k = 0; k < 8; k++) to[k * width + n] = from[n * step + k];
+  }
+#endif
 }
+
+#endif

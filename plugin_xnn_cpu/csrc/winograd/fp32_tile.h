@@ -1,6 +1,6 @@
 /* What is done with tiles of Winograd's algorithm before and after they are multiplied; see
  * winograd/fp32.c for what is computed. Written with vectors of the compiler, for each instruction
- * set, in winograd/fp32_code.h. */
+ * set, in winograd/fp32_code.c. */
 #ifndef NARROWPASS_WINOGRAD_FP32_TILE_H
 #define NARROWPASS_WINOGRAD_FP32_TILE_H
 
@@ -43,9 +43,6 @@ typedef struct {
   np_winograd_finish *finish[2];
 } np_winograd_code;
 
-extern const np_winograd_code np_winograd_plain;
-#ifdef NP_CHOOSES_CPU
-extern const np_winograd_code np_winograd_avx2, np_winograd_avx512;
-#endif
+NP_DECLARE_FOR_ISAS(const np_winograd_code, np_winograd);
 
 #endif

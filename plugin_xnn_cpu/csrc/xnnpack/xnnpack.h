@@ -165,191 +165,147 @@ size_t xnn_experimental_get_build_identifier_size(void);
 enum xnn_status xnn_run_operator(xnn_operator_t op, pthreadpool_t threadpool);
 enum xnn_status xnn_delete_operator(xnn_operator_t op);
 
+/* Operators that differ in nothing but their types share a declaration; data pointers are void.
+ * Of transposed convolutions the first four parameters are the padding of the output, which is
+ * subtracted. */
+
+typedef enum xnn_status xnn_create_plain_fn(uint32_t flags, xnn_operator_t *op_out);
+xnn_create_plain_fn xnn_create_softmax_nc_f32, xnn_create_transpose_nd_x32,
+                    xnn_create_transpose_nd_x8, xnn_create_convert_nc_f32_qd8,
+                    xnn_create_convert_nc_f32_qdu8;
+
+typedef enum xnn_status xnn_reshape_rows_fn(xnn_operator_t op, size_t batch_size, size_t channels,
+                                            size_t input_stride, size_t output_stride,
+                                            pthreadpool_t threadpool);
+xnn_reshape_rows_fn xnn_reshape_convert_nc_f32_qd8, xnn_reshape_convert_nc_f32_qdu8,
+                    xnn_reshape_unary_elementwise_nc;
+
+typedef enum xnn_status xnn_setup_plain_fn(xnn_operator_t op, const void *input, void *output);
+xnn_setup_plain_fn xnn_setup_unary_elementwise_nc, xnn_setup_deconvolution2d_nhwc_f32,
+                   xnn_setup_deconvolution2d_nhwc_qs8_qc8w, xnn_setup_fully_connected_nc_f32,
+                   xnn_setup_fully_connected_nc_f16, xnn_setup_fully_connected_nc_bf16_f32,
+                   xnn_setup_fully_connected_nc_f32_qc8w, xnn_setup_fully_connected_nc_qs8_qc8w,
+                   xnn_setup_max_pooling2d_nhwc_s8, xnn_setup_softmax_nc_f32,
+                   xnn_setup_constant_pad_nd_x32, xnn_setup_constant_pad_nd_x8,
+                   xnn_setup_transpose_nd_x8, xnn_setup_transpose_nd_x32;
+
+typedef enum xnn_status xnn_setup_with_workspace_fn(xnn_operator_t op, void *workspace,
+                                                    const void *input, void *output);
+xnn_setup_with_workspace_fn xnn_setup_convolution2d_nhwc_f32, xnn_setup_convolution2d_nhwc_qs8_qc8w,
+                            xnn_setup_reduce_nd, xnn_setup_resize_bilinear2d_nhwc;
+
+typedef enum xnn_status xnn_create_convolution_f32_fn(
+    uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
+    uint32_t input_padding_left, uint32_t kernel_height, uint32_t kernel_width,
+    uint32_t stride_height, uint32_t stride_width, uint32_t dilation_height,
+    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
+    size_t group_output_channels, size_t input_pixel_stride, size_t output_pixel_stride,
+    const void *kernel, const void *bias, float output_min, float output_max, uint32_t flags,
+    xnn_weights_cache_t weights_cache, xnn_operator_t *op_out);
+xnn_create_convolution_f32_fn xnn_create_convolution2d_nhwc_f32,
+                              xnn_create_deconvolution2d_nhwc_f32;
+
+typedef enum xnn_status xnn_create_convolution_s8_fn(
+    uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
+    uint32_t input_padding_left, uint32_t kernel_height, uint32_t kernel_width,
+    uint32_t stride_height, uint32_t stride_width, uint32_t dilation_height,
+    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
+    size_t group_output_channels, size_t input_pixel_stride, size_t output_pixel_stride,
+    int8_t input_zero_point, float input_scale, const float *kernel_scale, const void *kernel,
+    const void *bias, int8_t output_zero_point, float output_scale, int8_t output_min,
+    int8_t output_max, uint32_t flags, xnn_weights_cache_t weights_cache, xnn_operator_t *op_out);
+xnn_create_convolution_s8_fn xnn_create_convolution2d_nhwc_qs8_qc8w,
+                             xnn_create_deconvolution2d_nhwc_qs8_qc8w;
+
+typedef enum xnn_status xnn_reshape_convolution_fn(
+    xnn_operator_t op, size_t batch_size, size_t input_height, size_t input_width,
+    size_t *workspace_size, size_t *output_height_out, size_t *output_width_out,
+    pthreadpool_t threadpool);
+xnn_reshape_convolution_fn xnn_reshape_convolution2d_nhwc_f32,
+                           xnn_reshape_convolution2d_nhwc_qs8_qc8w;
+
+typedef enum xnn_status xnn_reshape_deconvolution_fn(
+    xnn_operator_t op, size_t batch_size, size_t input_height, size_t input_width,
+    uint32_t adjustment_height, uint32_t adjustment_width, size_t *output_height_out,
+    size_t *output_width_out, pthreadpool_t threadpool);
+xnn_reshape_deconvolution_fn xnn_reshape_deconvolution2d_nhwc_f32,
+                             xnn_reshape_deconvolution2d_nhwc_qs8_qc8w;
+
+typedef enum xnn_status xnn_create_fully_connected_fn(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const void *kernel, const void *bias, float output_min, float output_max, uint32_t flags,
+    xnn_weights_cache_t weights_cache, xnn_operator_t *op_out);
+xnn_create_fully_connected_fn xnn_create_fully_connected_nc_f32, xnn_create_fully_connected_nc_f16,
+                              xnn_create_fully_connected_nc_bf16_f32;
+
+typedef enum xnn_status xnn_create_fully_connected_qc8w_fn(
+    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
+    const float *kernel_scale, const void *kernel, const void *bias, float output_min,
+    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache, xnn_operator_t *op_out);
+xnn_create_fully_connected_qc8w_fn xnn_create_fully_connected_nc_f32_qc8w,
+                                   xnn_create_fully_connected_nc_qd8_f32_qc8w,
+                                   xnn_create_fully_connected_nc_qdu8_f32_qc8w;
+
+typedef enum xnn_status xnn_reshape_fully_connected_fn(xnn_operator_t op, size_t batch_size,
+                                                       pthreadpool_t threadpool);
+xnn_reshape_fully_connected_fn
+    xnn_reshape_fully_connected_nc_f32, xnn_reshape_fully_connected_nc_f16,
+    xnn_reshape_fully_connected_nc_bf16_f32, xnn_reshape_fully_connected_nc_f32_qc8w,
+    xnn_reshape_fully_connected_nc_qs8_qc8w;
+
+typedef enum xnn_status xnn_reshape_fully_connected_dynamic_fn(
+    xnn_operator_t op, size_t batch_size, size_t *workspace_size, pthreadpool_t threadpool);
+xnn_reshape_fully_connected_dynamic_fn xnn_reshape_fully_connected_nc_qd8_f32_qc8w,
+                                       xnn_reshape_fully_connected_nc_qdu8_f32_qc8w;
+
+typedef enum xnn_status xnn_setup_fully_connected_dynamic_fn(
+    xnn_operator_t op, const void *input, void *output, void *workspace,
+    const struct xnn_quantization_params *quantization_params);
+xnn_setup_fully_connected_dynamic_fn xnn_setup_fully_connected_nc_qd8_f32_qc8w,
+                                     xnn_setup_fully_connected_nc_qdu8_f32_qc8w;
+
+typedef enum xnn_status xnn_setup_convert_dynamic_fn(
+    xnn_operator_t op, const void *input, void *output, float *row_sum,
+    struct xnn_quantization_params *quantization_params);
+xnn_setup_convert_dynamic_fn xnn_setup_convert_nc_f32_qd8, xnn_setup_convert_nc_f32_qdu8;
+
+typedef enum xnn_status xnn_create_constant_pad_fn(const void *padding_value, uint32_t flags,
+                                                   xnn_operator_t *op_out);
+xnn_create_constant_pad_fn xnn_create_constant_pad_nd_x32, xnn_create_constant_pad_nd_x8;
+
+typedef enum xnn_status xnn_reshape_constant_pad_fn(
+    xnn_operator_t op, size_t num_dims, const size_t *input_shape, const size_t *pre_padding,
+    const size_t *post_padding, pthreadpool_t threadpool);
+xnn_reshape_constant_pad_fn xnn_reshape_constant_pad_nd_x32, xnn_reshape_constant_pad_nd_x8;
+
+typedef enum xnn_status xnn_reshape_transpose_fn(
+    xnn_operator_t op, size_t num_dims, const size_t *input_shape, const size_t *output_perm,
+    pthreadpool_t threadpool);
+xnn_reshape_transpose_fn xnn_reshape_transpose_nd_x32, xnn_reshape_transpose_nd_x8;
+
 enum xnn_status xnn_create_unary_elementwise_nc(
     enum xnn_unary_operator op_type, enum xnn_datatype input_datatype,
     enum xnn_datatype output_datatype, const union xnn_unary_params *params, const void *lut,
     const struct xnn_quantization_params *input_quantization,
     const struct xnn_quantization_params *output_quantization, uint32_t flags,
     xnn_operator_t *op_out);
-enum xnn_status xnn_reshape_unary_elementwise_nc(xnn_operator_t op, size_t batch_size,
-                                                 size_t channels, size_t input_stride,
-                                                 size_t output_stride, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_unary_elementwise_nc(xnn_operator_t op, const void *input, void *output);
-
 enum xnn_status xnn_create_binary_elementwise_nd(
     enum xnn_binary_operator type, enum xnn_datatype datatype,
     const struct xnn_quantization_params *a_quantization,
     const struct xnn_quantization_params *b_quantization,
     const struct xnn_quantization_params *output_quantization, uint32_t flags,
     xnn_operator_t *binary_op_out);
-enum xnn_status xnn_reshape_binary_elementwise_nd(xnn_operator_t binary_op, size_t num_input1_dims,
-                                                  const size_t *input1_shape,
-                                                  size_t num_input2_dims,
-                                                  const size_t *input2_shape,
-                                                  pthreadpool_t threadpool);
+enum xnn_status xnn_reshape_binary_elementwise_nd(
+    xnn_operator_t binary_op, size_t num_input1_dims, const size_t *input1_shape,
+    size_t num_input2_dims, const size_t *input2_shape, pthreadpool_t threadpool);
 enum xnn_status xnn_setup_binary_elementwise_nd(xnn_operator_t binary_op, const void *input1,
                                                 const void *input2, void *output);
-
-enum xnn_status xnn_create_convolution2d_nhwc_f32(
-    uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
-    uint32_t input_padding_left, uint32_t kernel_height, uint32_t kernel_width,
-    uint32_t subsampling_height, uint32_t subsampling_width, uint32_t dilation_height,
-    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
-    size_t group_output_channels, size_t input_channel_stride, size_t output_channel_stride,
-    const float *kernel, const float *bias, float output_min, float output_max, uint32_t flags,
-    xnn_weights_cache_t weights_cache, xnn_operator_t *convolution_op_out);
-enum xnn_status xnn_reshape_convolution2d_nhwc_f32(xnn_operator_t convolution_op,
-                                                   size_t batch_size, size_t input_height,
-                                                   size_t input_width, size_t *workspace_size,
-                                                   size_t *output_height_out,
-                                                   size_t *output_width_out,
-                                                   pthreadpool_t threadpool);
-enum xnn_status xnn_setup_convolution2d_nhwc_f32(xnn_operator_t convolution_op, void *workspace,
-                                                 const float *input, float *output);
-
-enum xnn_status xnn_create_deconvolution2d_nhwc_f32(
-    uint32_t output_padding_top, uint32_t output_padding_right, uint32_t output_padding_bottom,
-    uint32_t output_padding_left, uint32_t kernel_height, uint32_t kernel_width,
-    uint32_t stride_height, uint32_t stride_width, uint32_t dilation_height,
-    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
-    size_t group_output_channels, size_t input_pixel_stride, size_t output_pixel_stride,
-    const float *kernel, const float *bias, float output_min, float output_max, uint32_t flags,
-    xnn_weights_cache_t weights_cache, xnn_operator_t *deconvolution_op_out);
-enum xnn_status xnn_reshape_deconvolution2d_nhwc_f32(
-    xnn_operator_t deconvolution_op, size_t batch_size, size_t input_height, size_t input_width,
-    uint32_t adjustment_height, uint32_t adjustment_width, size_t *output_height_out,
-    size_t *output_width_out, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_deconvolution2d_nhwc_f32(xnn_operator_t deconvolution_op,
-                                                   const float *input, float *output);
-
-enum xnn_status xnn_create_convolution2d_nhwc_qs8_qc8w(
-    uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
-    uint32_t input_padding_left, uint32_t kernel_height, uint32_t kernel_width,
-    uint32_t subsampling_height, uint32_t subsampling_width, uint32_t dilation_height,
-    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
-    size_t group_output_channels, size_t input_channel_stride, size_t output_channel_stride,
-    int8_t input_zero_point, float input_scale, const float *kernel_scale, const int8_t *kernel,
-    const int32_t *bias, int8_t output_zero_point, float output_scale, int8_t output_min,
-    int8_t output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
-    xnn_operator_t *convolution_op_out);
-enum xnn_status xnn_reshape_convolution2d_nhwc_qs8_qc8w(
-    xnn_operator_t convolution_op, size_t batch_size, size_t input_height, size_t input_width,
-    size_t *workspace_size, size_t *output_height_out, size_t *output_width_out,
-    pthreadpool_t threadpool);
-enum xnn_status xnn_setup_convolution2d_nhwc_qs8_qc8w(xnn_operator_t convolution_op,
-                                                      void *workspace, const int8_t *input,
-                                                      int8_t *output);
-
-enum xnn_status xnn_create_deconvolution2d_nhwc_qs8_qc8w(
-    uint32_t output_padding_top, uint32_t output_padding_right, uint32_t output_padding_bottom,
-    uint32_t output_padding_left, uint32_t kernel_height, uint32_t kernel_width,
-    uint32_t stride_height, uint32_t stride_width, uint32_t dilation_height,
-    uint32_t dilation_width, uint32_t groups, size_t group_input_channels,
-    size_t group_output_channels, size_t input_pixel_stride, size_t output_pixel_stride,
-    int8_t input_zero_point, float input_scale, const float *kernel_scale, const int8_t *kernel,
-    const int32_t *bias, int8_t output_zero_point, float output_scale, int8_t output_min,
-    int8_t output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
-    xnn_operator_t *deconvolution_op_out);
-enum xnn_status xnn_reshape_deconvolution2d_nhwc_qs8_qc8w(
-    xnn_operator_t deconvolution_op, size_t batch_size, size_t input_height, size_t input_width,
-    uint32_t adjustment_height, uint32_t adjustment_width, size_t *output_height_out,
-    size_t *output_width_out, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_deconvolution2d_nhwc_qs8_qc8w(xnn_operator_t deconvolution_op,
-                                                        const int8_t *input, int8_t *output);
-
-enum xnn_status xnn_create_fully_connected_nc_f32(
-    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
-    const float *kernel, const float *bias, float output_min, float output_max, uint32_t flags,
-    xnn_weights_cache_t weights_cache, xnn_operator_t *fully_connected_op_out);
-enum xnn_status xnn_reshape_fully_connected_nc_f32(xnn_operator_t fully_connected_op,
-                                                   size_t batch_size, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_fully_connected_nc_f32(xnn_operator_t fully_connected_op,
-                                                 const float *input, float *output);
-
-enum xnn_status xnn_create_fully_connected_nc_f16(
-    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
-    const void *kernel, const void *bias, float output_min, float output_max, uint32_t flags,
-    xnn_weights_cache_t weights_cache, xnn_operator_t *fully_connected_op_out);
-enum xnn_status xnn_reshape_fully_connected_nc_f16(xnn_operator_t fully_connected_op,
-                                                   size_t batch_size, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_fully_connected_nc_f16(xnn_operator_t fully_connected_op,
-                                                 const void *input, void *output);
-
-enum xnn_status xnn_create_fully_connected_nc_bf16_f32(
-    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
-    const void *kernel, const float *bias, float output_min, float output_max, uint32_t flags,
-    xnn_weights_cache_t weights_cache, xnn_operator_t *fully_connected_op_out);
-enum xnn_status xnn_reshape_fully_connected_nc_bf16_f32(xnn_operator_t fully_connected_op,
-                                                        size_t batch_size,
-                                                        pthreadpool_t threadpool);
-enum xnn_status xnn_setup_fully_connected_nc_bf16_f32(xnn_operator_t fully_connected_op,
-                                                      const void *input, float *output);
-
-enum xnn_status xnn_create_fully_connected_nc_f32_qc8w(
-    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
-    const float *kernel_scale, const int8_t *kernel, const float *bias, float output_min,
-    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
-    xnn_operator_t *fully_connected_op_out);
-enum xnn_status xnn_reshape_fully_connected_nc_f32_qc8w(xnn_operator_t fully_connected_op,
-                                                        size_t batch_size,
-                                                        pthreadpool_t threadpool);
-enum xnn_status xnn_setup_fully_connected_nc_f32_qc8w(xnn_operator_t fully_connected_op,
-                                                      const float *input, float *output);
-
-enum xnn_status xnn_create_fully_connected_nc_qd8_f32_qc8w(
-    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
-    const float *kernel_scale, const int8_t *kernel, const float *bias, float output_min,
-    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
-    xnn_operator_t *fully_connected_op_out);
-enum xnn_status xnn_reshape_fully_connected_nc_qd8_f32_qc8w(xnn_operator_t fully_connected_op,
-                                                            size_t batch_size,
-                                                            size_t *workspace_size,
-                                                            pthreadpool_t threadpool);
-enum xnn_status xnn_setup_fully_connected_nc_qd8_f32_qc8w(
-    xnn_operator_t fully_connected_op, const int8_t *input, float *output, void *workspace,
-    const struct xnn_quantization_params *quantization_params);
-
-enum xnn_status xnn_create_fully_connected_nc_qdu8_f32_qc8w(
-    size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
-    const float *kernel_scale, const int8_t *kernel, const float *bias, float output_min,
-    float output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
-    xnn_operator_t *fully_connected_op_out);
-enum xnn_status xnn_reshape_fully_connected_nc_qdu8_f32_qc8w(xnn_operator_t fully_connected_op,
-                                                             size_t batch_size,
-                                                             size_t *workspace_size,
-                                                             pthreadpool_t threadpool);
-enum xnn_status xnn_setup_fully_connected_nc_qdu8_f32_qc8w(
-    xnn_operator_t fully_connected_op, const int8_t *input, float *output, void *workspace,
-    const struct xnn_quantization_params *quantization_params);
-
 enum xnn_status xnn_create_fully_connected_nc_qs8_qc8w(
     size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
     int8_t input_zero_point, float input_scale, const float *kernel_scale, const int8_t *kernel,
     const int32_t *bias, int8_t output_zero_point, float output_scale, int8_t output_min,
     int8_t output_max, uint32_t flags, xnn_weights_cache_t weights_cache,
     xnn_operator_t *fully_connected_op_out);
-enum xnn_status xnn_reshape_fully_connected_nc_qs8_qc8w(xnn_operator_t fully_connected_op,
-                                                        size_t batch_size,
-                                                        pthreadpool_t threadpool);
-enum xnn_status xnn_setup_fully_connected_nc_qs8_qc8w(xnn_operator_t fully_connected_op,
-                                                      const int8_t *input, int8_t *output);
-
-enum xnn_status xnn_create_convert_nc_f32_qd8(uint32_t flags, xnn_operator_t *convert_op_out);
-enum xnn_status xnn_reshape_convert_nc_f32_qd8(xnn_operator_t convert_op, size_t batch_size,
-                                               size_t channels, size_t input_stride,
-                                               size_t output_stride, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_convert_nc_f32_qd8(xnn_operator_t convert_op, const float *input,
-                                             int8_t *output, float *row_sum,
-                                             struct xnn_quantization_params *quantization_params);
-
-enum xnn_status xnn_create_convert_nc_f32_qdu8(uint32_t flags, xnn_operator_t *convert_op_out);
-enum xnn_status xnn_reshape_convert_nc_f32_qdu8(xnn_operator_t convert_op, size_t batch_size,
-                                                size_t channels, size_t input_stride,
-                                                size_t output_stride, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_convert_nc_f32_qdu8(xnn_operator_t convert_op, const float *input,
-                                              uint8_t *output, float *row_sum,
-                                              struct xnn_quantization_params *quantization_params);
-
 enum xnn_status xnn_create_max_pooling2d_nhwc_s8(
     uint32_t input_padding_top, uint32_t input_padding_right, uint32_t input_padding_bottom,
     uint32_t input_padding_left, uint32_t pooling_height, uint32_t pooling_width,
@@ -360,10 +316,6 @@ enum xnn_status xnn_reshape_max_pooling2d_nhwc_s8(
     xnn_operator_t max_pooling_op, size_t batch_size, size_t input_height, size_t input_width,
     size_t channels, size_t input_pixel_stride, size_t output_pixel_stride,
     size_t *output_height_out, size_t *output_width_out, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_max_pooling2d_nhwc_s8(xnn_operator_t max_pooling_op, const int8_t *input,
-                                                int8_t *output);
-
-
 enum xnn_status xnn_create_reduce_nd(enum xnn_reduce_operator reduce_operator_type,
                                      enum xnn_datatype datatype,
                                      const struct xnn_quantization_params *input_quantization,
@@ -373,60 +325,15 @@ enum xnn_status xnn_reshape_reduce_nd(xnn_operator_t reduce_op, size_t num_reduc
                                       const int64_t *reduction_axes, size_t num_input_dims,
                                       const size_t *input_shape, size_t *workspace_size,
                                       pthreadpool_t threadpool);
-enum xnn_status xnn_setup_reduce_nd(xnn_operator_t reduce_op, void *workspace, const void *input,
-                                    void *output);
-
-enum xnn_status xnn_create_softmax_nc_f32(uint32_t flags, xnn_operator_t *softmax_op_out);
 enum xnn_status xnn_reshape_softmax_nc_f32(xnn_operator_t softmax_op, size_t channels,
                                            size_t input_stride, size_t output_stride,
                                            size_t batch_size, pthreadpool_t threadpool);
-enum xnn_status xnn_setup_softmax_nc_f32(xnn_operator_t softmax_op, const float *input,
-                                         float *output);
-
-enum xnn_status xnn_create_constant_pad_nd_x32(const void *padding_value, uint32_t flags,
-                                               xnn_operator_t *constant_pad_op_out);
-enum xnn_status xnn_reshape_constant_pad_nd_x32(xnn_operator_t constant_pad_op, size_t num_dims,
-                                                const size_t *input_shape,
-                                                const size_t *pre_padding,
-                                                const size_t *post_padding,
-                                                pthreadpool_t threadpool);
-enum xnn_status xnn_setup_constant_pad_nd_x32(xnn_operator_t constant_pad_op, const void *input,
-                                              void *output);
-
-enum xnn_status xnn_create_constant_pad_nd_x8(const void *padding_value, uint32_t flags,
-                                              xnn_operator_t *constant_pad_op_out);
-enum xnn_status xnn_reshape_constant_pad_nd_x8(xnn_operator_t constant_pad_op, size_t num_dims,
-                                               const size_t *input_shape,
-                                               const size_t *pre_padding,
-                                               const size_t *post_padding,
-                                               pthreadpool_t threadpool);
-enum xnn_status xnn_setup_constant_pad_nd_x8(xnn_operator_t constant_pad_op, const void *input,
-                                             void *output);
-
-enum xnn_status xnn_create_transpose_nd_x8(uint32_t flags, xnn_operator_t *transpose_op_out);
-enum xnn_status xnn_reshape_transpose_nd_x8(xnn_operator_t transpose_op, size_t num_dims,
-                                            const size_t *input_shape, const size_t *output_perm,
-                                            pthreadpool_t threadpool);
-enum xnn_status xnn_setup_transpose_nd_x8(xnn_operator_t transpose_op, const void *input,
-                                          void *output);
-
-enum xnn_status xnn_create_transpose_nd_x32(uint32_t flags, xnn_operator_t *transpose_op_out);
-enum xnn_status xnn_reshape_transpose_nd_x32(xnn_operator_t transpose_op, size_t num_dims,
-                                             const size_t *input_shape, const size_t *output_perm,
-                                             pthreadpool_t threadpool);
-enum xnn_status xnn_setup_transpose_nd_x32(xnn_operator_t transpose_op, const void *input,
-                                           void *output);
-
 enum xnn_status xnn_create_resize_bilinear2d_nhwc(enum xnn_datatype datatype, size_t output_height,
                                                   size_t output_width, uint32_t flags,
                                                   xnn_operator_t *resize_op_out);
-enum xnn_status xnn_reshape_resize_bilinear2d_nhwc(xnn_operator_t resize_op, size_t batch_size,
-                                                   size_t input_height, size_t input_width,
-                                                   size_t channels, size_t input_pixel_stride,
-                                                   size_t output_pixel_stride,
-                                                   size_t *workspace_size,
-                                                   pthreadpool_t threadpool);
-enum xnn_status xnn_setup_resize_bilinear2d_nhwc(xnn_operator_t resize_op, void *workspace,
-                                                 const void *input, void *output);
+enum xnn_status xnn_reshape_resize_bilinear2d_nhwc(
+    xnn_operator_t resize_op, size_t batch_size, size_t input_height, size_t input_width,
+    size_t channels, size_t input_pixel_stride, size_t output_pixel_stride, size_t *workspace_size,
+    pthreadpool_t threadpool);
 
 #endif

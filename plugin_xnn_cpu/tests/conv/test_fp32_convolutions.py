@@ -110,8 +110,9 @@ def test_nonfinite_inputs_reach_their_output_pixels_only(limits):
     x = np.ones((1, 9, 9, 5), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
-    movement = Movement((1, 1, 1, 1), limits=limits)
-    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, movement))
+    movement = Movement((1, 1, 1, 1))
+    problem = Convolution(Weight.of(kernel), None, movement, Epilogue(limits=limits))
+    operator = fp32.CONVOLUTION.create(problem)
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 9, 9, 20), 1)
     expected = np.clip(convolve(x, kernel, None, movement), *limits)

@@ -122,6 +122,22 @@ def test_kernel_of_several_strides_is_a_convolution(kernel, attributes, relu):
     )
 
 
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [
+        ((5, 7, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+        ((6, 2, 3, 3), {"strides": [2, 2], "group": 3}),
+        ((4, 1, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1], "group": 4}),
+        ((5, 7, 3), {"strides": [2]}),
+    ],
+)
+def test_other_strides_and_groups_are_a_deconvolution(kernel, attributes, relu):
+    shape = (1, kernel[0], *(6, 7)[: len(kernel) - 2])
+    model = convolved(kernel, relu=relu, **attributes)
+    assert_as_onnxruntime(model, shape, kernel="xnn deconvolution")
+
+
 @pytest.mark.parametrize(
     ("kernel", "attributes"),
     [

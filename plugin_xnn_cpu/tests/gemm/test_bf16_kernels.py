@@ -49,17 +49,17 @@ def run(*arguments, **options):
         return fp32_kit.run(*arguments, **options)
 
 
-def compare(got, x, kernel, bias, movement):
+def compare(got, x, kernel, bias, movement, limits=UNBOUNDED):
     """Assert what rounding explains, and no more."""
     rounded = convolve(bfloat16(x), kernel, bias, movement)
     magnitudes = convolve_magnitudes(bfloat16(x), kernel, bias, movement)
     count = np.prod(kernel.shape[1:]) + 1
-    clipped = np.clip(rounded, *movement.limits)
+    clipped = np.clip(rounded, *limits)
     np.testing.assert_array_less(abs(got - clipped), count * UNIT * magnitudes + 1e-30)
     # The sum of what was given: inputs are off by a half of bfloat16's last place, or by less.
     exact = convolve(x, kernel, bias, movement)
     allowed = (EPSILON + count * UNIT) * convolve_magnitudes(x, kernel, bias, movement) + 1e-30
-    np.testing.assert_array_less(abs(got - np.clip(exact, *movement.limits)), allowed)
+    np.testing.assert_array_less(abs(got - np.clip(exact, *limits)), allowed)
 
 
 def numbers(rng, *shape):
@@ -81,15 +81,16 @@ def test_convolutions(
     has_bias, threads,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
-    movement = Movement(pads, strides, dilations, groups, limits)
+    movement = Movement(pads, strides, dilations, groups)
     size = valid_image_size(size, kernel_shape, movement)
     x = numbers(rng, batch, *size, inputs * groups)
     kernel = numbers(rng, outputs * groups, *kernel_shape, inputs).astype(ml_dtypes.bfloat16)
     bias = numbers(rng, outputs * groups) if has_bias else None
-    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), weight_of(bias), movement))
+    problem = Convolution(Weight.of(kernel), weight_of(bias), movement, Epilogue(limits=limits))
+    operator = bf16.CONVOLUTION.create(problem)
     height, width = operator.reshape(x.shape, shared(threads))
     got = run(operator, x, (batch, height, width, outputs * groups), threads)
-    compare(got, x, kernel, bias, movement)
+    compare(got, x, kernel, bias, movement, limits)
 
 
 @QUICK
@@ -115,7 +116,7 @@ def test_matmul(seed, rows, inputs, outputs, limits, has_bias, transposed, threa
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), threads)
     image, pointwise = x[None, :, None], kernel[:, None, None]
-    compare(got[None, :, None], image, pointwise, bias, Movement(limits=limits))
+    compare(got[None, :, None], image, pointwise, bias, Movement(), limits)
 
 
 @pytest.mark.parametrize("near", [0, 1 << 30])
@@ -167,8 +168,9 @@ def test_nonfinite_inputs_reach_their_output_pixels_only(limits, width):
     x = np.ones((1, 9, 9, width), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 0] = np.nan, np.inf, -np.inf
     kernel = np.full((40, 3, 3, width), 0.125, ml_dtypes.bfloat16)
-    movement = Movement((1, 1, 1, 1), limits=limits)
-    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), None, movement))
+    movement = Movement((1, 1, 1, 1))
+    problem = Convolution(Weight.of(kernel), None, movement, Epilogue(limits=limits))
+    operator = bf16.CONVOLUTION.create(problem)
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 9, 9, 40), 1)
     expected = np.clip(convolve(x, kernel, None, movement), *limits)

@@ -46,7 +46,6 @@ REFUSED = [
     (Movement(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
     (Movement((-1, 0, 0, 0)), (1, 4, 4, 4), "padding"),
     (Movement(strides=(0, 1)), (1, 4, 4, 4), "stride"),
-    (Movement(limits=(1.0, 0.0)), (1, 4, 4, 4), "clamped"),
     (Movement(), (1, 4, 4, 5), "4 channels got 5"),
     (Movement(), (1, 2, 4, 4), "window of 3 is larger"),
     (Movement(), (1, 4, 1 << 30, 4), "too many"),

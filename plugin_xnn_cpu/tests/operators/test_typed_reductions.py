@@ -62,8 +62,10 @@ def test_reductions_of_floats(kind, axes, keepdims, opset):
             x = np.abs(x)
         if kind == "Prod":
             x = np.exp2(RNG.uniform(-0.1, 0.1, shape)).astype(np.float32)
-        # Some thousand float32 elements accumulated in another order.
-        check(model, {"x": x}, program=program, oracle="onnxruntime", tolerance=3e-5)
+        # Some thousand float32 elements accumulated in another order: an error relative to their
+        # magnitudes, which a mean of both signs is far below.
+        least = float(np.abs(x).mean()) if kind == "Mean" and x.size else 0.0
+        check(model, {"x": x}, program=program, oracle="onnxruntime", tolerance=3e-5, least=least)
 
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)

@@ -44,6 +44,7 @@ typedef struct {
   size_t element;
 } np_bf16_code;
 
-extern const np_bf16_code np_bf16_plain, np_bf16_avx2, np_bf16_avx512, np_bf16_avx512bf16;
+NP_DECLARE_FOR_ISAS(const np_bf16_code, np_bf16);
+extern const np_bf16_code np_bf16_avx512bf16;
 
 #endif

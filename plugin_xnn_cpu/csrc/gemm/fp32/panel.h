@@ -60,9 +60,6 @@ void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const 
                               size_t first, size_t rows, const float *residual, float *out,
                               uint8_t *scratch);
 
-np_fp32_multiply np_fp32_multiply_plain;
-#ifdef NP_CHOOSES_CPU
-np_fp32_multiply np_fp32_multiply_avx2, np_fp32_multiply_avx512;
-#endif
+NP_DECLARE_FOR_ISAS(np_fp32_multiply, np_fp32_multiply);
 
 #endif

@@ -1,61 +1,18 @@
 /* Matmul of two computed operands; see gemm/matmul/matmul.h. */
 #include <math.h>
-
 #include <string.h>
 
-#include "gemm/fp32/panel.h"
 #include "gemm/matmul/micro_kernel.h"
 
 /* Multiplications below which waking the workers costs more than it saves. */
 #define SMALL_WORK 2e5
 
-typedef struct {
-  np_matmul_multiply *multiply;
-  np_matmul_pack *pack;
-  np_fp32_multiply *panel;
-  size_t lanes;
-  size_t most_vectors; /* of a panel */
-} code;
-
-static code fitting(int32_t target, int32_t form) {
-  const int dots = form == NP_MATMUL_DOTS;
-#ifdef NP_CHOOSES_CPU
-  const int32_t isa = np_isa_for(target);
-  if (isa >= NP_TARGET_AVX512) {
-    return (code){
-        .multiply = dots ? np_matmul_dots_avx512 : np_matmul_multiply_avx512,
-        .pack = np_matmul_pack_avx512,
-        .panel = np_fp32_multiply_avx512,
-        .lanes = 16,
-        .most_vectors = 4,
-    };
-  }
-  if (isa == NP_TARGET_AVX2) {
-    return (code){
-        .multiply = dots ? np_matmul_dots_avx2 : np_matmul_multiply_avx2,
-        .pack = np_matmul_pack_avx2,
-        .panel = np_fp32_multiply_avx2,
-        .lanes = 8,
-        .most_vectors = 2,
-    };
-  }
-#else
-  (void)target;
-#endif
-  return (code){
-      .multiply = dots ? np_matmul_dots_plain : np_matmul_multiply_plain,
-      .pack = np_matmul_pack_plain,
-      .panel = np_fp32_multiply_plain,
-      .lanes = 4,
-      .most_vectors = 2,
-  };
-}
-
-size_t np_matmul_lanes(int32_t target) { return fitting(target, NP_MATMUL_PACKED).lanes; }
+size_t np_matmul_lanes(int32_t target) { return NP_FOR_ISA(&np_matmul_code, target)->lanes; }
 
 typedef struct {
   const struct np_matmul_params *params;
-  code code;
+  const np_matmul_code *code;
+  np_matmul_multiply *multiply;
   np_epilogue_tile *end; /* NULL where bounds are all that there is */
   int plain; /* no alpha, bias or bounds */
   const float *a;
@@ -86,7 +43,7 @@ static range range_of(size_t index, size_t size, size_t all) {
 }
 
 static void scale(float *packed, size_t depth, size_t columns, const job *task) {
-  const size_t lanes = task->code.lanes, count = (columns + lanes - 1) / lanes * lanes * depth;
+  const size_t lanes = task->code->lanes, count = (columns + lanes - 1) / lanes * lanes * depth;
   for (size_t i = 0; i < count; i++) packed[i] *= task->params->alpha;
 }
 
@@ -103,9 +60,9 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
   static const int32_t start_of_run = 0;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   for (size_t row = 0; row < block->rows; row++) pixels[row] = (int32_t)(row * block->a_row);
-  const size_t lanes = task->code.lanes;
+  const size_t lanes = task->code->lanes;
   const size_t vectors = (block->columns + lanes - 1) / lanes;
-  const size_t panels = (vectors + task->code.most_vectors - 1) / task->code.most_vectors;
+  const size_t panels = (vectors + task->code->most_vectors - 1) / task->code->most_vectors;
   size_t first = 0;
   for (size_t n = 0; n < panels; n++) {
     const size_t next = (n + 1) * vectors / panels * lanes;
@@ -132,7 +89,7 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
         .epilogue = block->epilogue,
         .after = block->residual == NULL ? NULL : block->residual + first,
     };
-    task->code.panel(&panel);
+    task->code->panel(&panel);
     first = next;
   }
 }
@@ -158,7 +115,7 @@ static void compute(const job *task, np_matmul_block block, range rows, range co
     block.b = b + k * p->b_strides[0];
     if (block.packed) {
       if (!packed) {
-        task->code.pack(block.b, p->b_strides[0], p->b_strides[1], block.depth, columns.count,
+        task->code->pack(block.b, p->b_strides[0], p->b_strides[1], block.depth, columns.count,
                         scratch);
         if (p->panels && p->alpha != 1.0f) scale(scratch, block.depth, columns.count, task);
       }
@@ -172,7 +129,7 @@ static void compute(const job *task, np_matmul_block block, range rows, range co
       if (p->panels) {
         multiply_panels(task, &block, scratch);
       } else {
-        task->code.multiply(&block);
+        task->multiply(&block);
       }
     }
     k += block.depth;
@@ -225,10 +182,12 @@ int np_matmul(const void *params, const void *const *inputs, void *out, void *wo
               np_workers *workers) {
   const struct np_matmul_params *p = params;
   const struct np_epilogue *e = &p->epilogue;
+  const np_matmul_code *code = NP_FOR_ISA(&np_matmul_code, p->target);
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual == NP_RESIDUAL_NONE;
   job task = {
       .params = p,
-      .code = fitting(p->target, p->form),
+      .code = code,
+      .multiply = p->form == NP_MATMUL_DOTS ? code->dots : code->multiply,
       .end = simple ? NULL : np_epilogue_for(p->target),
       .plain = p->alpha == 1.0f && !p->has_bias &&
                (!simple || (e->low == -INFINITY && e->high == INFINITY)),

@@ -2,6 +2,7 @@
 #ifndef NARROWPASS_GEMM_MATMUL_MICRO_KERNEL_H
 #define NARROWPASS_GEMM_MATMUL_MICRO_KERNEL_H
 
+#include "gemm/fp32/panel.h"
 #include "gemm/matmul/matmul.h"
 #include "runtime/kernel.h"
 
@@ -37,12 +38,16 @@ typedef void np_matmul_multiply(const np_matmul_block *block);
 typedef void np_matmul_pack(const float *b, size_t depth_step, size_t column_step, size_t depth,
                             size_t columns, float *to);
 
-np_matmul_multiply np_matmul_multiply_plain, np_matmul_dots_plain;
-np_matmul_pack np_matmul_pack_plain;
-#ifdef NP_CHOOSES_CPU
-np_matmul_multiply np_matmul_multiply_avx2, np_matmul_multiply_avx512;
-np_matmul_multiply np_matmul_dots_avx2, np_matmul_dots_avx512;
-np_matmul_pack np_matmul_pack_avx2, np_matmul_pack_avx512;
-#endif
+/* The code for an instruction set. */
+typedef struct {
+  np_matmul_multiply *multiply;
+  np_matmul_multiply *dots; /* of NP_MATMUL_DOTS */
+  np_matmul_pack *pack;
+  np_fp32_multiply *panel;
+  size_t lanes;
+  size_t most_vectors; /* of a panel */
+} np_matmul_code;
+
+NP_DECLARE_FOR_ISAS(const np_matmul_code, np_matmul_code);
 
 #endif

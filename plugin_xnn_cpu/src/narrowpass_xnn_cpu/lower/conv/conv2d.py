@@ -179,7 +179,7 @@ class Conv2d(WithEpilogue):
         weight: [O, KH, KW, C / groups], or [KH, KW, O] for depthwise; float32 or bfloat16.
         bias: float32 [O], or None.
         window: the kernel window and how it moves.
-        movement: what the kernel is given: pads, strides, dilations, groups and limits.
+        movement: pads, strides, dilations and groups of the kernel.
         outputs: channels of the result.
         algorithm: ``direct``, ``depthwise`` or ``transposed``.
         image: what is known of the images; see `Convolution.image`.

@@ -84,7 +84,7 @@ def _bias(facts: Facts, value: ir.Value | None) -> Weight | None:
 
 
 def _movement(op: Op, window: Window) -> Movement:
-    return Movement(window.pads, window.strides, window.dilations, op.get("group", 1), op.limits)
+    return Movement(window.pads, window.strides, window.dilations, op.get("group", 1))
 
 
 def _image(facts: Facts, value: ir.Value) -> Image | None:
@@ -222,6 +222,7 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
         transposed.lower_interleaved(op, builder, packed, bias, window, extra)
         return
     transposed_convolution = Conv2d(
+        op.epilogue,
         weight=packed,
         bias=bias,
         window=window,

@@ -91,7 +91,7 @@ def lower_interleaved(
         weight=interleaved,
         bias=bias,
         window=Window(taps, around, (1, 1), (1, 1), window.only_for),
-        movement=Movement(around, (1, 1), (1, 1), 1, op.limits),
+        movement=Movement(around),
         outputs=shape[0],
         winograd=False,
     )
@@ -200,7 +200,7 @@ def lower_convolution(
         weight=kernel.then("turned", _turned),
         bias=bias,
         window=moved,
-        movement=Movement(pads, window.strides, window.dilations, 1, op.limits),
+        movement=Movement(pads, window.strides, window.dilations),
         outputs=kernel.shape[0],
         image=image,
         winograd=builder.winograd,

@@ -10,8 +10,6 @@ from typing import Self
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.problems.bounds import (
-    UNBOUNDED,
-    Range,
     Shape,
     check_window,
     checked_pixels,
@@ -33,14 +31,12 @@ class Movement:
         strides: down, right.
         dilations: down, right.
         groups: of channels.
-        limits: what a float32 output is clamped to.
     """
 
     pads: Sequence[int] = (0, 0, 0, 0)
     strides: Sequence[int] = (1, 1)
     dilations: Sequence[int] = (1, 1)
     groups: int = 1
-    limits: Range = UNBOUNDED
 
     def check(self) -> None:
         """Raise `BackendError` for pads, strides or dilations that are out of range."""
@@ -173,8 +169,8 @@ class Convolution:
             with scales of O.
         bias: [O], or None: float32, int32 where the result is requantized.
         movement: of the kernel window.
-        result: the epilogue of float32, None to clamp to the limits of `movement`; or how
-            accumulators of int8 are requantized.
+        result: the epilogue of float32, None for one that does nothing; or how accumulators of
+            int8 are requantized.
         depthwise: whether each input channel is a group of its own, with the kernel so laid out.
         adjustments: of a transposed convolution, rows and columns added below and to the right;
             None for one that is not transposed.
@@ -223,11 +219,7 @@ class Convolution:
     @property
     def epilogue(self) -> Epilogue:
         """The epilogue of float32."""
-        return (
-            self.result
-            if isinstance(self.result, Epilogue)
-            else Epilogue(limits=self.movement.limits)
-        )
+        return self.result if isinstance(self.result, Epilogue) else Epilogue()
 
 
 def check_spread(

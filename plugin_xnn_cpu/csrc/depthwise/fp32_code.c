@@ -1,29 +1,29 @@
 /* Depthwise convolutions for one instruction set.
  *
- * The includer defines LANES, the floats of a register, which divide the channels of a block of
- * weights; HIGH, the most rows of the output of a tile of 3 x 3, 1 or 4; DEPTHWISE, the name of the
- * function that is defined, and TARGET, its attribute. Then `vec` and what is done with it: load,
- * load_some, store, store_some, plus, multiply_add, clamped.
- *
- * depthwise/fp32_row_code.h has most of what is computed. Where there are registers for it, a tile
- * of 3 x 3 is up to HIGH rows by WIDE pixels of the output, and each pixel of the image is loaded
- * once for all of them. Channels are the innermost loop, so that memory is read and written as it
- * lies; what a tile reads and writes of all channels stays in the L1 cache. */
+ * depthwise/fp32_row_code.h has most of what is computed: of 16 registers, a tile of 8 pixels of a
+ * row has 8 accumulators, up to 7 weights of a row of the kernel, and one of the image. With 32
+ * registers, a tile of 3 x 3 is up to HIGH rows by WIDE pixels of the output, and each pixel of the
+ * image is loaded once for all of them. Channels are the innermost loop, so that memory is read and
+ * written as it lies; what a tile reads and writes of all channels stays in the L1 cache. */
 #include "depthwise/fp32_tile.h"
+#include "simd/f32.h"
 
-#define INLINE TARGET static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 32")
+#if LANES == 16
+#define HIGH 4
+#else
+#define HIGH 1
+#endif
 #define WIDE 4
 #define BLOCK NP_FP32_DEPTHWISE_BLOCK
 
-INLINE const float *weights_of(const np_fp32_depthwise_tile *p, size_t channel) {
+NP_INLINE const float *weights_of(const np_fp32_depthwise_tile *p, size_t channel) {
   const size_t size = (1 + p->window[0] * p->window[1]) * BLOCK;
   return p->packed + channel / BLOCK * size + channel % BLOCK;
 }
 
 /* `high` × WIDE outputs of LANES channels of a dense window of `size` × `size` that moves by
  * `step`; x[i] is where row i of the image has the tile's first column. */
-INLINE void tile(const np_fp32_depthwise_tile *p, const float *const *x, size_t channel, float *out,
+NP_INLINE void tile(const np_fp32_depthwise_tile *p, const float *const *x, size_t channel, float *out,
                  size_t out_row, const int high, const int size, const int step) {
   vec acc[HIGH][WIDE];
   const float *weights = weights_of(p, channel);
@@ -50,8 +50,8 @@ INLINE void tile(const np_fp32_depthwise_tile *p, const float *const *x, size_t 
   UNROLL for (int r = 0; r < high; r++) {
     UNROLL for (int i = 0; i < WIDE; i++) {
       float *to = out + (size_t)r * out_row + (size_t)i * pixel + channel;
-      if (p->before != NULL) acc[r][i] = plus(acc[r][i], load(p->before + (to - p->out)));
-      store(to, clamped(acc[r][i], p->low, p->high));
+      if (p->before != NULL) acc[r][i] += load(p->before + (to - p->out));
+      store(to, clamp(acc[r][i], p->low, p->high));
     }
   }
 }
@@ -62,7 +62,7 @@ typedef struct {
   size_t end;
 } taps;
 
-INLINE taps inside(const np_fp32_depthwise_tile *p, size_t column) {
+NP_INLINE taps inside(const np_fp32_depthwise_tile *p, size_t column) {
   const size_t start = column * p->strides[1], dilation = p->dilations[1];
   const size_t first = start < p->left ? (p->left - start + dilation - 1) / dilation : 0;
   const size_t last = p->left + p->width; /* counted as `start` is */
@@ -71,7 +71,7 @@ INLINE taps inside(const np_fp32_depthwise_tile *p, size_t column) {
 }
 
 /* Outputs of some channels of any window, whose columns from `first` to `end` are inside. */
-INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, taps in, size_t channel,
+NP_INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, taps in, size_t channel,
                 size_t some, const int pixels, const int vectors, const int whole) {
   vec acc[WIDE][4];
   const float *weights[4];
@@ -104,9 +104,9 @@ INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, taps
       vec x = acc[i][v];
       if (p->before != NULL) {
         const float *added = p->before + (to - p->out);
-        x = plus(x, whole ? load(added) : load_some(added, some));
+        x += whole ? load(added) : load_some(added, some);
       }
-      x = clamped(x, p->low, p->high);
+      x = clamp(x, p->low, p->high);
       if (whole) {
         store(to, x);
       } else {
@@ -118,7 +118,7 @@ INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, taps
 
 /* Channels from `channel` on of `pixels` outputs; a single one takes several registers at a time,
  * so that an instruction need not wait for the one before. */
-INLINE void row_part(const np_fp32_depthwise_tile *p, size_t row, size_t column, size_t channel,
+NP_INLINE void row_part(const np_fp32_depthwise_tile *p, size_t row, size_t column, size_t channel,
                      const int pixels) {
   /* Where there are several, all of their output pixels are inside. */
   const taps in = pixels > 1 ? (taps){0, p->window[1]} : inside(p, column);
@@ -136,7 +136,7 @@ INLINE void row_part(const np_fp32_depthwise_tile *p, size_t row, size_t column,
 }
 
 /* The columns of the output whose output pixels are inside. */
-INLINE taps whole_columns(const np_fp32_depthwise_tile *p) {
+NP_INLINE taps whole_columns(const np_fp32_depthwise_tile *p) {
   const size_t step = p->strides[1], reach = (p->window[1] - 1) * p->dilations[1] + 1;
   const size_t first = (p->left + step - 1) / step;
   const size_t room = p->left + p->width;
@@ -145,7 +145,7 @@ INLINE taps whole_columns(const np_fp32_depthwise_tile *p) {
   return (taps){first < end ? first : end, end};
 }
 
-INLINE void finish(const np_fp32_depthwise_tile *p, size_t row, size_t rows, size_t column,
+NP_INLINE void finish(const np_fp32_depthwise_tile *p, size_t row, size_t rows, size_t column,
                    size_t pixels) {
   if (p->end == NULL) return;
   for (size_t r = row; r < row + rows; r++) {
@@ -156,7 +156,7 @@ INLINE void finish(const np_fp32_depthwise_tile *p, size_t row, size_t rows, siz
 }
 
 /* WIDE columns of `high` rows, all of whose output pixels are inside. */
-INLINE void tiles(const np_fp32_depthwise_tile *p, size_t row, size_t column, const int high,
+NP_INLINE void tiles(const np_fp32_depthwise_tile *p, size_t row, size_t column, const int high,
                   const int size, const int step) {
   const float *x[8];
   UNROLL for (int y = 0; y < (high - 1) * step + size; y++) {
@@ -175,7 +175,7 @@ INLINE void tiles(const np_fp32_depthwise_tile *p, size_t row, size_t column, co
 
 /* Rows from `row` on, as many as a tile may have where no row of their output pixels is outside;
  * gives how many these are. Kernels of `size` 0 are others than those that there are tiles for. */
-INLINE size_t some_rows(const np_fp32_depthwise_tile *p, size_t row, taps whole, const int size,
+NP_INLINE size_t some_rows(const np_fp32_depthwise_tile *p, size_t row, taps whole, const int size,
                         const int step) {
   size_t inside_rows = 0; /* of the image, from the kernel window's first on */
   const size_t first = row * p->strides[0];
@@ -217,7 +217,7 @@ INLINE size_t some_rows(const np_fp32_depthwise_tile *p, size_t row, taps whole,
   for (size_t row = 0; row < p->count;) row += some_rows(p, row, whole, (size), (step))
 
 /* Kernels of any width that move by 1 or 2 columns and have no dilation along. */
-INLINE void dense_rows(const np_fp32_depthwise_tile *p, const int step) {
+NP_INLINE void dense_rows(const np_fp32_depthwise_tile *p, const int step) {
   switch (p->window[1]) {
     case 3: wide_rows(p, 3, step); break;
     case 5: wide_rows(p, 5, step); break;
@@ -228,7 +228,7 @@ INLINE void dense_rows(const np_fp32_depthwise_tile *p, const int step) {
   }
 }
 
-TARGET void DEPTHWISE(const np_fp32_depthwise_tile *p) {
+void NP_OF_ISA(np_fp32_depthwise)(const np_fp32_depthwise_tile *p) {
   const taps whole = whole_columns(p);
   const size_t step = p->strides[1];
 #if HIGH > 1

@@ -1,45 +1,31 @@
-/* Layer normalization of rows for one instruction set; norm/layer_norm.c says how it is done.
- *
- * Who includes this defines LANES, the floats of a register; NORMALIZE, the function's name; and
- * TARGET, its attribute. */
+/* Layer normalization of rows for one instruction set; norm/layer_norm.c says how it is done. */
 #include <math.h>
-#include <string.h>
 
 #include "norm/layer_norm_rows.h"
-#include "simd/vector.h"
+#include "simd/f32.h"
 
 #define SUMS 4 /* an addition takes as long as so many can be begun in */
 #define TOGETHER 2 /* rows: one waits for its mean and deviation, the other has work meanwhile */
-
-NP_INLINE float sum_of(const vec *sums) {
-  const vec both = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  float lanes[LANES];
-  memcpy(lanes, &both, sizeof lanes);
-  for (int apart = LANES / 2; apart > 0; apart /= 2) {
-    for (int i = 0; i < apart; i++) lanes[i] += lanes[i + apart];
-  }
-  return lanes[0];
-}
 
 /* Sum of the numbers of each row less its mean, or of their squares. */
 NP_INLINE void total(const float *const x[], size_t columns, const float mean[], float result[],
                      const int rows, const int squared) {
   vec sums[TOGETHER][SUMS];
   for (int r = 0; r < rows; r++) {
-    for (int s = 0; s < SUMS; s++) sums[r][s] = (vec){0};
+    for (int s = 0; s < SUMS; s++) sums[r][s] = zero();
   }
   size_t i = 0;
   for (; i + SUMS * LANES <= columns; i += SUMS * LANES) {
     for (int r = 0; r < rows; r++) {
       for (int s = 0; s < SUMS; s++) {
-        const vec d = *(const vec *)(x[r] + i + s * LANES) - mean[r];
+        const vec d = load(x[r] + i + s * LANES) - mean[r];
         sums[r][s] += squared ? (vec)(d * d) : d;
       }
     }
   }
   for (; i + LANES <= columns; i += LANES) {
     for (int r = 0; r < rows; r++) {
-      const vec d = *(const vec *)(x[r] + i) - mean[r];
+      const vec d = load(x[r] + i) - mean[r];
       sums[r][0] += squared ? (vec)(d * d) : d;
     }
   }
@@ -49,14 +35,14 @@ NP_INLINE void total(const float *const x[], size_t columns, const float mean[],
       const float d = x[r][k] - mean[r];
       rest += squared ? d * d : d;
     }
-    result[r] = sum_of(sums[r]) + rest;
+    result[r] = sum_of((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])) + rest;
   }
 }
 
 NP_INLINE void add(const float *x, const float *added, float *sum, size_t columns) {
   const size_t whole = columns - columns % LANES;
   for (size_t i = 0; i < whole; i += LANES) {
-    *(vec *)(sum + i) = *(const vec *)(x + i) + *(const vec *)(added + i);
+    store(sum + i, load(x + i) + load(added + i));
   }
   for (size_t i = whole; i < columns; i++) sum[i] = x[i] + added[i];
 }
@@ -75,11 +61,11 @@ NP_INLINE void normalize(const np_normal_rows *p, const float *const x[], float 
   total(x, columns, mean, factor, rows, 1);
   for (int r = 0; r < rows; r++) factor[r] = 1.0f / sqrtf(factor[r] / count + p->epsilon);
   for (size_t i = 0; i < whole; i += LANES) {
-    const vec by = *(const vec *)(scale + i);
-    const vec plus = bias == NULL ? (vec){0} : *(const vec *)(bias + i);
+    const vec by = load(scale + i);
+    const vec plus = bias == NULL ? zero() : load(bias + i);
     for (int r = 0; r < rows; r++) {
-      const vec normal = (*(const vec *)(x[r] + i) - mean[r]) * factor[r];
-      *(vec *)(to[r] + i) = normal * by + plus;
+      const vec normal = (load(x[r] + i) - mean[r]) * factor[r];
+      store(to[r] + i, normal * by + plus);
     }
   }
   for (int r = 0; r < rows; r++) {
@@ -89,7 +75,7 @@ NP_INLINE void normalize(const np_normal_rows *p, const float *const x[], float 
   }
 }
 
-TARGET void NORMALIZE(const np_normal_rows *p) {
+void NP_OF_ISA(np_normalize_rows)(const np_normal_rows *p) {
   size_t row = 0;
   while (row < p->rows) {
     const size_t some = p->rows - row < TOGETHER ? 1 : TOGETHER;

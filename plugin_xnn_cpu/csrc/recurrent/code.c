@@ -2,39 +2,29 @@
  *
  * The weights of LANES units lie in one panel, for each input the gates side by side: a tile of
  * some sequences by all gates of these units is multiplied, and becomes the new states, in
- * registers.
- *
- * The includer defines LANES, the floats of a register; ROWS, sequences of a tile; CODE, the
- * function's name; TARGET, its attribute. */
+ * registers. With VNNI weights are int8: an instruction multiplies four states of each of 16 units
+ * with their weights, and accumulates. */
 #include <math.h>
-#include <string.h>
+
+#if LANES == 4
+#undef LANES
+#define LANES 8 /* what weights are packed for, without AVX-512 */
+#endif
 
 #include "recurrent/step.h"
-#include "simd/vector.h"
+#include "simd/f32.h"
 
-#define UNROLL _Pragma("GCC unroll 16")
+#define ROWS (LANES == 16 ? 4 : 2) /* sequences of a tile */
 #define SHIFT 12582912.0f /* 1.5 · 2^23: what is added to it is rounded to an integer */
 
-TARGET NP_INLINE vec load(const float *from, size_t count) {
-  if (count >= LANES) return *(const vec *)from;
-  float some[LANES] = {0};
-  memcpy(some, from, count * sizeof *from);
-  return *(const vec *)some;
-}
-
-TARGET NP_INLINE void store(float *to, vec x, size_t count) {
-  if (count >= LANES) {
-    *(vec *)to = x;
-    return;
-  }
-  float some[LANES];
-  memcpy(some, &x, sizeof some);
-  memcpy(to, some, count * sizeof *to);
+/* All LANES floats, or the `count` that there are. */
+NP_INLINE vec load_units(const float *from, size_t count) {
+  return count >= LANES ? load(from) : load_some(from, count);
 }
 
 /* exp(-|x|), which is 0 beyond 87; of NaN some number. The polynomial is that of
  * elementwise/function.c. */
-TARGET NP_INLINE vec decay(vec x) {
+NP_INLINE vec decay(vec x) {
   vec a = (vec)((ivec)x & 0x7fffffff);
   a = choose(a < 87.0f, a, broadcast(87.0f));
   const vec shifted = a * -1.44269504f + SHIFT, n = shifted - SHIFT;
@@ -48,20 +38,20 @@ TARGET NP_INLINE vec decay(vec x) {
   return choose(a < 87.0f, e, broadcast(0));
 }
 
-TARGET NP_INLINE vec with_nan(vec x, vec y) { return choose(x == x, y, x); }
+NP_INLINE vec with_nan(vec x, vec y) { return choose(x == x, y, x); }
 
-TARGET NP_INLINE vec sigmoid(vec x) {
+NP_INLINE vec sigmoid(vec x) {
   const vec e = decay(x);
   return with_nan(x, choose(x < 0.0f, e, broadcast(1)) / (1.0f + e));
 }
 
 /* (1 - exp(-2|x|)) / (1 + exp(-2|x|)), with an absolute error of 1e-7. */
-TARGET NP_INLINE vec hyperbolic(vec x) {
+NP_INLINE vec hyperbolic(vec x) {
   const vec e = decay(x + x), t = (1.0f - e) / (1.0f + e);
   return with_nan(x, choose(x < 0.0f, -t, t));
 }
 
-TARGET NP_INLINE float rare(const struct np_recurrent_function *f, float x) {
+NP_INLINE float rare(const struct np_recurrent_function *f, float x) {
   switch (f->kind) {
     case NP_ACTIVATION_AFFINE: return f->alpha * x + f->beta;
     case NP_ACTIVATION_LEAKY_RELU: return x >= 0 ? x : f->alpha * x;
@@ -77,7 +67,7 @@ TARGET NP_INLINE float rare(const struct np_recurrent_function *f, float x) {
   }
 }
 
-TARGET NP_INLINE vec activated(const struct np_recurrent_function *f, vec x) {
+NP_INLINE vec activated(const struct np_recurrent_function *f, vec x) {
   switch (f->kind) {
     case NP_ACTIVATION_SIGMOID: return sigmoid(x);
     case NP_ACTIVATION_TANH: return hyperbolic(x);
@@ -92,14 +82,14 @@ TARGET NP_INLINE vec activated(const struct np_recurrent_function *f, vec x) {
   }
 }
 
-TARGET NP_INLINE vec clipped(vec x, float clip) {
+NP_INLINE vec clipped(vec x, float clip) {
   x = choose(x > clip, broadcast(clip), x);
   return choose(x < -clip, broadcast(-clip), x);
 }
 
 /* accumulators[row][gate] += h[row][k] · panel[k][gate] over all k. Where there are few
  * accumulators, some k are added side by side: each addition waits for the one before. */
-TARGET NP_INLINE void multiply(const float *panel, const float *const *h, size_t hidden,
+NP_INLINE void multiply(const float *panel, const float *const *h, size_t hidden,
                                vec acc[ROWS][4], const int rows, const int gates) {
   const int distance = rows * gates >= 8 ? 1 : gates == 4 ? 2 : gates >= 2 ? 4 : 8;
   vec more[8][ROWS][4];
@@ -136,9 +126,9 @@ TARGET NP_INLINE void multiply(const float *panel, const float *const *h, size_t
   }
 }
 
-#ifdef BYTES
+#ifdef __AVX512VNNI__
 /* The same of rows of bytes, with an offset of 128, whose scales differ. */
-TARGET NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t *panel,
+NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t *panel,
                                      size_t hidden, size_t first, const float *scales,
                                      const int32_t *offsets, const int32_t *zeros, size_t padded,
                                      vec acc[ROWS][4], const int rows, const int gates) {
@@ -180,7 +170,7 @@ TARGET NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t
 }
 
 /* Quantize the states of all sequences of a direction: from -max to max in 254 steps. */
-TARGET static void quantize(const np_recurrent_job *job, const float *states,
+static void quantize(const np_recurrent_job *job, const float *states,
                             const np_recurrent_rows *to) {
   const struct np_recurrent_params *p = job->params;
   const size_t width = (p->hidden + 3) / 4 * 4;
@@ -188,7 +178,7 @@ TARGET static void quantize(const np_recurrent_job *job, const float *states,
     const float *h = states + b * job->padded;
     vec highest = broadcast(0), nothing = broadcast(0); /* NaN where an element is not finite */
     for (size_t k = 0; k < p->hidden; k += LANES) {
-      const vec x = load(h + k, p->hidden - k), a = (vec)((ivec)x & 0x7fffffff);
+      const vec x = load_units(h + k, p->hidden - k), a = (vec)((ivec)x & 0x7fffffff);
       highest = choose(a > highest, a, highest);
       nothing += x * 0.0f;
     }
@@ -205,7 +195,7 @@ TARGET static void quantize(const np_recurrent_job *job, const float *states,
     __m512i sum = _mm512_setzero_si512();
     for (size_t k = 0; k < width; k += LANES) {
       vec x = broadcast(0);
-      if (usable && k < p->hidden) x = load(h + k, p->hidden - k) * factor;
+      if (usable && k < p->hidden) x = load_units(h + k, p->hidden - k) * factor;
       const __m512i whole = _mm512_cvtps_epi32((__m512)x);
       const __m128i made = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
       memcpy(bytes + k, &made, width - k < LANES ? width - k : LANES);
@@ -229,7 +219,7 @@ typedef struct {
   size_t count; /* units of the block */
   const float *before;
   float *after;
-#ifdef BYTES
+#ifdef __AVX512VNNI__
   const np_recurrent_rows *bytes;
   const float *scales;    /* of the first gate and unit: [gates][padded] */
   const int32_t *offsets; /* the same */
@@ -237,20 +227,20 @@ typedef struct {
 #endif
 } place;
 
-TARGET NP_INLINE vec gate(const place *at, int row, int number) {
+NP_INLINE vec gate(const place *at, int row, int number) {
   const struct np_recurrent_params *p = at->job->params;
   const size_t distance = p->directions * np_recurrent_gates(p->kind) * p->hidden;
-  return load(at->gates + (size_t)row * distance + (size_t)number * p->hidden, at->count);
+  return load_units(at->gates + (size_t)row * distance + (size_t)number * p->hidden, at->count);
 }
 
-TARGET NP_INLINE size_t state(const place *at, int row) {
+NP_INLINE size_t state(const place *at, int row) {
   const struct np_recurrent_params *p = at->job->params;
   return (at->direction * p->batch + at->sequence + (size_t)row) * at->job->padded + at->unit;
 }
 
 /* Write the new state of a sequence, and its row of Y; behind its end it stays, and the row is
  * 0. */
-TARGET NP_INLINE void finish(const place *at, int row, vec hidden, vec cell, int has_cell) {
+NP_INLINE void finish(const place *at, int row, vec hidden, vec cell, int has_cell) {
   const np_recurrent_job *job = at->job;
   const struct np_recurrent_params *p = job->params;
   const size_t sequence = at->sequence + (size_t)row, where = state(at, row);
@@ -264,11 +254,11 @@ TARGET NP_INLINE void finish(const place *at, int row, vec hidden, vec cell, int
   if (p->has_y) {
     float *y = job->out + at->row * p->y_strides[0] + at->direction * p->y_strides[1] +
                sequence * p->y_strides[2] + at->unit;
-    store(y, hidden, at->count);
+    store_some(y, hidden, at->count < LANES ? at->count : LANES);
   }
 }
 
-TARGET NP_INLINE void end_lstm(const place *at, int row, vec acc[4]) {
+NP_INLINE void end_lstm(const place *at, int row, vec acc[4]) {
   const struct np_recurrent_params *p = at->job->params;
   const struct np_recurrent_function *f = at->functions;
   const size_t padded = at->job->padded;
@@ -290,7 +280,7 @@ TARGET NP_INLINE void end_lstm(const place *at, int row, vec acc[4]) {
   finish(at, row, o * activated(f + 2, cell), cell, 1);
 }
 
-TARGET NP_INLINE void end_gru(const place *at, int row, vec z, vec candidate) {
+NP_INLINE void end_gru(const place *at, int row, vec z, vec candidate) {
   const struct np_recurrent_params *p = at->job->params;
   const vec before = *(const vec *)(at->before + state(at, row));
   const vec new = activated(at->functions + 1, clipped(candidate, p->clip));
@@ -298,7 +288,7 @@ TARGET NP_INLINE void end_gru(const place *at, int row, vec z, vec candidate) {
 }
 
 /* A tile of `rows` sequences by one block of units. */
-TARGET NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
+NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
                            const int kind, const int phase, const int rows) {
   const np_recurrent_job *job = at->job;
   const struct np_recurrent_params *p = job->params;
@@ -318,7 +308,7 @@ TARGET NP_INLINE void tile(const place *at, const void *panel, const float *cons
       }
     }
   }
-#ifdef BYTES
+#ifdef __AVX512VNNI__
   (void)h;
   multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, at->zeros,
                  job->padded, acc, rows, gates);
@@ -346,13 +336,13 @@ TARGET NP_INLINE void tile(const place *at, const void *panel, const float *cons
   }
 }
 
-TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step,
+NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step,
                              size_t first, size_t last, size_t number, const int kind,
                              const int phase) {
   const struct np_recurrent_params *p = job->params;
   const size_t gates = np_recurrent_gates(kind), padded = job->padded, hidden = p->hidden;
   const size_t side = kind == NP_RECURRENT_GRU ? (phase == 0 ? 2 : 1) : gates;
-#ifdef BYTES
+#ifdef __AVX512VNNI__
   const size_t width = (hidden + 3) / 4 * 4;
   const int8_t *packed =
       (const int8_t *)p->packed + direction * np_recurrent_direction_bytes(p, padded);
@@ -373,7 +363,7 @@ TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size
   const int backwards = direction == 1 || p->backwards;
   const size_t row = backwards ? p->steps - 1 - step : step;
   const float *read = phase == 0 ? job->hidden[step & 1] : job->reset;
-#ifdef BYTES
+#ifdef __AVX512VNNI__
   quantize(job, read + direction * p->batch * padded, &bytes);
 #endif
   for (size_t i = first; i < last; i++) {
@@ -390,7 +380,7 @@ TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size
         .count = hidden - block * LANES,
         .before = job->hidden[step & 1],
         .after = job->hidden[(step & 1) ^ 1],
-#ifdef BYTES
+#ifdef __AVX512VNNI__
         .bytes = &bytes,
         .scales = scales + before + block * LANES,
         .offsets = offsets + before + block * LANES,
@@ -417,7 +407,7 @@ TARGET NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size
   }
 }
 
-TARGET void CODE(const np_recurrent_job *job, size_t direction, size_t step, size_t first,
+void NP_OF_ISA(np_recurrent)(const np_recurrent_job *job, size_t direction, size_t step, size_t first,
                  size_t last, size_t number, int phase) {
   switch (job->params->kind) {
     case NP_RECURRENT_LSTM:

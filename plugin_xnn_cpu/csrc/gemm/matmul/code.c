@@ -1,14 +1,9 @@
-/* The micro-kernels of matmul, for one instruction set.
- *
- * The includer defines LANES, the floats of a register; ACCUMULATORS, registers for accumulators;
- * MOST_VECTORS, the most registers of columns of a panel; MULTIPLY, DOTS and PACK, the names of the
- * functions; TARGET, their attribute. Then `vec` and what is done with it: load, load_some, store,
- * store_some, splat, zero, plus, multiply_add, clamped, sum_of; and transpose(from, step, to,
- * width) of 8 × 8 floats. */
+/* The micro-kernels of matmul, for one instruction set. */
 #include "gemm/matmul/micro_kernel.h"
+#include "simd/f32.h"
+#include "simd/transpose_8x8.h"
 
-#define INLINE TARGET static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#define MOST_VECTORS (LANES == 16 ? 4 : 2) /* of columns of a panel */
 #define ROWS 12        /* of the largest tile, one register wide */
 #define WIDE 8         /* registers of columns of a GEMV that reads B in place */
 #define STEP 4         /* steps of depth that are unrolled */
@@ -18,13 +13,24 @@
  * two begin in each. */
 #define CHAINS(registers) ((registers) >= 8 ? 1 : (registers) >= 4 ? 2 : 4)
 
-/* What follows the accumulators of a depth block. */
-INLINE vec finished(const np_matmul_block *p, vec x, vec before, vec bias) {
-  if (!p->first) x = plus(x, before);
-  return p->last ? clamped(multiply_add(x, splat(&p->alpha), bias), p->low, p->high) : x;
+/* x · y + z in the form whose result is the accumulator: GCC takes others too, and moves
+ * accumulators to the stack. */
+NP_INLINE vec accumulate(vec x, vec y, vec z) {
+#if LANES >= 8
+  __asm__("vfmadd231ps %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
+  return z;
+#else
+  return x * y + z;
+#endif
 }
 
-INLINE void finish(vec acc[][WIDE], const np_matmul_block *p, size_t row, size_t column,
+/* What follows the accumulators of a depth block. */
+NP_INLINE vec finished(const np_matmul_block *p, vec x, vec before, vec bias) {
+  if (!p->first) x += before;
+  return p->last ? clamp(accumulate(x, broadcast(p->alpha), bias), p->low, p->high) : x;
+}
+
+NP_INLINE void finish(vec acc[][WIDE], const np_matmul_block *p, size_t row, size_t column,
                    const int rows, const int vectors) {
   const size_t left = p->columns - column - LANES * (size_t)(vectors - 1);
   const size_t last = left < LANES ? left : LANES;
@@ -54,7 +60,7 @@ INLINE void finish(vec acc[][WIDE], const np_matmul_block *p, size_t row, size_t
   }
 }
 
-INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, size_t at, size_t last,
+NP_INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, size_t at, size_t last,
                      const int rows, const int vectors, const int masked) {
   vec w[WIDE];
   UNROLL for (int v = 0; v < vectors; v++) {
@@ -62,8 +68,8 @@ INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, siz
     w[v] = masked && v == vectors - 1 ? load_some(from, last) : load(from);
   }
   UNROLL for (int r = 0; r < rows; r++) {
-    const vec element = splat(x[r] + at);
-    UNROLL for (int v = 0; v < vectors; v++) { acc[r][v] = multiply_add(element, w[v], acc[r][v]); }
+    const vec element = broadcast(x[r][at]);
+    UNROLL for (int v = 0; v < vectors; v++) { acc[r][v] = accumulate(element, w[v], acc[r][v]); }
   }
 }
 
@@ -73,7 +79,7 @@ INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, siz
 #define IN_PLACE 1
 #define MASKED 2
 
-INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const float *b,
+NP_INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const float *b,
                  size_t b_depth, const int rows, const int vectors, const int kind) {
   const int chains = CHAINS(rows * vectors);
   vec acc[4][ROWS][WIDE];
@@ -101,13 +107,13 @@ INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const floa
   }
   UNROLL for (int c = 1; c < chains; c++) {
     UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] = plus(acc[0][r][v], acc[c][r][v]);
+      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] += acc[c][r][v];
     }
   }
   finish(acc[0], p, row, column, rows, vectors);
 }
 
-INLINE void end(const np_matmul_block *p, size_t row, size_t column, size_t rows, size_t columns) {
+NP_INLINE void end(const np_matmul_block *p, size_t row, size_t column, size_t rows, size_t columns) {
   if (p->end == NULL) return;
   const size_t at = row * p->out_row + column;
   p->end(p->epilogue, p->out + at, p->out_row, p->residual == NULL ? NULL : p->residual + at,
@@ -115,7 +121,7 @@ INLINE void end(const np_matmul_block *p, size_t row, size_t column, size_t rows
 }
 
 /* As few tiles as there can be, of about as many rows each. */
-INLINE void tiles(const np_matmul_block *p, size_t column, const float *b, size_t b_step,
+NP_INLINE void tiles(const np_matmul_block *p, size_t column, const float *b, size_t b_step,
                   const int vectors, const int kind) {
   const int most = ACCUMULATORS / vectors < ROWS ? ACCUMULATORS / vectors : ROWS;
   const size_t width = LANES * (size_t)vectors, rest = p->columns - column;
@@ -137,12 +143,12 @@ INLINE void tiles(const np_matmul_block *p, size_t column, const float *b, size_
 }
 
 /* One row, and columns of which none lies behind the matrix. */
-INLINE void wide(const np_matmul_block *p, size_t column) {
+NP_INLINE void wide(const np_matmul_block *p, size_t column) {
   tile(p, 0, column, p->b + column, p->b_depth, 1, WIDE, IN_PLACE);
   end(p, 0, column, 1, LANES * WIDE);
 }
 
-TARGET void MULTIPLY(const np_matmul_block *p) {
+static void multiply_block(const np_matmul_block *p) {
   const size_t vectors = (p->columns + LANES - 1) / LANES;
   size_t done = 0; /* registers of columns */
   if (!p->packed && p->rows == 1) {
@@ -169,7 +175,7 @@ TARGET void MULTIPLY(const np_matmul_block *p) {
     break;
     switch (last - first) {
       NP_CASE(1) NP_CASE(2)
-#if MOST_VECTORS > 2
+#if LANES == 16
       NP_CASE(3) NP_CASE(4)
 #endif
     }
@@ -177,7 +183,7 @@ TARGET void MULTIPLY(const np_matmul_block *p) {
   }
 }
 
-INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int rows,
+NP_INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int rows,
                  const int columns) {
   vec acc[4][DOT_COLUMNS];
   const float *x[4], *y[DOT_COLUMNS];
@@ -193,7 +199,7 @@ INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int 
     UNROLL for (int r = 0; r < rows; r++) w[r] = load(x[r] + k);
     UNROLL for (int c = 0; c < columns; c++) {
       const vec other = load(y[c] + k);
-      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = multiply_add(w[r], other, acc[r][c]);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = accumulate(w[r], other, acc[r][c]);
     }
   }
   if (k < depth) {
@@ -201,7 +207,7 @@ INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int 
     UNROLL for (int r = 0; r < rows; r++) w[r] = load_some(x[r] + k, depth - k);
     UNROLL for (int c = 0; c < columns; c++) {
       const vec other = load_some(y[c] + k, depth - k);
-      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = multiply_add(w[r], other, acc[r][c]);
+      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = accumulate(w[r], other, acc[r][c]);
     }
   }
   UNROLL for (int r = 0; r < rows; r++) {
@@ -219,7 +225,7 @@ INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int 
   }
 }
 
-INLINE void dot_columns(const np_matmul_block *p, size_t row, const int rows, const int columns) {
+NP_INLINE void dot_columns(const np_matmul_block *p, size_t row, const int rows, const int columns) {
   size_t column = 0;
   for (; column + (size_t)columns <= p->columns; column += (size_t)columns) {
     dots(p, row, column, rows, columns);
@@ -227,7 +233,7 @@ INLINE void dot_columns(const np_matmul_block *p, size_t row, const int rows, co
   for (; column < p->columns; column++) dots(p, row, column, rows, 1);
 }
 
-TARGET void DOTS(const np_matmul_block *p) {
+static void multiply_dots(const np_matmul_block *p) {
   for (size_t row = 0; row < p->rows;) {
     const size_t left = p->rows - row;
     const size_t rows = left == 4 || left == 2 ? 2 : left < 3 ? left : 3;
@@ -242,7 +248,7 @@ TARGET void DOTS(const np_matmul_block *p) {
 }
 
 /* Columns of which each is dense, eight at a time. */
-INLINE void pack_dense_columns(const float *b, size_t column_step, size_t depth, size_t columns,
+NP_INLINE void pack_dense_columns(const float *b, size_t column_step, size_t depth, size_t columns,
                                size_t width, float *to) {
   const size_t whole = columns / 8 * 8;
   for (size_t n = 0; n < whole; n += 8) {
@@ -260,7 +266,7 @@ INLINE void pack_dense_columns(const float *b, size_t column_step, size_t depth,
   }
 }
 
-INLINE void pack_rows(const float *b, size_t depth_step, size_t depth, size_t columns, size_t width,
+NP_INLINE void pack_rows(const float *b, size_t depth_step, size_t depth, size_t columns, size_t width,
                       float *to) {
   for (size_t k = 0; k < depth; k++, b += depth_step, to += width) {
     size_t n = 0;
@@ -269,7 +275,7 @@ INLINE void pack_rows(const float *b, size_t depth_step, size_t depth, size_t co
   }
 }
 
-TARGET void PACK(const float *b, size_t depth_step, size_t column_step, size_t depth,
+static void pack(const float *b, size_t depth_step, size_t column_step, size_t depth,
                  size_t columns, float *to) {
   const size_t vectors = (columns + LANES - 1) / LANES;
   const size_t panels = (vectors + MOST_VECTORS - 1) / MOST_VECTORS;
@@ -291,3 +297,12 @@ TARGET void PACK(const float *b, size_t depth_step, size_t column_step, size_t d
     to += width * depth;
   }
 }
+
+const np_matmul_code NP_OF_ISA(np_matmul_code) = {
+    .multiply = multiply_block,
+    .dots = multiply_dots,
+    .pack = pack,
+    .panel = NP_OF_ISA(np_fp32_multiply),
+    .lanes = LANES,
+    .most_vectors = MOST_VECTORS,
+};

@@ -1,21 +1,16 @@
-/* The micro-kernels of the bf16 GEMM, for one instruction set.
- *
- * The includer defines LANES, the floats of a register; ROWS and VECTORS, a tile of so many output
- * pixels times registers whose accumulators the registers hold; NAME, of what is defined; TARGET,
- * its attribute; LARGER and SMALLER where there are instructions that give the second operand if
- * one is NaN; and PAIRS where the processor multiplies pairs of bfloat16. All else is made of three
- * primitives: elements are rounded, put into all lanes, and products of pairs are summed. */
-#include <string.h>
-
+/* The micro-kernels of the bf16 GEMM, for one instruction set. AVX512-BF16 multiplies pairs of
+ * bfloat16; elsewhere they are upcast in registers. All else is made of three primitives: elements
+ * are rounded, put into all lanes, and pairs are multiplied and accumulated. */
 #include "gemm/bf16/panel.h"
-#include "simd/vector.h"
+#include "simd/f32.h"
 
-#define INLINE TARGET static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+/* A tile of so many output pixels times registers, whose accumulators the registers hold. */
+#define VECTORS 2
+#define ROWS (LANES == 16 ? 12 : LANES == 8 ? 6 : 4)
 
 typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-INLINE words rounded(words bits) {
+NP_INLINE words rounded(words bits) {
   const words magnitude = bits & 0x7fffffffu;
   const words even = bits + (0x7fffu + ((bits >> 16) & 1u));
   const words quiet = bits | 0x400000u;
@@ -25,16 +20,16 @@ INLINE words rounded(words bits) {
   return ((quiet & is_nan) | (number & ~is_nan)) & 0xffff0000u;
 }
 
-INLINE words first_words(const float *in, size_t count) {
+NP_INLINE words first_words(const float *in, size_t count) {
   words bits = {0};
   memcpy(&bits, in, count * sizeof *in);
   return bits;
 }
 
-#ifdef PAIRS
+#ifdef __AVX512BF16__
 typedef uint16_t element;
 
-INLINE void round_all(const float *in, size_t count, element *out) {
+NP_INLINE void round_all(const float *in, size_t count, element *out) {
   for (; count >= 2 * LANES; count -= 2 * LANES, in += 2 * LANES, out += 2 * LANES) {
     const __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(in + LANES), _mm512_loadu_ps(in));
     memcpy(out, &both, sizeof both);
@@ -47,12 +42,12 @@ INLINE void round_all(const float *in, size_t count, element *out) {
   }
 }
 
-INLINE vec accumulate(vec sum, words pair, words weights) {
+NP_INLINE vec accumulate(vec sum, words pair, words weights) {
   return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)pair);
 }
 
 /* Add the products of elements 2k and 2k + 1, or of element 2k alone where there is no other. */
-INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
+NP_INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
                 const int rows, const int vectors, const int alone) {
   words w[VECTORS];
   UNROLL for (int v = 0; v < vectors; v++) w[v] = *(const words *)(weights + v * LANES);
@@ -66,7 +61,7 @@ INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const
 #else
 typedef float element;
 
-INLINE void round_all(const float *in, size_t count, element *out) {
+NP_INLINE void round_all(const float *in, size_t count, element *out) {
   for (; count >= LANES; count -= LANES, in += LANES, out += LANES) {
     *(words *)out = rounded(*(const words *)in);
   }
@@ -74,7 +69,7 @@ INLINE void round_all(const float *in, size_t count, element *out) {
   memcpy(out, &rest, count * sizeof *out);
 }
 
-INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
+NP_INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
                 const int rows, const int vectors, const int alone) {
   vec w[VECTORS];
   if (!alone) {
@@ -96,24 +91,8 @@ INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const
 }
 #endif
 
-#ifndef LARGER
-#define LARGER(x, y) chosen((words)((x) > (y)), x, y)
-#define SMALLER(x, y) chosen((words)((x) < (y)), x, y)
-
-INLINE vec chosen(words condition, vec x, vec y) {
-  return (vec)((condition & (words)x) | (~condition & (words)y));
-}
-#endif
-
-/* In this order NaN stays: the second operand is taken where they cannot be compared. */
-INLINE vec clamped(vec x, float low, float high) {
-  const vec least = low - (vec){0}, most = high - (vec){0};
-  x = LARGER(least, x);
-  return SMALLER(most, x);
-}
-
-/* Windows first to first + rows, columns of the panel from `column` on. */
-INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size_t width,
+/* Output pixels first to first + rows, columns of the panel from `column` on. */
+NP_INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size_t width,
                  const int rows, const int vectors) {
   const uint32_t *weights = p->panel + column;
   vec acc[ROWS][VECTORS];
@@ -148,7 +127,7 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size
   if (left >= (size_t)vectors * LANES) {
     UNROLL for (int r = 0; r < rows; r++) {
       UNROLL for (int v = 0; v < vectors; v++) {
-        *(vec *)(out + (size_t)r * p->out_stride + v * LANES) = clamped(acc[r][v], p->low, p->high);
+        *(vec *)(out + (size_t)r * p->out_stride + v * LANES) = clamp(acc[r][v], p->low, p->high);
       }
     }
     return;
@@ -157,13 +136,13 @@ INLINE void tile(const np_bf16_panel *p, size_t first, size_t column, const size
    * too. */
   UNROLL for (int r = 0; r < rows; r++) {
     vec done[VECTORS];
-    UNROLL for (int v = 0; v < vectors; v++) done[v] = clamped(acc[r][v], p->low, p->high);
+    UNROLL for (int v = 0; v < vectors; v++) done[v] = clamp(acc[r][v], p->low, p->high);
     memcpy(out + (size_t)r * p->out_stride, done, left * sizeof *out);
   }
 }
 
 /* While the accumulators of the tile lie in the L1 cache. */
-INLINE void end_tile(const np_bf16_panel *p, size_t first, size_t rows, size_t column,
+NP_INLINE void end_tile(const np_bf16_panel *p, size_t first, size_t rows, size_t column,
                      size_t width) {
   const size_t place = first * p->out_stride + column, left = p->columns - column;
   p->end(p->epilogue, p->out + place, p->out_stride,
@@ -171,40 +150,26 @@ INLINE void end_tile(const np_bf16_panel *p, size_t first, size_t rows, size_t c
          left < width ? left : width);
 }
 
-#define TILE_OF(n) \
-  case n:          \
-    tile(p, first, column, width, n, vectors); \
+#define TILE_OF(n)                                                \
+  case n:                                                         \
+    if (n <= ROWS) tile(p, first, column, width, n, vectors);     \
     break;
 
 /* As few tiles as there can be, of about as many rows each. */
-INLINE void tiles(const np_bf16_panel *p, size_t column, const size_t width, const int vectors) {
+NP_INLINE void tiles(const np_bf16_panel *p, size_t column, const size_t width, const int vectors) {
   size_t left = (p->count + ROWS - 1) / ROWS;
   for (size_t first = 0; first < p->count; left--) {
     const size_t rows = (p->count - first + left - 1) / left;
     switch (rows) {
-      TILE_OF(1)
-      TILE_OF(2)
-      TILE_OF(3)
-      TILE_OF(4)
-#if ROWS > 4
-      TILE_OF(5)
-      TILE_OF(6)
-#endif
-#if ROWS > 6
-      TILE_OF(7)
-      TILE_OF(8)
-      TILE_OF(9)
-      TILE_OF(10)
-      TILE_OF(11)
-      TILE_OF(12)
-#endif
+      TILE_OF(1) TILE_OF(2) TILE_OF(3) TILE_OF(4) TILE_OF(5) TILE_OF(6)
+      TILE_OF(7) TILE_OF(8) TILE_OF(9) TILE_OF(10) TILE_OF(11) TILE_OF(12)
     }
     if (p->end != NULL) end_tile(p, first, rows, column, (size_t)vectors * LANES);
     first += rows;
   }
 }
 
-TARGET static void multiply(const np_bf16_panel *p) {
+static void multiply(const np_bf16_panel *p) {
   if (p->columns > 16) {
     for (size_t column = 0; column < p->columns; column += VECTORS * LANES) {
       tiles(p, column, NP_BF16_COLUMNS, VECTORS);
@@ -220,8 +185,8 @@ TARGET static void multiply(const np_bf16_panel *p) {
 #endif
 }
 
-TARGET static void round_elements(const float *in, size_t count, void *out) {
+static void round_elements(const float *in, size_t count, void *out) {
   round_all(in, count, out);
 }
 
-const np_bf16_code NAME = {multiply, round_elements, sizeof(element)};
+const np_bf16_code NP_OF_ISA(np_bf16) = {multiply, round_elements, sizeof(element)};

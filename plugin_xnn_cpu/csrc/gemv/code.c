@@ -4,63 +4,60 @@
  * since what is fetched ahead ends with the page. So the panels of a thread are divided into as
  * many runs as there are accumulators, and a panel of each run is multiplied at the same time, with
  * what each run needs some thousand bytes later prefetched on the way: the next panel of a run lies
- * behind the one before.
- *
- * The includer defines LANES, the floats of a register; ACCUMULATORS, registers for accumulators;
- * CODE, the function's name; TARGET, its attribute; UPCAST_HALVES(p) and UPCAST_BYTES(p), LANES
- * halves or integers of int8 as floats: of vectors of bytes the compiler would convert each for
- * itself. */
-#include <string.h>
-
+ * behind the one before. */
 #include "gemv/job.h"
-#include "simd/vector.h"
+#include "simd/f32.h"
 
 #define MOST_STREAMS 12
 #define LEFT_STREAMS 4 /* where there are not panels for all of them any more */
 /* Bytes of a stream that are prefetched: those of fewer panels of floats are longer. */
 #define PREFETCH_BYTES(layout) ((layout) == NP_PANELS_F32 || (layout) == NP_TABLE_F32 ? 4096 : 2048)
 #define LINE 64
-#define UNROLL _Pragma("GCC unroll 32")
 
-TARGET NP_INLINE vec upcast(const uint8_t *p, const int layout) {
-  if (layout == NP_PANELS_F32 || layout == NP_TABLE_F32) return *(const vec *)p;
-  if (layout == NP_PANELS_F16) return UPCAST_HALVES(p);
-  return UPCAST_BYTES(p);
+/* LANES elements of a panel as floats: of vectors of bytes the compiler would convert each for
+ * itself. */
+NP_INLINE vec upcast(const uint8_t *p, const int layout) {
+#if LANES == 16
+  if (layout == NP_PANELS_F16) return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+  if (layout == NP_PANELS_INT8) {
+    return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+  }
+#else
+  if (layout == NP_PANELS_F16) return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+  if (layout == NP_PANELS_INT8) {
+    return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
+  }
+#endif
+  return *(const vec *)p;
 }
 
-TARGET NP_INLINE size_t element(const int layout) {
+NP_INLINE size_t element(const int layout) {
   return layout == NP_PANELS_F16 ? 2 : layout == NP_PANELS_INT8 ? 1 : 4;
 }
 
-/* One vector of accumulators of each row, to columns of which the last may not be there. */
-TARGET NP_INLINE void store(const np_gemv_job *job, size_t row, size_t column, vec acc) {
-  const struct np_gemv_params *p = job->params;
-  if (row >= p->rows || column >= p->outputs) return;
-  float *out = job->out + row * p->outputs + column;
-  const vec x = clamp(acc, p->epilogue.low, p->epilogue.high);
-  if (column + LANES <= p->outputs) {
-    *(vec *)out = x;
-  } else {
-    float some[LANES];
-    memcpy(some, &x, sizeof some);
-    memcpy(out, some, (p->outputs - column) * sizeof *out);
-  }
+/* Of LANES columns from `column` on, those that the matrix has. */
+NP_INLINE size_t columns_left(const struct np_gemv_params *p, size_t column) {
+  return p->outputs - column < LANES ? p->outputs - column : LANES;
 }
 
-/* What the accumulators of a row start from, of columns of which the last may not be there. */
-TARGET NP_INLINE vec before(const np_gemv_job *job, size_t row, size_t column) {
+/* One vector of accumulators of a row. */
+NP_INLINE void store_columns(const np_gemv_job *job, size_t row, size_t column, vec acc) {
   const struct np_gemv_params *p = job->params;
-  if (row >= p->rows || column >= p->outputs) return broadcast(0);
-  const float *from = job->before + row * p->outputs + column;
-  if (column + LANES <= p->outputs) return *(const vec *)from;
-  float some[LANES] = {0};
-  memcpy(some, from, (p->outputs - column) * sizeof *from);
-  return *(const vec *)some;
+  if (row >= p->rows || column >= p->outputs) return;
+  const vec x = clamp(acc, p->epilogue.low, p->epilogue.high);
+  store_some(job->out + row * p->outputs + column, x, columns_left(p, column));
+}
+
+/* What the accumulators of a row start from. */
+NP_INLINE vec load_residual(const np_gemv_job *job, size_t row, size_t column) {
+  const struct np_gemv_params *p = job->params;
+  if (row >= p->rows || column >= p->outputs) return zero();
+  return load_some(job->before + row * p->outputs + column, columns_left(p, column));
 }
 
 typedef vec stream_acc[MOST_STREAMS][4];
 
-TARGET NP_INLINE void accumulate(const uint8_t *weights, const float *const *x, size_t k,
+NP_INLINE void accumulate(const uint8_t *weights, const float *const *x, size_t k,
                                  stream_acc *acc, const int stream, const int rows,
                                  const int vectors, const int layout) {
   UNROLL for (int v = 0; v < vectors; v++) {
@@ -70,7 +67,7 @@ TARGET NP_INLINE void accumulate(const uint8_t *weights, const float *const *x, 
 }
 
 /* A panel of `vectors` registers from each of `streams` runs, which are `apart` panels long. */
-TARGET NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, const int rows,
+NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, const int rows,
                            const int streams, const int vectors, const int layout) {
   const struct np_gemv_params *p = job->params;
   const size_t size = element(layout), step = (size_t)vectors * LANES * size;
@@ -88,7 +85,7 @@ TARGET NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stri
           ((panel + (size_t)s * run_stride) * (size_t)vectors + (size_t)v) * LANES;
       UNROLL for (int r = 0; r < rows; r++) {
         acc[r][s][v] = bias;
-        if (job->before != NULL) acc[r][s][v] += before(job, (size_t)r, column);
+        if (job->before != NULL) acc[r][s][v] += load_residual(job, (size_t)r, column);
       }
     }
     panels[s] += head;
@@ -124,14 +121,14 @@ TARGET NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stri
       UNROLL for (int r = 0; r < rows; r++) {
         vec found = acc[r][s][v];
         if (layout == NP_PANELS_INT8) found *= *(const vec *)(scales + 4 * LANES * (size_t)v);
-        store(job, (size_t)r, column, found);
+        store_columns(job, (size_t)r, column, found);
       }
     }
   }
 }
 
 /* As many streams as there are accumulators for; then fewer for the panels that are left. */
-TARGET NP_INLINE void panels(const np_gemv_job *job, size_t first, size_t last, const int rows,
+NP_INLINE void panels(const np_gemv_job *job, size_t first, size_t last, const int rows,
                              const int vectors, const int layout) {
   const int most = ACCUMULATORS / (rows * vectors);
   const int streams = most > MOST_STREAMS ? MOST_STREAMS : most > 0 ? most : 1;
@@ -149,17 +146,7 @@ TARGET NP_INLINE void panels(const np_gemv_job *job, size_t first, size_t last, 
 }
 
 /* As many outputs at a time as there are streams: each is a row of the table. */
-TARGET NP_INLINE float sum_of(vec x) {
-  float all[LANES], sum = 0;
-  memcpy(all, &x, sizeof all);
-  for (size_t width = LANES / 2; width > 0; width /= 2) {
-    for (size_t i = 0; i < width; i++) all[i] += all[i + width];
-  }
-  sum = all[0];
-  return sum;
-}
-
-TARGET NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
+NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
                               const int rows, const int streams) {
   const struct np_gemv_params *p = job->params;
   const size_t channels = p->channels, whole = channels / LANES * LANES;
@@ -194,7 +181,7 @@ TARGET NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_s
   }
 }
 
-TARGET NP_INLINE void table(const np_gemv_job *job, size_t first, size_t last, const int rows) {
+NP_INLINE void table(const np_gemv_job *job, size_t first, size_t last, const int rows) {
   const int streams = ACCUMULATORS / rows > MOST_STREAMS ? MOST_STREAMS : ACCUMULATORS / rows;
   const size_t run_stride = (last - first) / (size_t)streams, end = first + run_stride;
   for (size_t i = first; i < end; i++) outputs(job, i, run_stride, rows, streams);
@@ -213,7 +200,7 @@ TARGET NP_INLINE void table(const np_gemv_job *job, size_t first, size_t last, c
     return;                                                       \
   }
 
-TARGET void CODE(const np_gemv_job *job, size_t first, size_t last) {
+void NP_OF_ISA(np_gemv)(const np_gemv_job *job, size_t first, size_t last) {
   const struct np_gemv_params *p = job->params;
   if (p->layout == NP_TABLE_F32) {
     NP_WITH_ROWS(table)

@@ -1,40 +1,11 @@
-/* The transformations of Winograd's algorithm for one instruction set; see winograd/fp32.c.
- *
- * The includer defines LANES, the floats of a register; TARGET, an attribute of functions for
- * the instruction set; and CODE, the name of the table that is defined. */
+/* The transformations of Winograd's algorithm for one instruction set; see winograd/fp32.c. */
+#include "simd/f32.h"
 #include "winograd/fp32_tile.h"
-#include "simd/vector.h"
 
-#define TILE_INLINE TARGET NP_INLINE
-#define UNROLL _Pragma("GCC unroll 8")
 #define MOST 6 /* elements along an axis */
 
-TILE_INLINE vec load(const float *x, size_t count) {
-  if (count >= LANES) return *(const vec *)x;
-  vec v = {0};
-  memcpy(&v, x, count * sizeof *x);
-  return v;
-}
-
-TILE_INLINE void store(float *x, vec v, size_t count) {
-  if (count >= LANES) {
-    *(vec *)x = v;
-  } else {
-    memcpy(x, &v, count * sizeof *x);
-  }
-}
-
-/* In this order NaN stays. */
-TILE_INLINE vec clamped(vec x, float low, float high) {
-  const vec least = low - (vec){0}, most = high - (vec){0};
-  const ivec below = x < least;
-  x = (vec)((below & (ivec)least) | (~below & (ivec)x));
-  const ivec above = x > most;
-  return (vec)((above & (ivec)most) | (~above & (ivec)x));
-}
-
 /* Inputs d along an axis to what is multiplied; elements of both lie some apart. */
-TILE_INLINE void spread(const int tile, const vec *d, const int from, vec *v, const int to) {
+NP_INLINE void spread(const int tile, const vec *d, const int from, vec *v, const int to) {
   if (tile == 2) {
     v[0] = d[2 * from] - d[0];
     v[to] = d[2 * from] + d[from];
@@ -54,7 +25,7 @@ TILE_INLINE void spread(const int tile, const vec *d, const int from, vec *v, co
 }
 
 /* Products m along an axis to outputs. */
-TILE_INLINE void gather(const int tile, const vec *m, const int from, vec *y, const int to) {
+NP_INLINE void gather(const int tile, const vec *m, const int from, vec *y, const int to) {
   const vec plus_a = m[from] + m[2 * from], minus_a = m[from] - m[2 * from];
   if (tile == 2) {
     y[0] = m[0] + plus_a;
@@ -69,13 +40,13 @@ TILE_INLINE void gather(const int tile, const vec *m, const int from, vec *y, co
   y[3 * to] = a * a * a * minus_a + (b * b * b * minus_b + m[5 * from]);
 }
 
-TILE_INLINE void transform_vector(const int tile, const float *const *pixels, size_t at,
+NP_INLINE void transform_vector(const int tile, const float *const *pixels, size_t at,
                                   size_t count, float *to, size_t stride) {
   const int size = tile + 2;
   vec half[MOST * MOST];
   UNROLL for (int i = 0; i < size; i++) {
     vec d[MOST];
-    UNROLL for (int j = 0; j < size; j++) d[j] = load(pixels[i * size + j] + at, count);
+    UNROLL for (int j = 0; j < size; j++) d[j] = load_some(pixels[i * size + j] + at, count);
     spread(tile, d, 1, half + i * size, 1);
   }
   UNROLL for (int j = 0; j < size; j++) {
@@ -87,7 +58,7 @@ TILE_INLINE void transform_vector(const int tile, const float *const *pixels, si
   }
 }
 
-TILE_INLINE void transform(const int tile, const float *const *pixels, size_t channels, float *to,
+NP_INLINE void transform(const int tile, const float *const *pixels, size_t channels, float *to,
                            size_t stride) {
   size_t at = 0;
   for (; at + LANES <= channels; at += LANES) {
@@ -96,7 +67,7 @@ TILE_INLINE void transform(const int tile, const float *const *pixels, size_t ch
   if (at < channels) transform_vector(tile, pixels, at, channels - at, to, stride);
 }
 
-TILE_INLINE void finish_vector(const int tile, const np_winograd_tile *p, size_t at,
+NP_INLINE void finish_vector(const int tile, const np_winograd_tile *p, size_t at,
                                size_t count) {
   const int size = tile + 2;
   vec half[4 * MOST];
@@ -116,30 +87,30 @@ TILE_INLINE void finish_vector(const int tile, const np_winograd_tile *p, size_t
       if ((size_t)j >= p->pixels) break;
       const size_t place = (size_t)i * p->row_stride + (size_t)j * p->pixel_stride + at;
       vec x = y[j] + bias;
-      if (p->residual != NULL) x += load(p->residual + place, count);
-      store(p->out + place, clamped(x, p->low, p->high), count);
+      if (p->residual != NULL) x += load_some(p->residual + place, count);
+      store_some(p->out + place, clamp(x, p->low, p->high), count);
     }
   }
 }
 
-TILE_INLINE void finish(const int tile, const np_winograd_tile *p) {
+NP_INLINE void finish(const int tile, const np_winograd_tile *p) {
   size_t at = 0;
   for (; at + LANES <= p->columns; at += LANES) finish_vector(tile, p, at, LANES);
   if (at < p->columns) finish_vector(tile, p, at, p->columns - at);
 }
 
-TARGET static void transform_2(const float *const *pixels, size_t channels, float *to,
+static void transform_2(const float *const *pixels, size_t channels, float *to,
                                size_t stride) {
   transform(2, pixels, channels, to, stride);
 }
 
-TARGET static void transform_4(const float *const *pixels, size_t channels, float *to,
+static void transform_4(const float *const *pixels, size_t channels, float *to,
                                size_t stride) {
   transform(4, pixels, channels, to, stride);
 }
 
-TARGET static void finish_2(const np_winograd_tile *tile) { finish(2, tile); }
+static void finish_2(const np_winograd_tile *tile) { finish(2, tile); }
 
-TARGET static void finish_4(const np_winograd_tile *tile) { finish(4, tile); }
+static void finish_4(const np_winograd_tile *tile) { finish(4, tile); }
 
-const np_winograd_code CODE = {{transform_2, transform_4}, {finish_2, finish_4}};
+const np_winograd_code NP_OF_ISA(np_winograd) = {{transform_2, transform_4}, {finish_2, finish_4}};

@@ -1,13 +1,8 @@
-/* A panel of a matrix of few bits, for one instruction set.
- *
- * The includer defines LANES, the floats of a register; ROWS, so many rows of a tile of
- * NP_NBITS_COLUMNS whose accumulators the registers hold; PANEL, the function's name; and TARGET,
- * its attribute. */
-#include <string.h>
-
+/* A panel of a matrix of few bits, for one instruction set. */
 #include "gemv/nbits_panel.h"
-#include "simd/vector.h"
+#include "simd/f32.h"
 
+#define ROWS (LANES == 16 ? 8 : LANES == 8 ? 2 : 1) /* of a tile, whose accumulators fit registers */
 #define VECTORS (NP_NBITS_COLUMNS / LANES)
 
 NP_INLINE vec floats(ivec x) { return __builtin_convertvector(x, vec); }
@@ -17,15 +12,9 @@ NP_INLINE vec taken(ivec words, size_t at, const int bits) {
   return floats((ivec)(words >> (int)(at * bits)) & (bits == 4 ? 15 : 255));
 }
 
-NP_INLINE vec clamped(vec x, float low, float high) {
-  const ivec less = x < low, more = x > high;
-  x = (vec)((less & (ivec)(low - (vec){0})) | (~less & (ivec)x));
-  return (vec)((more & (ivec)(high - (vec){0})) | (~more & (ivec)x));
-}
-
-NP_INLINE void store(const vec *acc, float *out, size_t columns, float low, float high) {
+NP_INLINE void store_row(const vec *acc, float *out, size_t columns, float low, float high) {
   float whole[NP_NBITS_COLUMNS];
-  for (int v = 0; v < VECTORS; v++) *(vec *)(whole + v * LANES) = clamped(acc[v], low, high);
+  for (int v = 0; v < VECTORS; v++) store(whole + v * LANES, clamp(acc[v], low, high));
   memcpy(out, whole, columns * sizeof(float));
 }
 
@@ -46,7 +35,7 @@ NP_INLINE void few(const np_nbits_job *job, const uint8_t *panel, size_t column,
   const size_t blocks = np_nbits_blocks(p->inputs, p->block);
   vec acc[NP_NBITS_GEMV_ROWS][VECTORS];
   for (int m = 0; m < rows; m++) {
-    for (int v = 0; v < VECTORS; v++) acc[m][v] = *(const vec *)(panel + 4 * v * LANES);
+    for (int v = 0; v < VECTORS; v++) acc[m][v] = load((const float *)panel + v * LANES);
   }
   const uint8_t *from = panel + NP_NBITS_COLUMNS * sizeof(float);
   for (size_t b = 0; b < blocks; b++) {
@@ -55,7 +44,7 @@ NP_INLINE void few(const np_nbits_job *job, const uint8_t *panel, size_t column,
     const size_t end = (b + 1) * p->block < p->inputs ? (b + 1) * p->block : p->inputs;
     vec inner[NP_NBITS_GEMV_ROWS][VECTORS], zeros[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
-      zeros[v] = *(const vec *)(scales + NP_NBITS_COLUMNS + v * LANES);
+      zeros[v] = load(scales + NP_NBITS_COLUMNS + v * LANES);
       for (int m = 0; m < rows; m++) inner[m][v] = (vec){0};
     }
     const size_t together = 32 / bits;
@@ -72,7 +61,7 @@ NP_INLINE void few(const np_nbits_job *job, const uint8_t *panel, size_t column,
     }
     for (int m = 0; m < rows; m++) {
       for (int v = 0; v < VECTORS; v++) {
-        acc[m][v] += inner[m][v] * *(const vec *)(scales + v * LANES);
+        acc[m][v] += inner[m][v] * load(scales + v * LANES);
       }
     }
     from += np_nbits_block_size(p->block, p->bits);
@@ -80,7 +69,7 @@ NP_INLINE void few(const np_nbits_job *job, const uint8_t *panel, size_t column,
   const size_t left = p->outputs - column;
   const size_t columns = left < NP_NBITS_COLUMNS ? left : NP_NBITS_COLUMNS;
   for (int m = 0; m < rows; m++) {
-    store(acc[m], job->out + (size_t)m * p->outputs + column, columns, p->low, p->high);
+    store_row(acc[m], job->out + (size_t)m * p->outputs + column, columns, p->low, p->high);
   }
 }
 
@@ -96,8 +85,8 @@ NP_INLINE void upcast(const struct np_nbits_params *p, const uint8_t *panel, siz
         (const int32_t *)(scales + (2 + inside / together) * NP_NBITS_COLUMNS);
     for (int v = 0; v < VECTORS; v++) {
       const vec w = taken(*(const ivec *)(words + v * LANES), inside % together, bits);
-      const vec zero = *(const vec *)(scales + NP_NBITS_COLUMNS + v * LANES);
-      *(vec *)(wide + v * LANES) = (w - zero) * *(const vec *)(scales + v * LANES);
+      const vec zero = load(scales + NP_NBITS_COLUMNS + v * LANES);
+      store(wide + v * LANES, (w - zero) * load(scales + v * LANES));
     }
   }
 }
@@ -108,12 +97,12 @@ NP_INLINE void tile(const float *in, size_t stride, size_t inputs, const float *
   vec acc[ROWS][VECTORS];
   for (int m = 0; m < rows; m++) {
     for (int v = 0; v < VECTORS; v++) {
-      acc[m][v] = *(const vec *)(to + m * NP_NBITS_COLUMNS + v * LANES);
+      acc[m][v] = load(to + m * NP_NBITS_COLUMNS + v * LANES);
     }
   }
   for (size_t k = 0; k < inputs; k++, wide += NP_NBITS_COLUMNS) {
     vec w[VECTORS];
-    for (int v = 0; v < VECTORS; v++) w[v] = *(const vec *)(wide + v * LANES);
+    for (int v = 0; v < VECTORS; v++) w[v] = load(wide + v * LANES);
     for (int m = 0; m < rows; m++) {
       const float x = in[(size_t)m * stride + k];
       for (int v = 0; v < VECTORS; v++) acc[m][v] += x * w[v];
@@ -121,7 +110,7 @@ NP_INLINE void tile(const float *in, size_t stride, size_t inputs, const float *
   }
   for (int m = 0; m < rows; m++) {
     for (int v = 0; v < VECTORS; v++) {
-      *(vec *)(to + m * NP_NBITS_COLUMNS + v * LANES) = acc[m][v];
+      store(to + m * NP_NBITS_COLUMNS + v * LANES, acc[m][v]);
     }
   }
 }
@@ -154,7 +143,7 @@ NP_INLINE void many(const np_nbits_job *job, const uint8_t *panel, size_t column
   const size_t columns = left < NP_NBITS_COLUMNS ? left : NP_NBITS_COLUMNS;
   for (size_t m = 0; m < p->rows; m++) {
     const vec *acc = (const vec *)(results + m * NP_NBITS_COLUMNS);
-    store(acc, job->out + m * p->outputs + column, columns, p->low, p->high);
+    store_row(acc, job->out + m * p->outputs + column, columns, p->low, p->high);
   }
 }
 
@@ -164,7 +153,7 @@ NP_INLINE void many(const np_nbits_job *job, const uint8_t *panel, size_t column
     else few(job, from, column, ROW_COUNT, 8);              \
     return;
 
-TARGET void PANEL(const np_nbits_job *job, size_t panel, float *scratch) {
+void NP_OF_ISA(np_nbits_panel)(const np_nbits_job *job, size_t panel, float *scratch) {
   const struct np_nbits_params *p = job->params;
   const uint8_t *from =
       (const uint8_t *)p->packed + panel * np_nbits_panel_size(p->inputs, p->block, p->bits);

@@ -1,21 +1,21 @@
-/* Tiles of the fp32 kernels for one instruction set.
+/* The float32 GEMM micro-kernels for one instruction set.
  *
- * The includer defines LANES, the floats of a register; VECTORS, the most registers of columns of a
- * panel; ACCUMULATORS, how many accumulators a tile has, so that there are some left for a row of
- * weights and for an element in all lanes of another; MULTIPLY, the name of the function that is
- * made, and TARGET, its attribute. Then `vec` and what is done with it: load, load_some, store,
- * store_some, splat, zero, plus, multiply_add, clamped. */
+ * With AVX2 a tile of 6 output pixels and 16 columns has 12 accumulators, 2 registers of weights,
+ * and one of an element in all of its lanes: enough to hide the latency of an FMA. With AVX-512
+ * tiles are wide rather than high, 8 output pixels by 48 columns or 6 by 64: such a one loads 11 or
+ * 10 registers for 24 FMAs, one of 12 by 32 loads 14. Where two threads share the loads of a core
+ * that is what limits. */
 #include "gemm/fp32/panel.h"
+#include "simd/f32.h"
 
-#define INLINE TARGET static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#define VECTORS (LANES == 16 ? 4 : 2) /* most registers of columns of a panel */
 #define ROWS 12 /* of the largest tile, one vector wide */
 #define NEAR 4096 /* bytes */
 #define STEP 8 /* elements of a run that are multiplied between two looks at what is ahead */
 
 /* Accumulators of a tile start as the bias, or as what is in `out` from an earlier part of the
  * inputs. */
-INLINE void start(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, const int rows,
+NP_INLINE void start(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, const int rows,
                   const int vectors) {
   const size_t last = p->columns - LANES * (size_t)(vectors - 1); /* columns of the last vector */
   const size_t offset = first * p->out_stride;
@@ -28,19 +28,19 @@ INLINE void start(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, cons
       if (p->bias == NULL) acc[r][v] = whole ? load(p->out + at) : load_some(p->out + at, last);
       if (p->residual != NULL) {
         const float *added = p->residual + at;
-        acc[r][v] = plus(acc[r][v], whole ? load(added) : load_some(added, last));
+        acc[r][v] += whole ? load(added) : load_some(added, last);
       }
     }
   }
 }
 
-INLINE void finish(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, const int rows,
+NP_INLINE void finish(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, const int rows,
                    const int vectors) {
   const size_t last = p->columns - LANES * (size_t)(vectors - 1);
   float *out = p->out + first * p->out_stride;
   UNROLL for (int r = 0; r < rows; r++, out += p->out_stride) {
     UNROLL for (int v = 0; v < vectors; v++) {
-      const vec x = clamped(acc[r][v], p->low, p->high);
+      const vec x = clamp(acc[r][v], p->low, p->high);
       if (v < vectors - 1) {
         store(out + LANES * v, x);
       } else {
@@ -50,18 +50,18 @@ INLINE void finish(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, con
   }
 }
 
-INLINE void multiply(vec acc[][VECTORS], const float *weights, const float *const *x, size_t k,
+NP_INLINE void multiply(vec acc[][VECTORS], const float *weights, const float *const *x, size_t k,
                      const int rows, const int vectors) {
   vec w[VECTORS];
   UNROLL for (int v = 0; v < vectors; v++) w[v] = load(weights + LANES * v);
   UNROLL for (int r = 0; r < rows; r++) {
-    const vec element = splat(x[r] + k);
+    const vec element = broadcast(x[r][k]);
     UNROLL for (int v = 0; v < vectors; v++) { acc[r][v] = multiply_add(element, w[v], acc[r][v]); }
   }
 }
 
 /* The same where there is a bias, no residual, and every column of the panel. */
-INLINE void start_whole(vec acc[][VECTORS], const np_fp32_panel *p, const int rows,
+NP_INLINE void start_whole(vec acc[][VECTORS], const np_fp32_panel *p, const int rows,
                         const int vectors) {
   UNROLL for (int v = 0; v < vectors; v++) {
     const vec bias = load(p->bias + LANES * v);
@@ -69,24 +69,24 @@ INLINE void start_whole(vec acc[][VECTORS], const np_fp32_panel *p, const int ro
   }
 }
 
-INLINE void finish_whole(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, const int rows,
+NP_INLINE void finish_whole(vec acc[][VECTORS], const np_fp32_panel *p, size_t first, const int rows,
                          const int vectors) {
   float *out = p->out + first * p->out_stride;
   UNROLL for (int r = 0; r < rows; r++, out += p->out_stride) {
     UNROLL for (int v = 0; v < vectors; v++) {
-      store(out + LANES * v, clamped(acc[r][v], p->low, p->high));
+      store(out + LANES * v, clamp(acc[r][v], p->low, p->high));
     }
   }
 }
 
 /* Whether a panel's rows are evenly apart and nothing is left out: such tiles do less beside
  * multiplying, which counts where there are few inputs. */
-INLINE int is_whole(const np_fp32_panel *p) {
+NP_INLINE int is_whole(const np_fp32_panel *p) {
   return p->row_stride > 0 && p->bias != NULL && p->residual == NULL && p->columns % LANES == 0;
 }
 
 /* `prefetch` is fetched into the L2 cache, `lines` of it for each STEP elements. */
-INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *prefetch, size_t lines,
+NP_INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *prefetch, size_t lines,
                         const int rows, const int vectors, const int whole) {
   /* With few rows there are more accumulators than these, so that an instruction needs not wait for
    * the one before. */
@@ -123,7 +123,7 @@ INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *prefet
   }
   UNROLL for (int c = 1; c < chains; c++) {
     UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] = plus(acc[0][r][v], acc[c][r][v]);
+      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] = acc[0][r][v] + acc[c][r][v];
     }
   }
   if (whole) {
@@ -135,7 +135,7 @@ INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *prefet
 }
 
 /* As few tiles as there can be, of about as many rows each. */
-INLINE void tiles(const np_fp32_panel *p, const int vectors, const int whole) {
+NP_INLINE void tiles(const np_fp32_panel *p, const int vectors, const int whole) {
   const int most = ACCUMULATORS / vectors < ROWS ? ACCUMULATORS / vectors : ROWS;
   const size_t count = (p->count + (size_t)most - 1) / (size_t)most;
   if (count == 0) return;
@@ -176,11 +176,11 @@ INLINE void tiles(const np_fp32_panel *p, const int vectors, const int whole) {
     }                                               \
     break;
 
-TARGET void MULTIPLY(const np_fp32_panel *p) {
+void NP_OF_ISA(np_fp32_multiply)(const np_fp32_panel *p) {
   switch ((p->columns + LANES - 1) / LANES) {
     NP_TILES(1)
     NP_TILES(2)
-#if VECTORS > 2
+#if LANES == 16
     NP_TILES(3)
     NP_TILES(4)
 #endif

@@ -1,32 +1,26 @@
-/* Attention for one instruction set; attention/attention.c says how it is done.
- *
- * The includer defines LANES, the floats of a register; ACCUMULATORS, how many of them a tile's
- * accumulators may take; COLUMNS, the most registers of a row of a tile; HEAD and ROWS_OF_CACHE,
- * names of functions; TARGET, their attribute; STREAM(to, x) and STREAMED(), which write a vector
- * past the caches, to a multiple of its size, and end such writing; and where there are
- * instructions for them LARGER(x, y), which is x > y ? x : y, and TIMES_POWER(x, n), which is x
- * times 2 to the power of n, or 0. */
+/* Attention for one instruction set; attention/attention.c says how it is done. */
 #include <math.h>
-#include <string.h>
 
 #include "attention/head.h"
+#include "simd/f32.h"
 
 #define MOST_ROWS 12 /* of a tile */
-#define UNROLL _Pragma("GCC unroll 16")
-#define INLINE TARGET NP_INLINE
-
-#include "simd/softmax.h"
+#if LANES == 16
+#define COLUMNS 4 /* most registers of a row of a tile: 6 rows of 4 need fewer loads than 12 of 2 */
+#else
+#define COLUMNS 2
+#endif
 
 /* The columns of the panel that starts at `first`: whole vectors, as many as a tile has, or are
  * left. */
-INLINE size_t panel_width(size_t first, size_t all) {
+NP_INLINE size_t panel_width(size_t first, size_t all) {
   const size_t left = (all - first + LANES - 1) / LANES * LANES;
   return left < COLUMNS * LANES ? left : COLUMNS * LANES;
 }
 
 /* As many rows as lanes, turned and scaled: out[d][n] = in[n][d] · scale. Rows that are half of
  * them apart exchange halves, those a quarter apart quarters, and so on. */
-INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
+NP_INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
                  size_t out_stride) {
   vec x[LANES];
   for (int i = 0; i < LANES; i++) x[i] = *(const vec *)(in + i * in_stride);
@@ -60,7 +54,7 @@ INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
 
 /* keys[n][d] · scale to panels of columns: packed[panel][d][width], filled up with zeros. Scores
  * that are scaled after they were summed up may be infinite before. */
-INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth, float scale,
+NP_INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t depth, float scale,
                       float *packed) {
   for (size_t first = 0; first < keys;) {
     const size_t width = panel_width(first, keys);
@@ -88,7 +82,7 @@ INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t dept
 }
 
 /* values[n][e] to panels of columns: packed[panel][n][width], filled up with zeros. */
-INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t values,
+NP_INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t values,
                         float *packed) {
   for (size_t first = 0; first < values;) {
     const size_t width = panel_width(first, values);
@@ -106,7 +100,7 @@ INLINE void pack_values(const float *v, ptrdiff_t stride, size_t keys, size_t va
 }
 
 /* Element `d` of each row times a row of a panel. */
-INLINE void multiply_step(vec acc[][COLUMNS], const float *a, ptrdiff_t a_stride,
+NP_INLINE void multiply_step(vec acc[][COLUMNS], const float *a, ptrdiff_t a_stride,
                           const float *panel, size_t d, const int rows, const int columns) {
   vec b[COLUMNS];
   UNROLL for (int c = 0; c < columns; c++) b[c] = *(const vec *)(panel + c * LANES);
@@ -118,7 +112,7 @@ INLINE void multiply_step(vec acc[][COLUMNS], const float *a, ptrdiff_t a_stride
 
 /* out[m][0:width] = a[m][0:depth] · panel[0:depth][0:width] for `rows` rows; `rows` and `columns`,
  * the vectors of a row, are constants of the caller, so that all accumulators stay in registers. */
-INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, size_t depth,
+NP_INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, size_t depth,
                      float *out, ptrdiff_t out_stride, const int rows, const int columns) {
   vec acc[MOST_ROWS][COLUMNS];
   UNROLL for (int m = 0; m < rows; m++) {
@@ -142,7 +136,7 @@ INLINE void multiply(const float *a, ptrdiff_t a_stride, const float *panel, siz
 }
 
 /* `rows` rows with a panel: as few tiles as there can be, of about as many rows each. */
-INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, const float *panel,
+NP_INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, const float *panel,
                            size_t depth, float *out, ptrdiff_t out_stride, const int columns) {
   const int most = ACCUMULATORS / columns < MOST_ROWS ? ACCUMULATORS / columns : MOST_ROWS;
   size_t left = (rows + (size_t)most - 1) / (size_t)most;
@@ -163,7 +157,7 @@ INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, cons
 }
 
 /* `rows` rows with all panels of a packed matrix of depth × width. */
-TARGET static void multiply_block(const float *a, ptrdiff_t a_stride, size_t rows,
+static void multiply_block(const float *a, ptrdiff_t a_stride, size_t rows,
                                   const float *packed, size_t depth, size_t width, float *out,
                                   ptrdiff_t out_stride) {
   for (size_t first = 0; first < width;) {
@@ -188,14 +182,14 @@ TARGET static void multiply_block(const float *a, ptrdiff_t a_stride, size_t row
 #include "attention/softmax_code.h"
 
 /* Which head this is, on each of the axes that heads have. */
-INLINE void place_of(const struct np_attention_params *p, size_t number, size_t *at) {
+NP_INLINE void place_of(const struct np_attention_params *p, size_t number, size_t *at) {
   at[0] = number / p->heads[2] / p->heads[1];
   at[1] = number / p->heads[2] % p->heads[1];
   at[2] = number % p->heads[2];
 }
 
 /* Where a head of an operand starts. */
-INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
+NP_INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
   return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
          (ptrdiff_t)at[2] * strides[2];
 }
@@ -209,7 +203,7 @@ typedef struct {
   ptrdiff_t masked; /* where its mask starts */
 } head_parts;
 
-INLINE head_parts parts_of(const np_attention_job *task, const size_t *at) {
+NP_INLINE head_parts parts_of(const np_attention_job *task, const size_t *at) {
   const struct np_attention_params *p = task->params;
   return (head_parts){
       .q = task->q + start_of(at, p->q_strides),
@@ -221,7 +215,7 @@ INLINE head_parts parts_of(const np_attention_job *task, const size_t *at) {
 }
 
 /* One row of results, divided by the sum of its weights; `to` may be `from`. */
-INLINE void divide(const float *from, float sum, float *to, size_t values) {
+NP_INLINE void divide(const float *from, float sum, float *to, size_t values) {
   const float factor = 1.0f / sum;
   size_t e = 0;
   for (; e + LANES <= values; e += LANES) {
@@ -234,7 +228,7 @@ INLINE void divide(const float *from, float sum, float *to, size_t values) {
 
 /* Ask for rows of `size` floats: for writing, or to come to the L2 cache. Those of a head lie
  * far apart in the rows of a projection, where the processor does not see which come next. */
-INLINE void ask(const float *rows, ptrdiff_t stride, size_t first, size_t last, size_t size,
+NP_INLINE void ask(const float *rows, ptrdiff_t stride, size_t first, size_t last, size_t size,
                 const int writes) {
   for (size_t m = first; m < last; m++) {
     const char *row = (const char *)(rows + (ptrdiff_t)m * stride);
@@ -249,7 +243,7 @@ INLINE void ask(const float *rows, ptrdiff_t stride, size_t first, size_t last, 
 }
 
 /* A part of what a head reads. */
-INLINE void ask_for_part(const np_attention_job *task, size_t number, size_t part, size_t parts) {
+NP_INLINE void ask_for_part(const np_attention_job *task, size_t number, size_t part, size_t parts) {
   const struct np_attention_params *p = task->params;
   size_t at[3];
   place_of(p, number, at);
@@ -260,8 +254,8 @@ INLINE void ask_for_part(const np_attention_job *task, size_t number, size_t par
   ask(task->v + start_of(at, p->v_strides), p->v_strides[3], first_key, last_key, p->values, 0);
 }
 
-TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size_t last,
-                 float *scratch) {
+void NP_OF_ISA(np_attention_head)(const np_attention_job *task, size_t number, size_t first,
+                                  size_t last, float *scratch) {
   const struct np_attention_params *p = task->params;
   size_t at[3];
   place_of(p, number, at);
@@ -298,8 +292,4 @@ TARGET void HEAD(const np_attention_job *task, size_t number, size_t first, size
              p->values);
     }
   }
-}
-
-TARGET void ROWS_OF_CACHE(const np_attention_job *task, size_t number, float *scratch) {
-  rows_of_cache(task, number, scratch);
 }

@@ -1,0 +1,70 @@
+"""The templates of micro-kernels, and the instruction sets that each is compiled for.
+
+A template is one C file, compiled once for each instruction set: `NP_ISA` names the set and is the
+suffix of the symbols that the file defines (`NP_OF_ISA` in ``simd/isa.h``), `LANES` is the float32
+elements of a register.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """A set of instructions that templates are compiled for.
+
+    Attributes:
+        lanes: float32 elements of a vector register.
+        flags: what the compiler is passed.
+    """
+
+    lanes: int
+    flags: tuple[str, ...] = ()
+
+
+_AVX512 = ("-march=x86-64-v4", "-mprfchw", "-mprefer-vector-width=512")
+
+INSTRUCTION_SETS = {
+    "plain": InstructionSet(4),
+    "avx2": InstructionSet(8, ("-march=x86-64-v3",)),
+    "avx512": InstructionSet(16, _AVX512),
+    "avx512vnni": InstructionSet(16, (*_AVX512, "-mavx512vnni")),
+    "avx512bf16": InstructionSet(16, (*_AVX512, "-mavx512bf16")),
+}
+"""By name; "plain" is what the processor's baseline has."""
+
+_VECTORS = ("plain", "avx2", "avx512")
+
+TEMPLATES = {
+    "attention/code.c": _VECTORS,
+    "depthwise/fp32_code.c": _VECTORS,
+    "epilogue/code.c": _VECTORS,
+    "gemm/bf16/code.c": (*_VECTORS, "avx512bf16"),
+    "gemm/fp32/code.c": ("avx2", "avx512"),
+    "gemm/matmul/code.c": _VECTORS,
+    "gemv/code.c": ("avx2", "avx512"),
+    "gemv/nbits_code.c": _VECTORS,
+    "norm/layer_norm_code.c": _VECTORS,
+    "recurrent/code.c": (*_VECTORS, "avx512vnni"),
+    "winograd/fp32_code.c": _VECTORS,
+}
+"""Paths below ``csrc``. What has no plain variant here has one by hand, in ``plain.c``."""
+
+
+def variants(file: str) -> dict[str, list[str]]:
+    """Return the instruction sets that `file`, below ``csrc``, is compiled for, with their flags.
+
+    A file that is not a template is compiled once, as the set "" without flags.
+    """
+    names = TEMPLATES.get(file)
+    if names is None:
+        return {"": []}
+    if platform.machine().lower() not in {"x86_64", "amd64"}:
+        names = tuple(name for name in names if name == "plain")
+    return {
+        name: [f"-DNP_ISA={name}", f"-DLANES={found.lanes}", *found.flags]
+        for name in names
+        for found in (INSTRUCTION_SETS[name],)
+    }
