@@ -85,7 +85,7 @@ def test_plugins_use_only_public_names(file: Path) -> None:
         "from narrowpass_planning.weights import _private",
         "import narrowpass.ir.verify._structure",
         "import narrowpass.framework.boundary",
-        "from narrowpass.framework.boundary import foreign",
+        "from narrowpass.framework.boundary import translate_errors",
         "from narrowpass.framework import boundary",
         "import narrowpass as n\nn._MODULE_OF",
         "def f():\n    from narrowpass._x import y",

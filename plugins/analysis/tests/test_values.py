@@ -9,7 +9,7 @@ import pytest
 
 from narrowpass import Samples
 from narrowpass.errors import BackendError
-from narrowpass_analysis.values import in_groups, on_samples
+from narrowpass_analysis.values import run_on_samples, split_groups
 from narrowpass_reference import ReferenceBackend
 
 SAMPLES = Samples("three", lambda: [{"x": np.float32([n, -n])} for n in range(3)])
@@ -25,14 +25,14 @@ def chain() -> ir.Model:
 @pytest.mark.parametrize(("size", "groups"), [(1, 3), (2, 2), (3, 1), (4, 1)])
 def test_names_in_groups(size, groups):
     names = ["a", "b", "c"]
-    found = list(in_groups(names, size))
+    found = list(split_groups(names, size))
     assert len(found) == groups
     assert [name for group in found for name in group] == names
 
 
 @pytest.mark.parametrize("limit", [None, 2, 9])
 def test_inner_values_and_outputs_of_each_sample(limit):
-    runs = list(on_samples(chain(), ["b", "y"], SAMPLES, ReferenceBackend(), limit))
+    runs = list(run_on_samples(chain(), ["b", "y"], SAMPLES, ReferenceBackend(), limit))
     assert len(runs) == min(3, limit or 3)
     for count, (number, feeds, values) in enumerate(runs):
         assert number == count + 1
@@ -44,7 +44,7 @@ def test_inner_values_and_outputs_of_each_sample(limit):
 
 
 def test_without_names_the_outputs():
-    (_, _, values), *_ = on_samples(chain(), [], SAMPLES, ReferenceBackend())
+    (_, _, values), *_ = run_on_samples(chain(), [], SAMPLES, ReferenceBackend())
     assert list(values) == ["y"]
 
 
@@ -52,4 +52,4 @@ def test_a_model_that_cannot_run_is_refused():
     model = chain()
     model.graph[0].op_type, model.graph[0].domain = "Nothing", "nowhere"
     with pytest.raises(BackendError, match="Nothing"):
-        list(on_samples(model, ["b"], SAMPLES, ReferenceBackend()))
+        list(run_on_samples(model, ["b"], SAMPLES, ReferenceBackend()))

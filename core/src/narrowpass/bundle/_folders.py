@@ -30,7 +30,7 @@ TEMPORARY = "tmp"
 ASIDE = "old"
 
 
-def beside(target: Path, kind: str) -> list[Path]:
+def list_siblings(target: Path, kind: str) -> list[Path]:
     """Return the folders of one kind beside `target`, in the order of their names."""
     pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-[0-9a-f]{{8}}")
     with os.scandir(target.parent) as entries:
@@ -105,16 +105,16 @@ def create_temporary(target: Path) -> tuple[Path, int]:
     return folder, fd
 
 
-def sweep(target: Path) -> None:
+def remove_leftovers(target: Path) -> None:
     """Remove what killed builds left beside `target`. Call it with the lock held."""
-    for folder in beside(target, ASIDE):
+    for folder in list_siblings(target, ASIDE):
         remove(folder)
-    for folder in beside(target, TEMPORARY):
-        if not _alive(folder):
+    for folder in list_siblings(target, TEMPORARY):
+        if not _is_locked(folder):
             remove(folder)
 
 
-def _alive(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     try:
         fd = os.open(folder / MANIFEST, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -157,7 +157,7 @@ def _data_type(name: str) -> ir.DataType:
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Return whether `path` is a folder with our manifest."""
     try:
-        return attempt(path, lambda folder: is_manifest(folder.read(MANIFEST)))
+        return read_retrying(path, lambda folder: is_manifest(folder.read(MANIFEST)))
     except (BundleError, UsageError):
         return False
 
@@ -179,7 +179,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         UsageError: nothing is at `path`, or not a folder.
         BundleError: the bundle is damaged or of an unknown version.
     """
-    return attempt(path, _load)
+    return read_retrying(path, _load)
 
 
 def _load(folder: Folder) -> Loaded:
@@ -280,7 +280,7 @@ def _stored(
     return found
 
 
-def attempt(path: str | os.PathLike[str], work: Callable[[Folder], _T]) -> _T:
+def read_retrying(path: str | os.PathLike[str], work: Callable[[Folder], _T]) -> _T:
     """Open a bundle folder and run `work` on it, again where the folder is replaced meanwhile.
 
     Raises:

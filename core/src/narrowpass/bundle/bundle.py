@@ -17,8 +17,8 @@ from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
 from narrowpass.bundle.report import Report
 from narrowpass.errors import NarrowpassError, UsageError
 from narrowpass.framework.arguments import Uncopied, count_of, instance_of, kind_of
-from narrowpass.framework.collecting import no_collecting
 from narrowpass.framework.files import write_file
+from narrowpass.framework.garbage import pause_collection
 from narrowpass.ir.io import check_file
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -103,7 +103,7 @@ class Bundle(Uncopied):
             UsageError: nothing is at `path`, or not a folder.
             BundleError: it is damaged, incomplete, or of an unknown format version.
         """
-        with no_collecting():
+        with pause_collection():
             loaded = _load.load(path)
         bundle = cls(
             loaded.methods,

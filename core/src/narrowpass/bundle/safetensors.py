@@ -184,7 +184,7 @@ class _WriteError(Exception):
     """The output cannot be written: not an `OSError`, which is what a source raises."""
 
 
-def _put(fd: int, data: bytes | memoryview, offset: int) -> None:
+def _write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of `data`: a disk that is nearly full takes a part, and fails at the next call."""
     view = memoryview(data)
     while view:
@@ -217,7 +217,7 @@ class _Place:
             piece = view[start : start + CHUNK]
             self._digest.write(piece)
             try:
-                _put(self._fd, piece, self._entry.offset + self._written)
+                _write_at(self._fd, piece, self._entry.offset + self._written)
             except OSError as error:
                 raise _WriteError from error
             self._written += len(piece)
@@ -282,10 +282,10 @@ def write(
             tensor.check(sha256)  # a damaged bundle must not become a new one that is whole
         return sha256
 
-    _put(fd, layout.header, 0)
+    _write_at(fd, layout.header, 0)
     # The largest first, so that no thread is left alone with it at the end.
     order = sorted(tensors, key=lambda key: -layout.entries[key].nbytes)
-    with _syncing(fd), ThreadPoolExecutor(threads or default_threads()) as pool:
+    with _sync_in_background(fd), ThreadPoolExecutor(threads or default_threads()) as pool:
         try:
             futures = {key: pool.submit(put, key) for key in order}
             _, waiting = wait(futures.values(), return_when=FIRST_EXCEPTION)
@@ -302,7 +302,7 @@ def write(
 
 
 @contextlib.contextmanager
-def _syncing(fd: int) -> Iterator[None]:
+def _sync_in_background(fd: int) -> Iterator[None]:
     """Sync a file again and again while it is written: the disk works while hashes are taken.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.arguments import path_of
-from narrowpass.framework.boundary import foreign
+from narrowpass.framework.boundary import translate_errors
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Feeds
@@ -72,7 +72,7 @@ class Samples:
     def _opened(self) -> Iterator[Feeds]:
         """Iterate over what `open` returns: code of the user, which may do anything."""
         count = 0
-        with foreign(f"{self.source} failed", DataError):
+        with translate_errors(f"{self.source} failed", DataError):
             given: object = self.open()
             if not isinstance(given, Iterable):
                 raise DataError(
@@ -82,7 +82,7 @@ class Samples:
             samples = iter(given)
         while True:
             count += 1
-            with foreign(f"sample {count} of {self.source} failed", DataError):
+            with translate_errors(f"sample {count} of {self.source} failed", DataError):
                 feeds = next(samples, _END)
             if feeds is _END:
                 return
@@ -201,7 +201,7 @@ def _import(module: str, function: str) -> Callable[[], Iterable[Feeds]]:
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
-    with foreign(f"{module}:{function} cannot be imported", UsageError):
+    with translate_errors(f"{module}:{function} cannot be imported", UsageError):
         found = getattr(importlib.import_module(module), function)
     if not callable(found):
         raise UsageError(f"{module}:{function} is not a function")

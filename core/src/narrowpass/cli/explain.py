@@ -87,7 +87,7 @@ def explain(
     with compile_bundle(chosen, bundle, options) as program:
         plans = [plan for plan in program.explain() if method in (None, plan.method)]
     decided = _decisions(bundle, method)
-    origins = _origins(bundle)
+    origins = _function_origins(bundle)
     dtypes = {} if all(plan.dtype for plan in plans) else _dtypes(bundle)
     nodes = []
     found = set()
@@ -97,7 +97,7 @@ def explain(
         found.add(about)
         dtype = plan.dtype or dtypes.get(key, "")
         nodes.append({**plan.to_json(), "dtype": dtype, "decisions": decided.get(about, [])})
-    nodes += _bodies(bundle, decided, found)
+    nodes += _inlined_bodies(bundle, decided, found)
     removed = [
         {"method": name, "node": node, **decision}
         for (name, node), decisions in decided.items()
@@ -145,7 +145,7 @@ def _label(node: ir.Node) -> str:
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
-def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
+def _function_origins(bundle: Bundle) -> dict[tuple[str, str], str]:
     """Return the names that nodes of functions have in decisions, by method and name when inlined.
 
     A backend that puts functions in the place of their calls does it as here, and the nodes get
@@ -166,7 +166,7 @@ def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
     return found
 
 
-def _bodies(
+def _inlined_bodies(
     bundle: Bundle,
     decided: Mapping[tuple[str, str], list[dict[str, Any]]],
     found: set[tuple[str, str]],

@@ -14,7 +14,7 @@ from narrowpass.cli.options import json_option
 from narrowpass.cli.output import print_json
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import PluginError, UsageError
-from narrowpass.framework.boundary import foreign
+from narrowpass.framework.boundary import translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,7 +95,7 @@ def _parts(cls: type[Pass]) -> list[str]:
     if not issubclass(cls, FixedPoint):
         return []
     try:
-        with foreign(f"the parts of pass {cls.name!r} cannot be listed", PluginError):
+        with translate_errors(f"the parts of pass {cls.name!r} cannot be listed", PluginError):
             return [str(part) for part in cls().parts()]
     except PluginError as error:
         logging.getLogger("narrowpass").warning("%s", error)

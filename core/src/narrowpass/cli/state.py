@@ -79,7 +79,7 @@ class State:
 
 
 def pass_state(function: F) -> F:
-    """Return a command's function the state as its first argument."""
+    """Pass the state to a command's function as its first argument."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -31,7 +31,7 @@ def message(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def foreign(
+def translate_errors(
     what: str,
     kind: type[NarrowpassError],
     advice: str = "",

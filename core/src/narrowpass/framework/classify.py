@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from narrowpass.errors import PassError, PluginError
-from narrowpass.framework.boundary import foreign
+from narrowpass.framework.boundary import translate_errors
 from narrowpass.framework.options import suggest
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class OpDtypes:
 
 
 class OpClassifier(abc.ABC):
-    """Returns nodes a colour and types. Chosen by name in pipeline text.
+    """Assigns nodes a colour and types. Chosen by name in pipeline text.
 
     Attributes:
         name: what ``classifier=NAME`` in pipeline text says.
@@ -143,7 +143,7 @@ class ClassifierChain:
     def color(self, node: ir.Node) -> tuple[Color, str] | None:
         """Return the colour and the name of the classifier that decided, or None."""
         for member in self.members:
-            color = _asked(member, "color", node, Color)
+            color = _ask(member, "color", node, Color)
             if color is not None:
                 return color, _name(member)
         return None
@@ -151,14 +151,14 @@ class ClassifierChain:
     def reason(self, node: ir.Node) -> str:
         """Return why the node has its colour, in the words of the classifier that decided."""
         for member in self.members:
-            if _asked(member, "color", node, Color) is not None:
-                return _asked(member, "reason", node, str) or ""
+            if _ask(member, "color", node, Color) is not None:
+                return _ask(member, "reason", node, str) or ""
         return ""
 
     def dtypes(self, node: ir.Node) -> tuple[OpDtypes, str] | None:
         """Return the types and the name of the classifier that decided, or None."""
         for member in self.members:
-            dtypes = _asked(member, "dtypes", node, OpDtypes)
+            dtypes = _ask(member, "dtypes", node, OpDtypes)
             if dtypes is not None:
                 return dtypes, _name(member)
         return None
@@ -168,9 +168,9 @@ def _name(member: OpClassifier) -> str:
     return str(getattr(member, "name", type(member).__name__))
 
 
-def _asked(member: OpClassifier, question: str, node: ir.Node, kind: type[A]) -> A | None:
+def _ask(member: OpClassifier, question: str, node: ir.Node, kind: type[A]) -> A | None:
     """Ask a classifier about a node; it is the user's code, and may do anything."""
-    with foreign(
+    with translate_errors(
         f"classifier {_name(member)!r} failed in {question} of {_node_text(node)}", PassError
     ):
         answer = getattr(member, question)(node)
@@ -226,7 +226,7 @@ def choose_classifiers(
 
 
 def _classifier_of_target(target: Backend) -> OpClassifier | None:
-    with foreign(f"backend {target.name!r} failed in classifier", PluginError):
+    with translate_errors(f"backend {target.name!r} failed in classifier", PluginError):
         own: object = target.classifier
     if own is None or isinstance(own, OpClassifier):
         return own
@@ -243,7 +243,7 @@ def _bound(given: OpClassifier, target: Backend | None, dtype: str) -> OpClassif
         PluginError: it fails, or returns something else.
     """
     what = f"classifier {_name(given)!r} failed in for_target"
-    with foreign(what, PluginError):
+    with translate_errors(what, PluginError):
         bound: object = given.for_target(target, dtype)
         if isinstance(bound, OpClassifier):
             return bound

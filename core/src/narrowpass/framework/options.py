@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from narrowpass.errors import PluginError
-from narrowpass.framework.boundary import foreign
+from narrowpass.framework.boundary import translate_errors
 
 OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""
@@ -180,7 +180,7 @@ def construct(cls: type[T], given: Mapping[str, OptionText]) -> T:
         OptionError: an unknown option, or a value that does not fit its type.
         PluginError: the class itself fails.
     """
-    with foreign(
+    with translate_errors(
         f"{cls.name!r} cannot be constructed", PluginError, _DEFECT, passing=(OptionError,)
     ):
         return _constructed(cls, given)

@@ -62,7 +62,7 @@ Replace = Callable[[ir.Node], "Sequence[ir.Node] | None"]
 
 
 def infer(model: ir.Model, *, subgraphs: bool = False, replace: Replace | None = None) -> None:
-    """Return the values of the main graph types and shapes, as far as they follow, in place.
+    """Set the types and shapes of the main graph's values, as far as they follow, in place.
 
     What the model declares of a value between nodes counts where nothing follows.
 
@@ -75,10 +75,10 @@ def infer(model: ir.Model, *, subgraphs: bool = False, replace: Replace | None =
     """
     functions = _Functions(model)
     inference = _Inference(model.opset_imports, functions, replace)
-    inference.know(model.graph)
+    inference.add_known_types(model.graph)
     inference.visit_graph(model.graph, subgraphs=subgraphs)
     if subgraphs:
-        functions.settle()
+        functions.merge_call_types()
 
 
 @contextlib.contextmanager
@@ -130,11 +130,11 @@ class _Functions:
         self._given[key] = (
             list(types)
             if known is None
-            else [_common(a, b) for a, b in zip_longest(known, types, fillvalue=_UNKNOWN)]
+            else [_merge_types(a, b) for a, b in zip_longest(known, types, fillvalue=_UNKNOWN)]
         )
         return self._visit(function, types)
 
-    def settle(self) -> None:
+    def merge_call_types(self) -> None:
         """Set the types within functions to what all calls have: callers before callees."""
         order: list[ir.OperatorIdentifier] = []
 
@@ -162,13 +162,13 @@ class _Functions:
             if index < len(types) and types[index].WhichOneof("value") is not None:
                 _apply(formal, types[index])
         inference = _Inference(function.opset_imports, self)
-        inference.know(function.graph)
+        inference.add_known_types(function.graph)
         inference.visit_graph(function.graph, subgraphs=True)
         self._within.pop()
         return [(value.type, value.shape) for value in function.outputs]
 
 
-def _common(a: onnx.TypeProto, b: onnx.TypeProto) -> onnx.TypeProto:
+def _merge_types(a: onnx.TypeProto, b: onnx.TypeProto) -> onnx.TypeProto:
     """Return what two types have in common: nothing, if they are of different elements."""
     if a == b:
         return a
@@ -200,10 +200,10 @@ class _Inference:
         self._types: dict[str, onnx.TypeProto] = {}
         self._data: dict[str, onnx.TensorProto] = {}
 
-    def know(self, graph: ir.Graph) -> None:
-        """Take the types of a graph's inputs and constants."""
+    def add_known_types(self, graph: ir.Graph) -> None:
+        """Add the types of a graph's inputs and constants."""
         for value in graph.inputs:
-            self._know(value)
+            self._add_known_type(value)
         for value in graph.initializers.values():
             self._know_constant(value)
 
@@ -213,13 +213,13 @@ class _Inference:
             inner = list(find_subgraphs(node)) if subgraphs else []
             for body in inner:
                 for value in body.inputs:
-                    self._know(value)
+                    self._add_known_type(value)
                 for value in body.initializers.values():
                     self._know_constant(value)
                 self.visit_graph(body, subgraphs=True)
             self.visit(node)
             if inner and not node.domain and node.op_type in _FIRST_RESULT:
-                self._take_from_bodies(node, inner)
+                self._copy_types_from_bodies(node, inner)
 
     def _nodes(self, graph: ir.Graph) -> Iterator[ir.Node]:
         """Return the nodes of a graph, in order, those that take the place of others for them."""
@@ -238,8 +238,8 @@ class _Inference:
                 self._know_constant(graph.initializers[name])
             waiting += reversed(replacement)
 
-    def _take_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
-        """Return results of control flow the element types that they have in the bodies.
+    def _copy_types_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
+        """Set the element types of control flow's results to those in the bodies.
 
         ONNX's inference does not see the types that function bodies imply.
         """
@@ -248,7 +248,7 @@ class _Inference:
             kinds = [body.outputs[first + index].type for body in bodies]
             if value.type is None and value.name and kinds and kinds.count(kinds[0]) == len(kinds):
                 value.type = kinds[0]
-                self._know(value)
+                self._add_known_type(value)
 
     def visit(self, node: ir.Node) -> None:
         """Infer the types of a node's outputs."""
@@ -267,7 +267,7 @@ class _Inference:
             self._apply_rank(node, value)
             if node.domain == _ML:
                 _apply_rows(node, value)
-            self._know(value)
+            self._add_known_type(value)
             if node.op_type == "Constant" and not node.domain:
                 tensor = constant_tensor(value)
                 if tensor is not None and tensor.size <= _DATA:
@@ -282,7 +282,7 @@ class _Inference:
         for value, (kind, shape) in zip(node.outputs, found, strict=False):
             if kind is not None and value.name:
                 value.type, value.shape = kind, shape or value.shape
-            self._know(value)
+            self._add_known_type(value)
 
     def _infer(self, node: ir.Node) -> dict[str, onnx.TypeProto]:
         if any(attribute.is_ref() for attribute in node.attributes.values()):
@@ -314,7 +314,7 @@ class _Inference:
         return {}
 
     def _apply_rank(self, node: ir.Node, value: ir.Value) -> None:
-        """Return a value its rank, where that follows from the length of a computed shape.
+        """Set a value's rank, where that follows from the length of a computed shape.
 
         A declaration of another rank is wrong: exporters write such of outputs.
         """
@@ -331,7 +331,7 @@ class _Inference:
         if isinstance(rank, int) and (value.shape is None or len(value.shape) != rank):
             value.shape = ir.Shape([None] * rank)
 
-    def _know(self, value: ir.Value) -> None:
+    def _add_known_type(self, value: ir.Value) -> None:
         if value.name and value.type is not None:
             proto = ir.serde.serialize_type(value.type)
             if value.shape is not None and isinstance(value.type, ir.TensorType):
@@ -383,7 +383,7 @@ def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:
 
 
 def _apply_rows(node: ir.Node, value: ir.Value) -> None:
-    """Return an output of an operator on rows of features its rank, and scores their type."""
+    """Set the rank of an output of an operator on rows of features, and the type of scores."""
     ranks, at = _ROWS.get(node.op_type, ()), value.index()
     if at is None or at >= len(ranks) or value.shape is not None:
         return

@@ -46,7 +46,7 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
     if model.functions:
         raise PassError("models with functions cannot be upgraded; export with a newer set")
     for node in model.graph.all_nodes():
-        problem = _problem(node, before, to)
+        problem = _conversion_problem(node, before, to)
         if problem:
             name = node.name or node.outputs[0].name
             raise PassError(
@@ -66,7 +66,7 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
         converted = version_converter.convert_version(proto, to)
     except RuntimeError as error:
         raise PassError(
-            f"operator set {before} cannot become {to}: {_short(error)}; export the model "
+            f"operator set {before} cannot become {to}: {_last_line(error)}; export the model "
             "with a newer set"
         ) from error
     upgraded = ir.from_proto(converted)
@@ -78,9 +78,9 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
     for node in upgraded.graph.all_nodes():
         if node.op_type == "Resize" and node.outputs[0].name in sampled:
             # What was the only way; the converter leaves the newer default.
-            _say(node, "coordinate_transformation_mode", "asymmetric")
-            _say(node, "nearest_mode", "floor")
-    _put_back(upgraded, weights, [value.name for value in model.graph.inputs if value.name])
+            _set_text_attribute(node, "coordinate_transformation_mode", "asymmetric")
+            _set_text_attribute(node, "nearest_mode", "floor")
+    _restore_weights(upgraded, weights, [value.name for value in model.graph.inputs if value.name])
     for value in upgraded.graph.outputs:  # one may be an initializer, too
         value.type, value.shape = declared[value.name]
     imports = [onnx.helper.make_opsetid(d, v) for d, v in upgraded.opset_imports.items()]
@@ -89,7 +89,7 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
     return upgraded, _changed(model.graph.all_nodes(), before, to)
 
 
-def _problem(node: ir.Node, before: int, to: int) -> str:
+def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
     """Return what the converter would get wrong about a node; empty for nothing."""
     if node.domain:
         return ""
@@ -106,7 +106,7 @@ def _problem(node: ir.Node, before: int, to: int) -> str:
 
 
 def _correct_pad(node: ir.Node) -> None:
-    """Return what a Pad adds its type; the converter writes float32, or keeps an attribute."""
+    """Set the type of what a Pad adds; the converter writes float32, or keeps an attribute."""
     node.attributes.pop("value", None)
     data, added = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
     maker = None if added is None else added.producer()
@@ -118,11 +118,11 @@ def _correct_pad(node: ir.Node) -> None:
         maker.attributes["value"] = ir.AttrTensor("value", number)
 
 
-def _say(node: ir.Node, name: str, text: str) -> None:
+def _set_text_attribute(node: ir.Node, name: str, text: str) -> None:
     node.attributes[name] = ir.AttrString(name, text)
 
 
-def _short(error: RuntimeError) -> str:
+def _last_line(error: RuntimeError) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 
@@ -148,10 +148,10 @@ def _take_weights(model: ir.Model) -> dict[str, tuple[ir.TensorProtocol, bool]]:
     return taken
 
 
-def _put_back(
+def _restore_weights(
     model: ir.Model, weights: dict[str, tuple[ir.TensorProtocol, bool]], inputs: list[str]
 ) -> None:
-    """Return the graph its constants again, in their order, and the inputs that it had."""
+    """Restore the constants of a graph, in their order, and the inputs that it had."""
     graph = model.graph
     known = {value.name: value for value in graph.inputs}
     known.update(graph.initializers)

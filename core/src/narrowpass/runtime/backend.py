@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from narrowpass.errors import AttributesError, BackendError, UsageError, VerificationError
 from narrowpass.framework.arguments import Uncopied, count_of, flag_of, kind_of, names_of, path_of
-from narrowpass.framework.boundary import foreign
-from narrowpass.framework.collecting import no_collecting
+from narrowpass.framework.boundary import translate_errors
+from narrowpass.framework.garbage import pause_collection
 from narrowpass.framework.option_values import check_values
 from narrowpass.framework.options import format_options
 from narrowpass.runtime.guards import COMMON, guard, of_type
@@ -511,11 +511,11 @@ def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) ->
     """
     for name, model in bundle.methods.items():
         verify_structure(model, f"method {name!r}")
-    with no_collecting():
+    with pause_collection():
         program = backend.compile(bundle, options)
     if not options.require_native:
         return program
-    with foreign(f"backend {backend.name!r} failed in explain", BackendError):
+    with translate_errors(f"backend {backend.name!r} failed in explain", BackendError):
         left = [plan for plan in program.explain() if plan.reason]
     if left:
         program.close()

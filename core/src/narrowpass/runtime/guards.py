@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from narrowpass.errors import BackendError, NarrowpassError
-from narrowpass.framework.boundary import foreign, sentence
+from narrowpass.framework.boundary import sentence, translate_errors
 
 _ADVICE = "this is a defect of the backend: report it to its authors, or use another --backend"
 
@@ -66,7 +66,7 @@ COMMON: Mapping[str, Answer] = MappingProxyType(
 
 
 def guard(cls: type, answers: Mapping[str, Answer]) -> None:
-    """Let the methods that a subclass of `Backend` defines keep to their contract.
+    """Wrap the methods that a subclass of `Backend` defines in checks of their contract.
 
     What they raise, or return of another kind, becomes a `BackendError`; our errors stay as
     they are. `available` never fails: a backend that cannot even say whether it can run, cannot.
@@ -74,16 +74,16 @@ def guard(cls: type, answers: Mapping[str, Answer]) -> None:
     for name, answer in answers.items():
         method = vars(cls).get(name)
         if inspect.isfunction(method):
-            setattr(cls, name, _guarded(method, name, answer))
+            setattr(cls, name, _checked_method(method, name, answer))
     method = vars(cls).get("available")
     if inspect.isfunction(method):
-        cls.available = _reasoned(method)  # type: ignore[attr-defined]  # of a backend
+        cls.available = _without_errors(method)  # type: ignore[attr-defined]  # of a backend
 
 
-def _guarded(method: Callable[..., Any], name: str, answer: Answer) -> Callable[..., Any]:
+def _checked_method(method: Callable[..., Any], name: str, answer: Answer) -> Callable[..., Any]:
     @functools.wraps(method)
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with foreign(f"backend {self.name!r} failed in {name}", BackendError, _ADVICE):
+        with translate_errors(f"backend {self.name!r} failed in {name}", BackendError, _ADVICE):
             value = method(self, *args, **kwargs)
             if not answer.fits(value):
                 raise BackendError(
@@ -95,11 +95,11 @@ def _guarded(method: Callable[..., Any], name: str, answer: Answer) -> Callable[
     return ask
 
 
-def _reasoned(method: Callable[[Any], Any]) -> Callable[[Any], str | None]:
+def _without_errors(method: Callable[[Any], Any]) -> Callable[[Any], str | None]:
     @functools.wraps(method)
     def ask(self: Any) -> str | None:
         try:
-            with foreign("it cannot be asked", BackendError):
+            with translate_errors("it cannot be asked", BackendError):
                 reason = method(self)
                 if reason is None or isinstance(reason, str):
                     return reason

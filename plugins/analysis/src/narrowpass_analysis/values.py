@@ -25,13 +25,13 @@ AT_ONCE = 128
 """Values that are kept in one run: more of them would fill the memory."""
 
 
-def in_groups(names: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
+def split_groups(names: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
     """Return names, so many at a time as are to be kept in one run."""
     for start in range(0, len(names), size):
         yield list(names[start : start + size])
 
 
-def on_samples(
+def run_on_samples(
     model: ir.Model,
     names: Sequence[str],
     samples: Samples,
@@ -59,12 +59,12 @@ def on_samples(
     outputs = {value.name for value in model.graph.outputs}
     keep = tuple(name for name in names if name not in outputs)
     options = CompileOptions(keep=keep, cache=False)
-    with blaming(backend, ""):
+    with attribute_errors(backend, ""):
         compiled = backend.compile(Bundle({"main": model}), options)
     with compiled as program:
         for number, feeds in enumerate(islice(samples, limit), start=1):
             where = f"sample {number} of {samples.source}"
-            with blaming(backend, where):
+            with attribute_errors(backend, where):
                 values = program.run(feeds, outputs=names or None)
             if not names:
                 check_elements(feeds, values, where)
@@ -73,7 +73,7 @@ def on_samples(
 
 
 @contextlib.contextmanager
-def blaming(backend: Backend, where: str) -> Iterator[None]:
+def attribute_errors(backend: Backend, where: str) -> Iterator[None]:
     """Say of an error that it is the backend's, or the sample's, and not that of a pass.
 
     Args:

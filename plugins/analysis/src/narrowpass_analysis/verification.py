@@ -15,7 +15,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError, PassError
 from narrowpass.runtime.oracle import oracle
 from narrowpass_analysis.metrics import Tolerance, difference
-from narrowpass_analysis.values import check_numbers, in_groups, on_samples
+from narrowpass_analysis.values import check_numbers, run_on_samples, split_groups
 
 if TYPE_CHECKING:
     from narrowpass.calibration.samples import Samples
@@ -164,7 +164,7 @@ class Verification:
         known = [{v.name for n in m.graph for v in n.outputs} for m in (self._model, model)]
         common = [name for name in names if all(name in each for each in known)]
         found: dict[str, float] = {}
-        for chosen in in_groups(common):
+        for chosen in split_groups(common):
             backend, _ = self._right[0]
             pairs = zip(
                 self._run(backend, self._model, chosen),
@@ -184,14 +184,14 @@ class Verification:
         """Run a model on all samples; yield the values of these names, or its outputs."""
         found = []
         with np.errstate(all="ignore"):
-            for number, feeds, values in on_samples(model, names, self._samples, backend):
+            for number, feeds, values in run_on_samples(model, names, self._samples, backend):
                 if check:
                     check_numbers(feeds, f"sample {number} of {self._samples.source}")
                 found.append(dict(values))
         return found
 
 
-def judges(target: Backend | None) -> list[Backend]:
+def judging_backends(target: Backend | None) -> list[Backend]:
     """Return the backends that judge a rewrite: the oracle, and the target.
 
     Raises:

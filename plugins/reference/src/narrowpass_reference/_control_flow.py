@@ -33,7 +33,7 @@ class _WithSubgraph(FreeOutputs):
 
 
 class If(_WithSubgraph):
-    """Returns an empty optional back; onnx's refuses it."""
+    """Returns an empty optional; onnx's refuses it."""
 
     def _run(
         self,

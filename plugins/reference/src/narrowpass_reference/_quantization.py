@@ -67,7 +67,7 @@ class QuantizeLinear(OpRun):
 
 
 def _along(parameter: Array, x: Array, axis: int, block: int) -> Array:
-    """Return scales or zero points so that they broadcast with `x`."""
+    """Reshape scales or zero points so that they broadcast with `x`."""
     if parameter.size == 1 and not block:
         return parameter.reshape(())
     if block:

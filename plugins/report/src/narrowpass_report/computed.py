@@ -74,7 +74,7 @@ def _reads_bytes(
 
 
 def _is_product(node: ir.Node) -> bool:
-    """Return whether a node multiplies bytes with bytes."""
+    """Return whether a node is an int8 matmul or convolution."""
     if node.op_type not in _WEIGHTED or node.domain or len(node.inputs) < 2:
         return False
     return all(

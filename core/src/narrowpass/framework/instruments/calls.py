@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from narrowpass.errors import NarrowpassError, PluginError
-from narrowpass.framework.boundary import foreign, sentence
+from narrowpass.framework.boundary import sentence, translate_errors
 
 if TYPE_CHECKING:
     import logging
@@ -23,7 +23,9 @@ def notify(instruments: Sequence[Instrument], event: str, *arguments: object) ->
     """
     for instrument in instruments:
         name = getattr(instrument, "name", type(instrument).__name__)
-        with foreign(f"instrument {name!r} failed in {event}", PluginError, "leave it out"):
+        with translate_errors(
+            f"instrument {name!r} failed in {event}", PluginError, "leave it out"
+        ):
             getattr(instrument, event)(*arguments)
 
 

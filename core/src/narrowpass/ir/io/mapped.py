@@ -107,7 +107,7 @@ class MappedFile(Uncopied):
         """
         now = self.status().st_size
         if now < self.size:
-            raise self._shrunk(now)
+            raise self._shrunk_error(now)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read `size` bytes at `offset`, independent of any mapping or file position.
@@ -125,7 +125,7 @@ class MappedFile(Uncopied):
             except OSError as error:
                 raise ModelError(f"{self.name}: cannot be read: {error.strerror}") from error
             if not part:
-                raise self._shrunk(os.fstat(self._descriptor()).st_size)
+                raise self._shrunk_error(os.fstat(self._descriptor()).st_size)
             parts.append(part)
             offset += len(part)
             size -= len(part)
@@ -141,7 +141,7 @@ class MappedFile(Uncopied):
             except OSError as error:
                 raise ModelError(f"{self.name}: cannot be read: {error.strerror}") from error
             if not count:
-                raise self._shrunk(os.fstat(self._descriptor()).st_size)
+                raise self._shrunk_error(os.fstat(self._descriptor()).st_size)
             offset += count
             target = target[count:]
 
@@ -177,7 +177,7 @@ class MappedFile(Uncopied):
             raise ModelError(f"{self.name}: already closed; load it again")
         return self._fd
 
-    def _shrunk(self, now: int) -> ModelError:
+    def _shrunk_error(self, now: int) -> ModelError:
         return ModelError(
             f"{self.name}: was cut from {self.size} to {now} bytes while it was in use; "
             "restore the file and load it again"

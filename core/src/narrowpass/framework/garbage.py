@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def no_collecting() -> Iterator[None]:
+def pause_collection() -> Iterator[None]:
     """Let the cyclic garbage collector rest.
 
     A model that is opened and compiled is many objects that all stay. The collector would look
