@@ -46,7 +46,7 @@ def table(
     *,
     method: str | None = None,
 ) -> str:
-    """Print a table, whose cells are shown as text.
+    """Return a table, whose cells are shown as text.
 
     Args:
         columns: the headings.
