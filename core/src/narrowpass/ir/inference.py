@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.inferred_types import apply_row_shapes, apply_type
 from narrowpass.ir.subgraphs import subgraphs as find_subgraphs
 
 _DATA = 1024
@@ -34,21 +35,6 @@ _ALIKE = {"GreaterOrEqual": "Greater", "LessOrEqual": "Less"}
 
 _LIKE_INPUT = {"GroupNormalization", "MeanVarianceNormalization"}
 """Operators whose output is like their input, which ONNX does not infer."""
-
-_ML = "ai.onnx.ml"
-_ROWS = {
-    "LinearClassifier": (1, 2),
-    "LinearRegressor": (2,),
-    "SVMClassifier": (1, 2),
-    "SVMRegressor": (2,),
-    "TreeEnsemble": (2,),
-    "TreeEnsembleClassifier": (1, 2),
-    "TreeEnsembleRegressor": (2,),
-}
-"""Operators of ai.onnx.ml on rows of features, which ONNX does not infer: ranks of their outputs.
-
-The last of these is of floats; a label's type follows from the schema.
-"""
 
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
@@ -160,7 +146,7 @@ class _Functions:
         for index, formal in enumerate(function.inputs):
             formal.type = formal.shape = None
             if index < len(types) and types[index].WhichOneof("value") is not None:
-                _apply(formal, types[index])
+                apply_type(formal, types[index])
         inference = _Inference(function.opset_imports, self)
         inference.add_known_types(function.graph)
         inference.visit_graph(function.graph, subgraphs=True)
@@ -262,11 +248,10 @@ class _Inference:
                 continue
             proto = found.get(value.name)
             if proto is not None and proto.WhichOneof("value") is not None:
-                _apply(value, proto)
+                apply_type(value, proto)
             _apply_known(value)
             self._apply_rank(node, value)
-            if node.domain == _ML:
-                _apply_rows(node, value)
+            apply_row_shapes(node, value)
             self._add_known_type(value)
             if node.op_type == "Constant" and not node.domain:
                 tensor = constant_tensor(value)
@@ -368,36 +353,6 @@ def _sort_axes(squeeze: onnx.NodeProto) -> None:
 
 def _has_graphs(node: ir.Node) -> bool:
     return next(find_subgraphs(node), None) is not None
-
-
-def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:
-    """Write an inferred type; dimensions below 0 are unknown."""
-    shape = ir.serde.deserialize_type_proto_for_shape(proto)
-    kind = ir.serde.deserialize_type_proto_for_type(proto)
-    if kind is not None and not (isinstance(kind, ir.TensorType) and kind.dtype == 0):
-        value.type = kind
-    if shape is not None:
-        value.shape = ir.Shape(
-            [None if isinstance(dim, int) and dim < 0 else _dim(dim) for dim in shape]
-        )
-
-
-def _apply_rows(node: ir.Node, value: ir.Value) -> None:
-    """Set the rank of an output of an operator on rows of features, and the type of scores."""
-    ranks, at = _ROWS.get(node.op_type, ()), value.index()
-    if at is None or at >= len(ranks) or value.shape is not None:
-        return
-    given = node.inputs[0] if node.inputs else None
-    dims = [] if given is None or given.shape is None else list(given.shape)
-    rows: dict[int, int | ir.SymbolicDim | None] = {1: 1, 2: dims[0] if dims else None}
-    value.shape = ir.Shape([rows.get(len(dims)), *[None] * (ranks[at] - 1)])
-    if value.type is None and ranks[at] == 2:
-        double = node.op_type == "TreeEnsemble" and given is not None and given.dtype is not None
-        value.type = ir.TensorType(given.dtype if double and given else ir.DataType.FLOAT)  # type: ignore[arg-type]
-
-
-def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
 
 
 def _apply_known(value: ir.Value) -> None:

@@ -10,7 +10,8 @@ import onnx
 from narrowpass.errors import ModelError
 from narrowpass.ir.io._inline import element_type
 from narrowpass.ir.io._walk import proto_tensors
-from narrowpass.ir.io.mapped import MappedFile, serialized_size
+from narrowpass.ir.io.mapped import serialized_size
+from narrowpass.ir.io.mapped_file import MappedFile
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that git-lfs left in place of the real one."""

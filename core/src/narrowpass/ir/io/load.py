@@ -25,7 +25,8 @@ from narrowpass.ir.io._refusals import refuse
 from narrowpass.ir.io._serialize import one_line, root_cause
 from narrowpass.ir.io._sparse import densify
 from narrowpass.ir.io._walk import containers, initializers, proto_containers, proto_tensors
-from narrowpass.ir.io.mapped import MappedFile, MappedTensor
+from narrowpass.ir.io.mapped import MappedTensor
+from narrowpass.ir.io.mapped_file import MappedFile
 
 _PROTOBUF_LIMIT = 2**31 - 1
 

@@ -21,7 +21,7 @@ from narrowpass.ir.io._collection import without_collection
 from narrowpass.ir.io._serialize import external_reference, serialize
 from narrowpass.ir.io._shape_operands import shape_operands
 from narrowpass.ir.io._walk import initializers, proto_tensors
-from narrowpass.ir.io.mapped import Writable, write_all
+from narrowpass.ir.io.mapped_file import Writable, write_all
 
 ALIGNMENT = 64
 """Every tensor of a data file starts at a multiple of this."""

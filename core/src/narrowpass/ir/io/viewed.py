@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.io.mapped import Writable, serialized_size
+from narrowpass.ir.io.mapped import serialized_size
+from narrowpass.ir.io.mapped_file import Writable
 
 
 class ViewedTensor(ir.TensorProtocol):
