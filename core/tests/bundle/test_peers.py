@@ -31,7 +31,7 @@ X = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
 
 
 def use_of(type_name):
-    """Return models that compute with a weight of some type, for peers to choose from."""
+    """Yield models that compute with a weight of some type, for peers to choose from."""
     weight = raw_tensor("w", type_name, random_raw(type_name), [29, 37])
     same = [value("y", type_name, [29, 37])]
     floats = [value("y", "FLOAT", [29, 37])]

@@ -107,7 +107,7 @@ def _memory(array: np.ndarray[Any, Any]) -> memoryview | None:
 
 
 def _pieces(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Iterator[bytes]:
-    """Return the serialized bytes of an array whose memory does not hold them, piece by piece."""
+    """Yield the serialized bytes of an array whose memory does not hold them, piece by piece."""
     if dtype.bitwidth < 8:
         # A multiple of 4 elements fills whole bytes in 2, 4 and 6 bits.
         rows, step = array.reshape(-1), CHUNK

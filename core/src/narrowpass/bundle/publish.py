@@ -31,7 +31,7 @@ _ADVICE = {
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Return a folder to write a bundle into; it takes the place of `path` where the block ends.
+    """Yield a folder to write a bundle into; it takes the place of `path` where the block ends.
 
     Where the block raises, the folder is deleted and what was at `path` stays. The files that
     the block writes must be synced (`write_file` does); the folders are synced here. The block

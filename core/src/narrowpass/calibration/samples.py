@@ -56,7 +56,7 @@ class Samples:
     open: Callable[[], Iterable[Feeds]]
 
     def __iter__(self) -> Iterator[Feeds]:
-        """Return the samples from the first on.
+        """Yield the samples from the first on.
 
         Raises:
             DataError: there is none, or one that cannot be read, or none of whose arrays has an

@@ -135,7 +135,7 @@ def print_stage(backend: Backend, bundle: Bundle, stage: str, options: CompileOp
 
 
 def _function_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node, str]]:
-    """Return the nodes of functions, with the name that decisions have, and the function's."""
+    """Yield the nodes of functions, with the name that decisions have, and the function's."""
     for function in model.functions.values():
         for node in function.all_nodes():
             yield f"{function.name}/{_label(node)}", node, function.name

@@ -29,7 +29,7 @@ def create_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_file(path: Path) -> Iterator[BinaryIO]:
-    """Return a file to write; it takes the place of `path` where the block ends.
+    """Yield a file to write; it takes the place of `path` where the block ends.
 
     Where the block raises, it is deleted and what was at `path` stays.
 

@@ -120,7 +120,7 @@ class Pipeline:
         )
 
     def __iter__(self) -> Iterator[Pass]:
-        """Return the passes in the order in which they run, those of named pipelines included."""
+        """Yield the passes in the order in which they run, those of named pipelines included."""
         for item in self.items:
             if isinstance(item, Pipeline):
                 yield from item

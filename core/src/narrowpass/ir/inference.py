@@ -208,7 +208,7 @@ class _Inference:
                 self._copy_types_from_bodies(node, inner)
 
     def _nodes(self, graph: ir.Graph) -> Iterator[ir.Node]:
-        """Return the nodes of a graph, in order, those that take the place of others for them."""
+        """Yield the nodes of a graph, in order, those that take the place of others for them."""
         if self._replace is None:
             yield from graph
             return

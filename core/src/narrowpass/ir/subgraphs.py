@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Return the graphs among a node's attributes; not those within them."""
+    """Yield the graphs among a node's attributes; not those within them."""
     if not node.attributes:  # most nodes; this is asked often
         return
     for attribute in node.attributes.values():
@@ -21,7 +21,7 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Return `graph` and every graph within it, outer ones first."""
+    """Yield `graph` and every graph within it, outer ones first."""
     waiting = [graph]
     while waiting:
         current = waiting.pop()
@@ -38,7 +38,7 @@ def model_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def model_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Return all graphs of a model: its own, those of functions, and those within them."""
+    """Yield all graphs of a model: its own, those of functions, and those within them."""
     yield from nested_graphs(model.graph)
     for function in model.functions.values():
         yield from nested_graphs(function.graph)

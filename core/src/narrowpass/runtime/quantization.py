@@ -312,7 +312,7 @@ class NodeQuantization:
 
 
 def _different(of: str, inputs: Sequence[Parameters], output: Parameters) -> Iterable[Violation]:
-    """Return the first difference in scale, and the first in zero point."""
+    """Yield the first difference in scale, and the first in zero point."""
     for each in inputs:
         if each.scale != output.scale:
             yield Violation(f"scale of {of}", each.scale, output.scale)

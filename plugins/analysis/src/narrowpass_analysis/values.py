@@ -26,7 +26,7 @@ AT_ONCE = 128
 
 
 def split_groups(names: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
-    """Return names, so many at a time as are to be kept in one run."""
+    """Yield names, so many at a time as are to be kept in one run."""
     for start in range(0, len(names), size):
         yield list(names[start : start + size])
 

@@ -62,7 +62,7 @@ def demo(state: State, keep: str | None, runs: int | None, as_json: bool) -> Non
 
 @contextlib.contextmanager
 def _folder(keep: str | None) -> Iterator[Path]:
-    """Return the folder to write into."""
+    """Yield the folder to write into."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="narrowpass-demo-") as name:
             yield Path(name)

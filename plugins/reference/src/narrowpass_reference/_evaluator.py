@@ -184,7 +184,7 @@ def _dead_values(
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Return the names that a node and its subgraphs mention: at least those that they read."""
+    """Yield the names that a node and its subgraphs mention: at least those that they read."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

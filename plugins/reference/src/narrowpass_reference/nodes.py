@@ -93,7 +93,7 @@ class NodeEvaluator:
 
 
 def _read_from_outside(nodes: Iterable[ir.Node]) -> Iterator[ir.Value]:
-    """Return the values that the nodes and their subgraphs read and do not compute, each once."""
+    """Yield the values that the nodes and their subgraphs read and do not compute, each once."""
     seen: set[ir.Value] = set()
 
     def visit(within: Iterable[ir.Node]) -> Iterator[ir.Value]:
