@@ -84,7 +84,7 @@ class Operator:
     _outcomes: dict[tuple[Types, Types], tuple[str, ...]] = field(default_factory=dict)
 
     def signature_problems(self, inputs: Types, outputs: Types) -> tuple[str, ...]:
-        """Yield what is wrong with these inputs and outputs.
+        """Return what is wrong with these inputs and outputs.
 
         Args:
             inputs: as they are written, trailing empty ones too.

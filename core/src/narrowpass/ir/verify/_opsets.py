@@ -54,7 +54,7 @@ def opset_problems(versions: Mapping[str, int]) -> Iterator[str]:
 def opset_conflict(
     domain: str, op_type: str, version: int, model_version: int | None
 ) -> Iterator[str]:
-    """Yield whether a function's version of an operator differs from the model's."""
+    """Yield a problem where a function's version of an operator differs from the model's."""
     if model_version is None or model_version == version:
         return
     ours = find_schema(domain, op_type, version)
