@@ -99,7 +99,7 @@ def create_temporary(target: Path) -> tuple[Path, int]:
         folder.rmdir()
         raise
     # A file system without locks: then no build can find out whether this one is alive, and
-    # `sweep` leaves it alone.
+    # `remove_leftovers` leaves it alone.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return folder, fd
@@ -134,8 +134,8 @@ def _is_locked(folder: Path) -> bool:
 def remove(folder: Path) -> None:
     """Delete a folder as far as that is possible, its manifest last.
 
-    What cannot be deleted stays for a later `sweep`, since what a build has published must not
-    be reported as failed.
+    What cannot be deleted stays for a later `remove_leftovers`, since what a build has published
+    must not be reported as failed.
     """
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
