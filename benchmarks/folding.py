@@ -40,8 +40,8 @@ from rich.console import Console
 from rich.table import Table
 
 import narrowpass
-from narrowpass.analysis.metrics import relative
-from narrowpass.testing import random_feeds
+from narrowpass_analysis.metrics import relative
+from narrowpass_testing import random_feeds
 
 Array = np.ndarray[Any, Any]
 

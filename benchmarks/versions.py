@@ -27,7 +27,7 @@ import numpy as np
 import narrowpass
 imported = time.perf_counter() - start
 from narrowpass.driver import open_bundle
-from narrowpass.testing import random_feeds
+from narrowpass_testing import random_feeds
 path, seconds = sys.argv[1], float(sys.argv[2])
 start = time.perf_counter()
 bundle = open_bundle(path, "xnn-cpu")

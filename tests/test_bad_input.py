@@ -208,7 +208,7 @@ CASES = [
     _case("build digits.onnx -o out.narrow -p fold{max-growth=x}", 2, "takes integer", "'x'", "^"),
     _case("build digits.onnx -o out.narrow -p fold{max-growth}", 2, "'='", "max-growth", "^"),
     _case("explain good.narrow -p fold", 2, "already built", "ONNX file"),
-    _case("compare relu.onnx good.narrow -p fold", 2, "-p", "good.narrow", "give the ONNX file"),
+    _case("compare relu.onnx good.narrow -p fold", 2, "-p", "good.narrow", "pass the ONNX file"),
     # Names of backends, methods, inputs, instruments.
     _case("build digits.onnx -o out.narrow --target gpu", 2, "backend 'gpu'", "installed: ref"),
     _case("run good.narrow --backend refrence", 2, "did you mean 'reference'?"),
@@ -264,17 +264,19 @@ CASES = [
     _case("compare no_method.narrow good.narrow", 1, "no_method.narrow", "main.onnx"),
     _case("inspect flipped.narrow --verify", 1, "flipped.narrow", "damaged", "build it again"),
     # Outputs that must not be written.
-    _case("build relu.onnx -o occupied", 2, "occupied", "not replaced", "give another name"),
-    _case("build relu.onnx -o taken", 2, "taken", "not a folder", "give another"),
+    _case("build relu.onnx -o occupied", 2, "occupied", "not replaced", "choose another name"),
+    _case("build relu.onnx -o taken", 2, "taken", "not a folder", "choose another"),
     _case("build relu.onnx -o taken/out.narrow", 2, "taken/out.narrow", "does not exist"),
     _case("build relu.onnx -o folder.onnx", 2, "folder.onnx", "folder"),
-    _case("build relu.onnx -o gone/out.narrow", 2, "gone", "does not exist", "make it first"),
+    _case("build relu.onnx -o gone/out.narrow", 2, "gone", "does not exist", "create it first"),
     _case("build relu.onnx -o gone/out.onnx", 2, "gone", "does not exist"),
-    _case("build relu.onnx -o out.narrow --report gone/r.html", 2, "gone/r.html", "make it first"),
+    _case(
+        "build relu.onnx -o out.narrow --report gone/r.html", 2, "gone/r.html", "create it first"
+    ),
     _case("run good.narrow --input image=image.npy -o occupied", 2, "occupied", "is a folder"),
     _case("demo --keep taken", 2, "--keep taken", "another name"),
-    _case("build relu.onnx -o relu.onnx", 2, "relu.onnx", "not overwritten", "give another name"),
-    _case("build a=relu.onnx -o ./relu.onnx", 2, "not overwritten", "give another name"),
+    _case("build relu.onnx -o relu.onnx", 2, "relu.onnx", "not overwritten", "choose another name"),
+    _case("build a=relu.onnx -o ./relu.onnx", 2, "not overwritten", "choose another name"),
     # Inputs and data.
     _case("run two_inputs.onnx", 2, "x (float[batch, 3])", "z (float[batch, 3])", "--input"),
     _case("run good.narrow --input image.npy", 2, "--input image.npy", "NAME=FILE.npy"),

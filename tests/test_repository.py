@@ -20,7 +20,7 @@ PROJECTS = sorted(
     for file in ROOT.glob(f"{pattern}/pyproject.toml")
 )
 
-LIBRARIES = {"narrowpass-expansion", "narrowpass-planning"}
+LIBRARIES = {"narrowpass-expansion", "narrowpass-planning", "narrowpass-testing"}
 """Distributions that other plugins import, and that register nothing."""
 
 projects = pytest.mark.parametrize("file", PROJECTS, ids=lambda file: file.parent.name)

@@ -47,8 +47,9 @@ ROOMS = (
     _room(126, 16, "plugins/report", "narrowpass_report", "HTML of a build", width=110),
     _room(244, 16, "plugins/demo", "narrowpass_demo", "narrowpass demo", width=122),
     _room(374, 16, "plugin_int8_sym", "narrowpass_int8_sym", "calibration, Q/DQ", width=130),
+    _room(8, 104, "plugins/testing", "narrowpass_testing", "test kit of plugins", width=140),
     _room(324, 104, "plugin_fp16", "narrowpass_fp16", "min cut of casts", width=108),
-    _room(244, 204, "plugins/analysis", "narrowpass_analysis", "compare, bench", width=260),
+    _room(244, 204, "plugins/analysis", "narrowpass_analysis", "run, compare, metrics", width=260),
     _room(
         380, 298, "plugins/constant_folding", "narrowpass_constant_folding", "fold, fuse, clean up",
         width=188,
@@ -62,7 +63,7 @@ ROOMS = (
     _room(536, 488, "plugins/reference", "narrowpass_reference", "oracle and fallback", width=284),
     Room("core", "narrowpass", Box(8, 580, 944, 84, "core (narrowpass)", (
         "framework/ passes, pipelines, plugins · ir/ load, save, verify · bundle/ files",
-        "runtime/ backends, programs · analysis/ samples, metrics · cli/ · testing/",
+        "runtime/ backends, programs · calibration/ samples, histograms · cli/ commands",
     ))),
 )  # fmt: skip
 LIBRARY = Box(848, 298, 104, 62, "csrc/", ("micro-kernels",), strong=True)

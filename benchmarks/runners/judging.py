@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass.analysis import metrics
+from narrowpass_analysis import metrics
 from runners.turns import Timing
 
 

@@ -1,4 +1,4 @@
-"""Shapes where ONNX's own inference gives up."""
+"""Shapes where ONNX's own inference stops."""
 
 from __future__ import annotations
 

@@ -18,15 +18,15 @@ from narrowpass_reference import ReferenceBackend
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_extremes(dtype):
     array = np.random.default_rng(0).standard_normal((3, CHUNK)).astype(dtype)
-    made = Extremes()
-    made.add(array, "v")
-    assert (made.low, made.high, made.nan) == (
+    meter = Extremes()
+    meter.add(array, "v")
+    assert (meter.low, meter.high, meter.nan) == (
         np.float32(array.min()),
         np.float32(array.max()),
         False,
     )
-    made.add(np.zeros((0, 3), dtype), "v")
-    assert made.low == np.float32(array.min())
+    meter.add(np.zeros((0, 3), dtype), "v")
+    assert meter.low == np.float32(array.min())
 
 
 @pytest.mark.parametrize("meter", [Extremes(), Counts(4, 2, 1.0)])
@@ -40,29 +40,29 @@ def test_counts(below, folded):
     """Bins a quarter wide: their edges are float32 numbers, so no rounding decides."""
     array = np.random.default_rng(1).standard_normal(100_000).astype(np.float32) * 4
     array[::7] = 0
-    made = Counts(100, below, 0.25, folded)
+    meter = Counts(100, below, 0.25, folded)
     for part in np.array_split(array, 3):
-        made.add(part, "v")
+        meter.add(part, "v")
     seen = np.abs(array) if folded else array
     edges = (np.arange(101) - below) * 0.25
     # numpy's last bin has its upper edge too; ours has all that lies further out.
     inside = np.clip(seen[seen != 0], edges[0], np.nextafter(edges[-1], 0, dtype=np.float32))
     right, _ = np.histogram(inside.astype(np.float64), edges)
-    np.testing.assert_array_equal(made.counts, right)
-    assert made.zeros == np.count_nonzero(array == 0)
-    assert made.extremes == Extremes(float(array.min()), float(array.max()))
+    np.testing.assert_array_equal(meter.counts, right)
+    assert meter.zeros == np.count_nonzero(array == 0)
+    assert meter.extremes == Extremes(float(array.min()), float(array.max()))
 
 
 @pytest.mark.parametrize(
     ("bins", "below", "width"), [(0, 0, 1), (1 << 17, 0, 1), (4, 5, 1), (4, 2, 0), (4, 2, np.inf)]
 )
-def test_bins_that_make_no_sense(bins, below, width):
+def test_invalid_bins(bins, below, width):
     with pytest.raises(UsageError, match="bins cannot be"):
         Counts(bins, below, width)
 
 
 def test_observing_by_default():
-    """A backend that does not look at values where they lie gives them out, and numpy looks."""
+    """A backend that does not measure values in place returns them, and numpy measures."""
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[N] x) => (float[N] y, int64[1] z) { a = Exp(x) y = Neg(a) z = Shape(a) }"""
     proto = onnx.parser.parse_model(text)

@@ -45,7 +45,7 @@ class Case:
 
     Attributes:
         name: what is wrong.
-        change: makes it wrong.
+        change: breaks it.
         expected: parts of the one sentence.
         checker: whether onnx.checker refuses the file too; None where no file can be written.
     """
@@ -187,7 +187,7 @@ def _(model):
     model.graph.outputs.append(ir.val("y2", FLOAT, ["N", 4]))
 
 
-@broken("branch gives an outer value", "graph output 'r'", "Identity", checker=True)
+@broken("branch returns an outer value", "graph output 'r'", "Identity", checker=True)
 def _(model):
     outputs = branch(model).outputs
     outputs.clear()
@@ -423,14 +423,14 @@ def _(model):
     node(model, "add").domain = "local"
 
 
-@broken("Cast to another type", "'cast'", "tensor(float), but the attribute 'to'", checker=False)
+@broken("Cast to another type", "'cast'", "tensor(float), but attribute 'to'", checker=False)
 def _(model):
     cast = ir.node("Cast", [model.graph.inputs[0]], {"to": ir.DataType.FLOAT16}, name="cast")
     cast.outputs[0].type = ir.TensorType(FLOAT)
     node(model, "add").append(cast)
 
 
-@broken("Constant of another type", "'k'", "the attribute 'value' makes it", checker=False)
+@broken("Constant of another type", "'k'", "attribute 'value' sets it", checker=False)
 def _(model):
     k = ir.node("Constant", [], {"value": ir.tensor(np.zeros(2))}, name="k")
     k.outputs[0].type = ir.TensorType(FLOAT)

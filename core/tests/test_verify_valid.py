@@ -158,7 +158,7 @@ def test_every_node_test_of_onnx():
         for proto in (case.model, onnx.shape_inference.infer_shapes(case.model)):
             try:
                 model = ir.from_proto(proto)
-            except Exception as error:  # noqa: BLE001  # told apart from refusals below
+            except Exception as error:  # noqa: BLE001  # distinguished from refusals below
                 unread[case.name] = str(error)
                 continue
             try:

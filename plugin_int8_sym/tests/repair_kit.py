@@ -32,9 +32,9 @@ from narrowpass.runtime.quantization import (
     QuantizationSpec,
     ScaleBound,
 )
-from narrowpass.testing import assert_signature_unchanged, run_pass
 from narrowpass_int8_sym.repair_quantized import RepairQuantized
 from narrowpass_reference import ReferenceBackend
+from narrowpass_testing import assert_signature_unchanged, run_pass
 
 Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"

@@ -16,9 +16,9 @@ from int8_kit import Array
 import narrowpass
 from narrowpass import Bundle, Context, Decision, Samples
 from narrowpass.runtime.quantization import OperatorSpec, QuantizationSpec, ScaleBound
-from narrowpass.testing import model_from_text, run_pass
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_reference import ReferenceBackend
+from narrowpass_testing import model_from_text, run_pass
 
 Feeds = dict[str, Array]
 

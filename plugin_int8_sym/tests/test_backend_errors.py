@@ -9,9 +9,9 @@ from int8_kit import floats, model
 from onnx import helper
 
 from narrowpass import Context, Samples
-from narrowpass.analysis.metrics import Tolerance
 from narrowpass.errors import BackendError
 from narrowpass.framework.pipeline import Pipeline
+from narrowpass_analysis.metrics import Tolerance
 from narrowpass_int8_sym.equalize import Equalize
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_reference import ReferenceBackend

@@ -14,8 +14,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Context, Samples
-from narrowpass.testing import assert_equivalent, assert_idempotent, run_pass
 from narrowpass_int8_sym.equalize import Equalize
+from narrowpass_testing import assert_equivalent, assert_idempotent, run_pass
 
 pytestmark = pytest.mark.once
 

@@ -109,7 +109,7 @@ def test_ranges_come_with_histograms(calibrator, symmetric):
     right = values(items)
     for name, found_ in got.items():
         histogram = found_.histogram
-        assert histogram.window == (0.0 if symmetric else found_.low, found_.high)
+        assert histogram.clipping == (0.0 if symmetric else found_.low, found_.high)
         assert len(histogram.counts) <= 65
         seen = np.concatenate([array.reshape(-1) for array in right[name]])
         seen = np.abs(seen) if symmetric else seen

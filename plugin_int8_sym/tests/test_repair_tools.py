@@ -10,7 +10,7 @@ from repair_kit import XNNPACK, Limited, evaluated, floats, model, node, on_onnx
 
 from narrowpass import Context, Samples, load_plugins
 from narrowpass.runtime.quantization import QuantizationSpec
-from narrowpass.testing import run_pass
+from narrowpass_testing import run_pass
 
 pytestmark = pytest.mark.once
 

@@ -14,10 +14,10 @@ from narrowpass import Context, Samples
 from narrowpass.errors import DataError
 from narrowpass.ir.verify import verify
 from narrowpass.runtime.quantization import OperatorSpec, QuantizationSpec, ScaleBound
-from narrowpass.testing import random_feeds, run_pass
-from narrowpass.testing.strategies import models
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_int8_sym.static import Static
+from narrowpass_testing import random_feeds, run_pass
+from narrowpass_testing.strategies import models
 
 pytestmark = pytest.mark.once
 

@@ -42,7 +42,7 @@ def test_windows_are_what_the_integers_hold(activations):
     for name in set(shown) & set(found):
         low, high = found[name]
         right = (0.0 if shown[name].low >= 0 else low, high)
-        assert shown[name].window == pytest.approx(right, rel=1e-6)
+        assert shown[name].clipping == pytest.approx(right, rel=1e-6)
     assert set(shown) & set(found)
     total = sum(shown["x"].counts) + shown["x"].zeros
     assert total == sum(feeds["x"].size for feeds in made.data)

@@ -17,18 +17,18 @@ from narrowpass import Decision, Pass, PassResult, Pipeline, errors
 from narrowpass.bundle import Manifest
 from narrowpass.framework.options import option_types
 from narrowpass.framework.plugins import hookspecs
-from narrowpass.testing import model_from_text
+from narrowpass_testing import model_from_text
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_MODULES = (
     "narrowpass.bundle",
     "narrowpass.ir.io",
     "narrowpass.runtime.meters",
-    "narrowpass.analysis.metrics",
     "narrowpass.runtime.feeds",
+    "narrowpass_analysis.metrics",
     "narrowpass_reference.onnx_backend",
     "narrowpass_reference",
-    "narrowpass.testing",
+    "narrowpass_testing",
     "narrowpass.ir.verify",
 )
 

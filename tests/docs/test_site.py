@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 import narrowpass
-import narrowpass.testing
+import narrowpass_testing
 
 pytest.importorskip("sphinx", reason="the documentation's tools are not installed")
 pytest.importorskip("myst_parser")
@@ -58,7 +58,7 @@ def test_hooks_are_objects_of_the_site(inventory):
 
 
 def test_testing_is_in_the_site(inventory):
-    missing = [n for n in narrowpass.testing.__all__ if f"narrowpass.testing.{n}" not in inventory]
+    missing = [n for n in narrowpass_testing.__all__ if f"narrowpass_testing.{n}" not in inventory]
     assert not missing
 
 

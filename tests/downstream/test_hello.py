@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 
 import narrowpass
-from narrowpass import testing
+import narrowpass_testing as testing
 
 hello = pytest.importorskip("narrowpass_hello")
 

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 import narrowpass
-from narrowpass import OpDtypes, Reject, testing
+import narrowpass_testing as testing
+from narrowpass import OpDtypes, Reject
 from narrowpass.ir.inference import infer
 from narrowpass.runtime.meters import Extremes
 from narrowpass.runtime.quantization import NodeQuantization, Parameters

@@ -27,7 +27,7 @@ from narrowpass import (
     hookimpl,
 )
 from narrowpass.ir.verify import ValueSpec, verify
-from narrowpass.testing import assert_equivalent, model_from_text, random_feeds, run_pass
+from narrowpass_testing import assert_equivalent, model_from_text, random_feeds, run_pass
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""narrowpass: makes ONNX models narrow and runs them natively on a CPU.
+"""narrowpass: converts ONNX models to narrow types and runs them natively on a CPU.
 
 The names below are the public interface. They are imported on first use, so that a plugin's
 entry module, which needs few of them, stays cheap to import.
@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
-    from narrowpass.analysis.histogram import Histogram
     from narrowpass.bundle import Bundle
+    from narrowpass.calibration.histogram import Histogram
+    from narrowpass.calibration.samples import Samples
     from narrowpass.driver import build, load, open_bundle
     from narrowpass.errors import NarrowpassError
     from narrowpass.framework.classify import (
@@ -53,7 +53,7 @@ _HOME = {
         "Reject",
     ),
     "narrowpass.bundle": ("Bundle",),
-    "narrowpass.analysis.calibration": ("Samples",),
+    "narrowpass.calibration.samples": ("Samples",),
     "narrowpass.framework.classify": (
         "ClassifierChain",
         "Color",
@@ -67,7 +67,7 @@ _HOME = {
     "narrowpass.driver": ("build", "load", "open_bundle"),
     "narrowpass.errors": ("NarrowpassError",),
     "narrowpass.framework.fixed_point": ("FixedPoint",),
-    "narrowpass.analysis.histogram": ("Histogram",),
+    "narrowpass.calibration.histogram": ("Histogram",),
     "narrowpass.framework.instruments": ("Instrument",),
     "narrowpass.ir.io": ("load_model", "save_model"),
     "narrowpass.framework.passes": ("Pass", "PassResult"),
@@ -125,7 +125,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name, or give the version."""
+    """Import a public name, or return the version."""
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("narrowpass")
     if name not in _MODULE_OF:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from narrowpass.analysis.calibration import Samples, SamplesLike
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
+from narrowpass.calibration.samples import Samples, SamplesLike
 from narrowpass.errors import UsageError
 from narrowpass.framework.arguments import flag_of, instance_of, kind_of, names_of, path_of
 from narrowpass.framework.config import registry_for
@@ -62,7 +62,7 @@ def build(
     plugins: Plugins | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
-    """Run a pipeline on models and make a bundle of them.
+    """Run a pipeline on models and build a bundle of them.
 
     Args:
         models: an ONNX file or a model (of onnx-ir or of onnx) for each method, by the method's
@@ -73,8 +73,8 @@ def build(
             be one of the files that are read.
         target: the backend that the bundle is for, with its options; None for the default one.
         calibration: samples for passes that need data: an iterable of feeds, a function that
-            gives one, or what `Samples.parse` reads.
-        instruments: told of each pass.
+            returns one, or what `Samples.parse` reads.
+        instruments: called for each pass.
         verify: whether the model's structure is checked after each pass that changed it.
         plugins: the plugins to use; None for the installed ones.
         progress: called while weights are written.
@@ -137,7 +137,7 @@ def _open(source: ModelLike) -> ir.Model:
         return load_proto(source)
     if not isinstance(source, ir.Model):
         raise UsageError(
-            f"{type(source).__name__} is no model; give the path of an .onnx file, an "
+            f"{type(source).__name__} is no model; pass the path of an .onnx file, an "
             "onnx.ModelProto, an onnx_ir.Model, or a mapping of method names to these"
         )
     verify_structure(source, "the model that is built")
@@ -145,7 +145,7 @@ def _open(source: ModelLike) -> ir.Model:
 
 
 def check_not_source(out: str | os.PathLike[str], sources: Iterable[object]) -> None:
-    """Refuse to write the result over what it is made of.
+    """Refuse to write the result over what it is built from.
 
     Raises:
         UsageError: `out` is one of the files that are read.
@@ -157,7 +157,7 @@ def check_not_source(out: str | os.PathLike[str], sources: Iterable[object]) -> 
         if os.path.exists(source) and Path(source).samefile(out):  # noqa: PTH110
             what = "the model" if os.fspath(source).endswith(".onnx") else "a file"
             raise UsageError(
-                f"{os.fspath(out)}: is {what} that is read, and is not overwritten; give "
+                f"{os.fspath(out)}: is {what} that is read, and is not overwritten; choose "
                 "another name"
             )
 
@@ -170,22 +170,22 @@ def check_result_file(path: str, option: str, sources: Iterable[str]) -> None:
     """
     path_of(path, option)
     if not path:
-        raise UsageError(f"{option}: the name is empty; give the name of a file to write")
+        raise UsageError(f"{option}: the name is empty; pass the name of a file to write")
     sources = tuple(sources)
     check_not_source(path, sources)
     real = Path(os.path.realpath(path))
     for source in sources:
         if os.path.isdir(source) and real.is_relative_to(os.path.realpath(source)):  # noqa: PTH112
             raise UsageError(
-                f"{option} {path}: is inside {source}, which is read, and is not written to; give "
-                "another place"
+                f"{option} {path}: is inside {source}, which is read, and is not written to; "
+                "choose another place"
             )
 
 
 def choose_pipeline(
     pipeline: PipelineLike | None, backend: Backend, registry: Registry
 ) -> Pipeline:
-    """Give the pipeline that the caller means; None means the backend's default."""
+    """Return the pipeline that the caller means; None means the backend's default."""
     if pipeline is None:
         pipeline = backend.default_pipeline({*registry.passes, *registry.pipelines})
     return Pipeline.of(pipeline, registry)
@@ -248,7 +248,7 @@ _WORTH_COLLECTING = 64 << 20
 
 
 def _weights_of(bundle: Bundle) -> int:
-    """Give the bytes of initializers that are in memory, and not mapped from a file."""
+    """Return the bytes of initializers that are in memory, and not mapped from a file."""
     return sum(
         value.const_value.nbytes
         for model in bundle.methods.values()
@@ -264,7 +264,7 @@ def open_bundle(
     pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
 ) -> Bundle:
-    """Give a bundle from a folder, or built in memory from an ONNX file or model.
+    """Return a bundle from a folder, or built in memory from an ONNX file or model.
 
     Raises:
         UsageError: a pipeline is given for what is a bundle already; nothing is at the path.
@@ -287,7 +287,7 @@ def _plugins(given: Plugins | None) -> Plugins:
     if given is None:
         return installed_plugins()
     checked: Plugins = instance_of(
-        given, Plugins, "`plugins`", "what narrowpass.load_plugins gives, or None"
+        given, Plugins, "`plugins`", "what narrowpass.load_plugins returns, or None"
     )
     return checked
 
@@ -306,20 +306,20 @@ def check_source(path: str | os.PathLike[str]) -> None:
     """
     if not os.path.lexists(path):
         raise UsageError(
-            f"{os.fspath(path)}: no such file or bundle; give the path of an .onnx file or of a "
+            f"{os.fspath(path)}: no such file or bundle; pass the path of an .onnx file or of a "
             "bundle's folder"
         )
 
 
 def _versions(pipeline: Pipeline, registry: Registry) -> dict[str, str]:
-    """Give the versions of the distributions whose passes ran, by name."""
+    """Return the versions of the distributions whose passes ran, by name."""
     owners = {registry.owner("passes", pass_.name) for pass_ in pipeline}
     pairs = (owner.rpartition(" ") for owner in sorted(owners) if owner)
     return {name: version for name, _, version in pairs}
 
 
 def _reports(recorders: Mapping[str, _Recorder]) -> tuple[Report, ...]:
-    """Give a report for each pass, with a part for each method."""
+    """Return a report for each pass, with a part for each method."""
     first = next(iter(recorders.values()))
     return tuple(
         Report(

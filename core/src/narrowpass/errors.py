@@ -1,6 +1,6 @@
 """Every exception that narrowpass raises on purpose.
 
-Two families, told apart by who must change something. They are also the exit codes of the
+Two families, distinguished by who must change something. They are also the exit codes of the
 command line: `InputError` ends it with 1 (the model or the data is at fault), `UsageError`
 with 2 (the call is at fault). A message names the file, node or option, and says what to do.
 """

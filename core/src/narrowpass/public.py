@@ -7,13 +7,10 @@ underscore is internal wherever it stands.
 from __future__ import annotations
 
 PUBLIC_MODULES = (
-    "narrowpass.analysis.calibration",
-    "narrowpass.analysis.histogram",
-    "narrowpass.analysis.metrics",
     "narrowpass.bundle",
+    "narrowpass.calibration.histogram",
+    "narrowpass.calibration.samples",
     "narrowpass.cli",
-    "narrowpass.cli.feeds",
-    "narrowpass.cli.nonfinite",
     "narrowpass.cli.options",
     "narrowpass.cli.output",
     "narrowpass.cli.state",
@@ -45,8 +42,5 @@ PUBLIC_MODULES = (
     "narrowpass.runtime.oracle",
     "narrowpass.runtime.quantization",
     "narrowpass.runtime.requests",
-    "narrowpass.testing",
-    "narrowpass.testing.fixtures",
-    "narrowpass.testing.strategies",
 )
 """Dotted names, sorted."""

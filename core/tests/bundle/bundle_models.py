@@ -22,7 +22,7 @@ TYPES = [
 
 
 def random_raw(type_name: str, count: int = COUNT, seed: int = 0) -> bytes:
-    """Give serialized elements; every bit pattern that the type has is valid, but for bool."""
+    """Return serialized elements; every bit pattern that the type has is valid, but for bool."""
     dtype = ir.DataType[type_name]
     size = (count * dtype.bitwidth + 7) // 8
     raw = bytearray(np.random.default_rng(seed).bytes(size))
@@ -48,7 +48,7 @@ def value(name: str, type_name: str = "FLOAT", shape=None):
     return helper.make_tensor_value_info(name, TensorProto.DataType.Value(type_name), shape)
 
 
-def make(
+def create(
     nodes, inputs, outputs, initializers=(), *, opset=21, ir_version=10, functions=(), extra=()
 ):
     graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
@@ -61,10 +61,10 @@ def make(
 
 
 def typed(type_name: str, seed: int = 0, *, opset=28, ir_version=14) -> onnx.ModelProto:
-    """Give ``y = Identity(w)`` with `w` of any type."""
+    """Return ``y = Identity(w)`` with `w` of any type."""
     weight = raw_tensor("w", type_name, random_raw(type_name, seed=seed), [29, 37])
     output = value("y", type_name, [29, 37])
-    return make(
+    return create(
         [helper.make_node("Identity", ["w"], ["y"])],
         [],
         [output],
@@ -75,8 +75,8 @@ def typed(type_name: str, seed: int = 0, *, opset=28, ir_version=14) -> onnx.Mod
 
 
 def linear(seed: int = 0, size: int = 32, name: str = "w") -> onnx.ModelProto:
-    """Give ``y = x @ w + b``, `b` small enough to stay inside."""
-    return make(
+    """Return ``y = x @ w + b``, `b` small enough to stay inside."""
+    return create(
         [
             helper.make_node("MatMul", ["x", name], ["h"]),
             helper.make_node("Add", ["h", "b"], ["y"]),
@@ -88,7 +88,7 @@ def linear(seed: int = 0, size: int = 32, name: str = "w") -> onnx.ModelProto:
 
 
 def branches(first: int = 1, second: int = 2) -> onnx.ModelProto:
-    """Give an If whose branches both have an initializer ``w``."""
+    """Return an If whose branches both have an initializer ``w``."""
 
     def branch(seed):
         out = value(f"out{seed}", shape=[16, 16])
@@ -101,7 +101,7 @@ def branches(first: int = 1, second: int = 2) -> onnx.ModelProto:
         "If", ["c"], ["y"], then_branch=branch(first), else_branch=branch(second)
     )
     inputs = [value("c", "BOOL", []), value("x", shape=[16, 16])]
-    return make([node], inputs, [value("y", shape=[16, 16])])
+    return create([node], inputs, [value("y", shape=[16, 16])])
 
 
 def read(proto: onnx.ModelProto) -> ir.Model:
@@ -109,7 +109,7 @@ def read(proto: onnx.ModelProto) -> ir.Model:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Give the hash of each file of a folder."""
+    """Return the hash of each file of a folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -118,7 +118,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def initializer_bytes(path: Path) -> dict[str, bytes]:
-    """Give the serialized bytes of the main graph's initializers, as onnx alone reads them."""
+    """Return the serialized bytes of the main graph's initializers, as onnx alone reads them."""
     model = onnx.load(path)
     return {tensor.name: tensor_bytes(tensor) for tensor in model.graph.initializer}
 

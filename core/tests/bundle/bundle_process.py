@@ -23,7 +23,7 @@ SIZE = 640
 
 
 def bundle(seed: int) -> Bundle:
-    """Give a bundle of two methods whose every part tells its seed."""
+    """Return a bundle of two methods whose every part has its seed."""
     models = {"main": read(linear(seed)), "two": read(linear(seed + 1))}
     for number, model in enumerate(models.values()):
         model.doc_string = str(seed)
@@ -36,7 +36,7 @@ def bundle(seed: int) -> Bundle:
 
 
 def check(loaded: Bundle) -> int:
-    """Raise unless all parts of a bundle tell the same seed, which is given back."""
+    """Raise unless all parts of a bundle have the same seed, which is returned."""
     seed = int(loaded.pipeline)
     for number, model in enumerate(loaded.methods.values()):
         if model.doc_string != str(seed):
@@ -58,17 +58,17 @@ def main(action: str, path: str, seed: int, *more: str) -> None:
     if "aside" in more:
         no_exchange()
     if action == "save":
-        made = bundle(seed)
+        built = bundle(seed)
         print("ready", flush=True)
         sys.stdin.readline()
-        made.save(path, threads=2)
+        built.save(path, threads=2)
         print("saved", flush=True)
     elif action == "loop":
-        made = [bundle(seed), bundle(seed + 1)]
+        built = [bundle(seed), bundle(seed + 1)]
         end = time.monotonic() + float(more[0])
         count = 0
         while time.monotonic() < end:
-            made[count % 2].save(path)
+            built[count % 2].save(path)
             count += 1
         print(count)
     elif action == "count":
@@ -78,10 +78,10 @@ def main(action: str, path: str, seed: int, *more: str) -> None:
                 counter.write_text(str(int(counter.read_text()) + 1))
     elif action == "limit":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        made = bundle(seed)
+        built = bundle(seed)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(more[0]), int(more[0])))
         try:
-            made.save(path)
+            built.save(path)
         except OutputError as error:
             print(error)
             sys.exit(error.exit_code)

@@ -11,10 +11,10 @@ import pytest
 from bundle_models import (
     TYPES,
     branches,
+    create,
     float_tensor,
     initializer_bytes,
     linear,
-    make,
     random_raw,
     raw_tensor,
     read,
@@ -38,7 +38,7 @@ def save(path, methods, **kwargs):
 
 
 def external_names(path):
-    """Give the names of the initializers that an ONNX file has outside, in any graph."""
+    """Return the names of the initializers that an ONNX file has outside, in any graph."""
     found = []
 
     def look(graph):
@@ -54,11 +54,11 @@ def external_names(path):
 
 
 def identity(tensors, **kwargs):
-    """Give a model with one output for each initializer."""
+    """Return a model with one output for each initializer."""
     nodes = [helper.make_node("Identity", [t.name], [f"y{i}"]) for i, t in enumerate(tensors)]
     kinds = [onnx.TensorProto.DataType.Name(tensor.data_type) for tensor in tensors]
     outputs = [value(f"y{i}", kind, list(tensors[i].dims)) for i, kind in enumerate(kinds)]
-    return make(nodes, [], outputs, tensors, **kwargs)
+    return create(nodes, [], outputs, tensors, **kwargs)
 
 
 @pytest.mark.parametrize("type_name", TYPES)
@@ -86,7 +86,7 @@ def test_every_type_keeps_its_bytes(tmp_path, type_name, methods):
 
 
 def test_a_tensor_shared_by_methods_is_stored_once(tmp_path):
-    other = make(
+    other = create(
         [helper.make_node("Add", ["x", "v"], ["y"])],
         [value("x", shape=[32, 32])],
         [value("y", shape=[32, 32])],
@@ -100,7 +100,7 @@ def test_a_tensor_shared_by_methods_is_stored_once(tmp_path):
 
 
 def keys(path):
-    """Give the data key of each (method, scope, name), as the manifest says."""
+    """Return the data key of each (method, scope, name), as the manifest says."""
     manifest = Bundle.load(path).manifest
     assert manifest is not None
     return {
@@ -119,7 +119,7 @@ def test_different_tensors_of_the_same_name_get_the_method_in_the_key(tmp_path):
     }
 
 
-def test_a_made_up_key_never_takes_a_real_name(tmp_path):
+def test_a_generated_key_never_takes_a_real_name(tmp_path):
     names = ["w", "w@two", "__metadata__", "__pad.0", "__pad.0@main", "__pad.x", ""]
     one = identity([float_tensor(name, (9, 9), i) for i, name in enumerate(names[:-1])])
     two = identity([float_tensor("w", (9, 9), 10), float_tensor("w@two.2", (9, 9), 11)])
@@ -169,7 +169,7 @@ def function_model():
     body = helper.make_function(
         "my", "F", ["c", "x"], ["y"], [inner.graph.node[0]], [helper.make_opsetid("", 21)]
     )
-    return make(
+    return create(
         [helper.make_node("F", ["c", "x"], ["z"], domain="my")],
         list(inner.graph.input),
         [value("z", shape=[16, 16])],
@@ -192,7 +192,7 @@ def test_initializers_in_the_body_of_a_function_stay_inside(tmp_path):
 def test_initializers_that_are_inputs_stay_both(tmp_path):
     old = linear()
     inputs = [*old.graph.input, value("w", shape=[32, 32]), value("b", shape=[32])]
-    proto = make(
+    proto = create(
         old.graph.node, inputs, old.graph.output, old.graph.initializer, opset=8, ir_version=3
     )
     path = save(tmp_path / "b", {"main": proto})
@@ -226,7 +226,7 @@ def test_what_stays_inside(tmp_path):
 
 def test_operands_that_decide_shapes_stay_inside(tmp_path):
     sizes = numpy_helper.from_array(np.full(40, 1), "sizes")
-    proto = make(
+    proto = create(
         [helper.make_node("Split", ["x", "sizes"], [f"y{i}" for i in range(40)], axis=0)],
         [value("x", shape=[40, 3])],
         [value(f"y{i}", shape=[1, 3]) for i in range(40)],
@@ -238,7 +238,7 @@ def test_operands_that_decide_shapes_stay_inside(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
-def test_the_same_input_gives_the_same_bytes(tmp_path, threads):
+def test_the_same_input_is_written_as_the_same_bytes(tmp_path, threads):
     def build(path, threads):
         methods = {"main": linear(0, 64), "two": branches(), "three": typed("INT4")}
         bundle = Bundle(
@@ -254,7 +254,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path, threads):
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
 
 
-def test_saving_what_was_loaded_gives_the_same_bytes(tmp_path):
+def test_saving_what_was_loaded_writes_the_same_bytes(tmp_path):
     path = save(
         tmp_path / "one",
         {"main": linear(0), "two": linear(1), "three": branches(), "four": typed("FLOAT6E2M3")},
@@ -327,7 +327,7 @@ def test_an_initializer_inside_has_no_key(tmp_path):
 
 def test_signatures_in_the_manifest(tmp_path):
     sequence = helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, [None])
-    proto = make(
+    proto = create(
         [helper.make_node("SequenceAt", ["s", "i"], ["y"])],
         [sequence, value("i", "INT64", [])],
         [value("y", shape=["N", None])],

@@ -44,7 +44,7 @@ def target(tmp_path):
 
 
 def kill_once(target, seed, delay, *more):
-    """Kill a build `delay` seconds after it began to save; tell whether it had ended."""
+    """Kill a build `delay` seconds after it began to save; return whether it had ended."""
     process = start("save", target, seed, *more)
     process.stdout.readline()
     process.stdin.write("\n")
@@ -119,9 +119,9 @@ def killed_at_step(target, seed, step, aside):
     try:
         if aside:
             bundle_process.no_exchange()
-        made = bundle_process.bundle(seed)
+        built = bundle_process.bundle(seed)
         sys.addaudithook(hook)
-        made.save(target, threads=1)
+        built.save(target, threads=1)
         status = 0
     finally:
         os._exit(status)
@@ -222,12 +222,12 @@ def test_a_full_disk_at_any_write(target, monkeypatch, function, call):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(*args, **kwargs)
 
-    made = bundle_process.bundle(5)
+    built = bundle_process.bundle(5)
     with monkeypatch.context() as patch:
         patch.setattr(os, function, failing)
         message = None
         try:
-            made.save(target, threads=1)
+            built.save(target, threads=1)
         except OutputError as error:
             message = str(error)
     if message is not None:

@@ -231,7 +231,7 @@ def test_a_manifest_that_says_something_twice(damaged):
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("field", ["data_offsets", "shape", "dtype"])
 def test_a_header_that_is_hard_to_read(damaged, name, field):
-    """With the checksum that fits: whoever writes a bundle can give it that."""
+    """With the checksum that fits: whoever writes a bundle can add it."""
     file = damaged / "weights.safetensors"
     data = file.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")

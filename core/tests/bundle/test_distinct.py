@@ -86,7 +86,7 @@ def test_the_same_place_of_a_file_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 255, SAMPLED - 1, SAMPLED, SAMPLED + 1, SAMPLED + 257, 9999])
-def test_one_changed_byte_anywhere_makes_another_tensor(size):
+def test_one_changed_byte_anywhere_is_another_tensor(size):
     base = np.zeros(size, np.uint8)
     for place in {0, size // 2, size - 1, size // 3}:
         other = base.copy()

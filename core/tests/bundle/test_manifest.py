@@ -40,7 +40,7 @@ MANIFEST = Manifest(
 )
 
 
-def test_reading_gives_back_what_was_written():
+def test_reading_returns_what_was_written():
     assert Manifest.from_json(MANIFEST.to_json().encode()) == MANIFEST
 
 

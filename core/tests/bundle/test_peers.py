@@ -10,9 +10,9 @@ import pytest
 from bundle_models import (
     TYPES,
     branches,
+    create,
     float_tensor,
     linear,
-    make,
     random_raw,
     raw_tensor,
     read,
@@ -31,7 +31,7 @@ X = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
 
 
 def use_of(type_name):
-    """Give models that compute with a weight of some type, for peers to choose from."""
+    """Yield models that compute with a weight of some type, for peers to choose from."""
     weight = raw_tensor("w", type_name, random_raw(type_name), [29, 37])
     same = [value("y", type_name, [29, 37])]
     floats = [value("y", "FLOAT", [29, 37])]
@@ -40,9 +40,9 @@ def use_of(type_name):
     cast = [helper.make_node("Cast", ["w"], ["y"], to=onnx.TensorProto.FLOAT)]
     dequantize = [helper.make_node("DequantizeLinear", ["w", "s"], ["y"])]
     for opset, version in ((21, 10), (24, 11), (25, 13), (28, 14)):
-        yield make(identity, [], same, [weight], opset=opset, ir_version=version)
-        yield make(cast, [], floats, [weight], opset=opset, ir_version=version)
-        yield make(dequantize, [], floats, [weight, scale], opset=opset, ir_version=version)
+        yield create(identity, [], same, [weight], opset=opset, ir_version=version)
+        yield create(cast, [], floats, [weight], opset=opset, ir_version=version)
+        yield create(dequantize, [], floats, [weight, scale], opset=opset, ir_version=version)
 
 
 def with_onnxruntime(path, feeds):
@@ -124,7 +124,7 @@ def test_the_full_checker_takes_every_type_by_path(tmp_path, type_name):
 
 
 def shaped():
-    """Give a model whose operands that decide shapes take 256 bytes and more, beside weights."""
+    """Return a model whose operands that decide shapes take 256 bytes and more, beside weights."""
     wide = [16, 16, *[1] * 30]
     nodes = [
         helper.make_node("Reshape", ["w", "wide"], ["r"]),
@@ -135,23 +135,23 @@ def shaped():
     decide = {"wide": wide, "axes": range(2, 32), "sizes": [1] * 40}
     constants = [numpy_helper.from_array(np.array(v), name) for name, v in decide.items()]
     weights = [float_tensor("w", (16, 16)), float_tensor("v", (40, 64))]
-    return make(nodes, [], outputs, [*weights, *constants])
+    return create(nodes, [], outputs, [*weights, *constants])
 
 
 def cases():
     x = X
     old = linear(0, 16)
     inputs = [*old.graph.input, value("w", shape=[16, 16]), value("b", shape=[16])]
-    ir3 = make(
+    ir3 = create(
         old.graph.node, inputs, old.graph.output, old.graph.initializer, opset=8, ir_version=3
     )
-    empty = make(
+    empty = create(
         [helper.make_node("Concat", ["x", "e", "w"], ["y"], axis=0)],
         [value("x", shape=[16, 16])],
         [value("y", shape=[32, 16])],
         [raw_tensor("e", "FLOAT", b"", [0, 16]), float_tensor("w", (16, 16))],
     )
-    tied = make(
+    tied = create(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"]),
             helper.make_node("MatMul", ["h", "v"], ["y"]),

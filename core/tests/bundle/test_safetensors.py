@@ -112,7 +112,7 @@ def test_any_tensor_streams_its_serialized_bytes(tmp_path, tensor):
 
 
 class Wrong(ir.LazyTensor):
-    """A tensor that gives other than its shape says."""
+    """A tensor whose data is not as its shape says."""
 
     def __init__(self, given):
         super().__init__(lambda: None, dtype=ir.DataType.FLOAT, shape=ir.Shape([100]), name="w")
@@ -124,7 +124,7 @@ class Wrong(ir.LazyTensor):
 
 @pytest.mark.parametrize("given", [0, 399, 401, 5000])
 def test_a_tensor_of_a_wrong_length_is_refused(tmp_path, tensors, given):
-    with pytest.raises(ModelError, match=r"'wrong' gives .* bytes where .* need 400"):
+    with pytest.raises(ModelError, match=r"'wrong' has .* bytes where .* need 400"):
         write(tmp_path / "w", {**tensors, "wrong": Wrong(given)})
 
 
@@ -207,7 +207,7 @@ def test_a_header_longer_than_the_file_is_refused(start):
         safetensors.header_size(start, 100)
 
 
-def test_no_tensors_give_a_file_that_the_library_reads(tmp_path):
+def test_no_tensors_are_a_file_that_the_library_reads(tmp_path):
     write(tmp_path / "w", {})
     with safe_open(tmp_path / "w", framework="np") as opened:
         assert list(opened.keys()) == []

@@ -1,4 +1,4 @@
-"""The command line called in this process, with plugins made on the spot."""
+"""The command line called in this process, with plugins created by the tests."""
 
 from __future__ import annotations
 
@@ -120,16 +120,16 @@ def _hooks(**values):
             return value
 
         # pluggy looks at arguments: the default must not look like one.
-        made = types.FunctionType(
+        function = types.FunctionType(
             implementation.__code__, globals(), name, implementation.__defaults__
         )
-        setattr(module, name, hookimpl(made))
+        setattr(module, name, hookimpl(function))
     return module
 
 
 @pytest.fixture
 def install(monkeypatch):
-    """Give a function that installs plugins: nothing else is visible then."""
+    """Return a function that installs plugins: nothing else is visible then."""
     points = [*ANALYSIS, *REFERENCE]
     monkeypatch.setattr(
         importlib.metadata,
@@ -171,7 +171,7 @@ def commands(install):
 
 @pytest.fixture
 def call(install, tmp_path, monkeypatch, capsys):
-    """Give a function that calls the command line in an empty folder."""
+    """Return a function that calls the command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, code=0):
@@ -221,7 +221,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def save(tmp_path):
-    """Give a function that writes a model: a proto, or one made of nodes."""
+    """Return a function that writes a model: a proto, or one of the nodes."""
 
     def write(name, nodes=None, inputs=(), outputs=(), *, proto=None, dtype=TensorProto.FLOAT):
         if proto is None and nodes is None:

@@ -29,10 +29,10 @@ def test_version(call):
 
 
 def test_help_lists_the_commands(call):
-    told = call("--help").out
+    shown = call("--help").out
     for name in COMMANDS:
-        assert f"\n  {name} " in told
-    assert "Exit codes" in told
+        assert f"\n  {name} " in shown
+    assert "Exit codes" in shown
 
 
 def test_no_arguments_print_the_help_as_a_mistake(call):
@@ -43,8 +43,8 @@ def test_no_arguments_print_the_help_as_a_mistake(call):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command(call, name):
-    told = call(name, "--help").out
-    assert told.startswith("Usage: narrowpass")
+    shown = call(name, "--help").out
+    assert shown.startswith("Usage: narrowpass")
     assert "..." not in app.get_command(click.Context(app), name).get_short_help_str(60)
 
 
@@ -83,14 +83,14 @@ def test_command_of_a_plugin(call, commands):
 
 
 def test_command_with_the_name_of_a_built_in_one(call, commands):
-    commands(run=lambda: None, greet=lambda: None)
+    commands(explain=lambda: None, greet=lambda: None)
     error = call("greet", code=2).err
-    assert "'run' of dist-fake 1.0" in error
+    assert "'explain' of dist-fake 1.0" in error
     assert "--disable-plugin" in error
     helped = call("--help")
     assert "\n  build " in helped.out
     assert "dist-fake" in helped.err
-    assert call("run", "--help").out.startswith("Usage: narrowpass run")
+    assert call("explain", "--help").out.startswith("Usage: narrowpass explain")
 
 
 def test_broken_plugin_stops_nothing(call, install):
@@ -135,8 +135,8 @@ def _raiser(error):
     [
         (ModelError("m.onnx: bad"), 1, "error: m.onnx: bad\n"),
         (UsageError("--x: bad"), 2, "error: --x: bad\n"),
-        (click.ClickException("told"), 1, "error: told"),
-        (click.BadParameter("told"), 2, "told"),
+        (click.ClickException("shown"), 1, "error: shown"),
+        (click.BadParameter("shown"), 2, "shown"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 1, "out of memory;"),
         (MemoryError("Unable to allocate 9 TiB"), 1, "out of memory: Unable to allocate 9 TiB;"),
@@ -166,10 +166,10 @@ def test_every_error_is_a_sentence(call, commands, error, code, said):
 
 @pytest.mark.parametrize("value", ["1", "yes"])
 def test_tracebacks_on_demand(call, commands, monkeypatch, value):
-    commands(bad=_raiser(ModelError("told")))
+    commands(bad=_raiser(ModelError("shown")))
     result = call("--traceback", "bad", code=1)
     assert "Traceback" in result.err
-    assert result.err.endswith("narrowpass: error: told\n")
+    assert result.err.endswith("narrowpass: error: shown\n")
     monkeypatch.setenv("NARROWPASS_TRACEBACK", value)
     assert "Traceback" in call("bad", code=1).err
     monkeypatch.setenv("NARROWPASS_TRACEBACK", "0")

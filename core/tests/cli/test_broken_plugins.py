@@ -96,5 +96,5 @@ def test_a_failing_reproducer_does_not_hide_the_failure_of_the_pass(call, passes
     (tmp_path / "taken").write_text("")
     result = call("build", model, "-o", "m.narrow", "-p", "fail", "--reproducer", "taken", code=1)
     assert "node 'relu' is not to its taste" in result.err
-    assert "taken: the folder cannot be made" in result.err
+    assert "taken: the folder cannot be created" in result.err
     assert "narrowpass replay" not in result.err

@@ -36,8 +36,8 @@ def test_bundle(call, passes, model):
 def test_default_pipeline_is_printed(call, install, model):
     assert "narrowpass: pipeline: none" in call("build", model, "-o", "out.narrow").err
     assert call("-q", "build", model, "-o", "out.narrow").err == ""
-    told = call("build", model, "-o", "out.narrow", "--target", "reference", "-p", "").err
-    assert told == ""
+    shown = call("build", model, "-o", "out.narrow", "--target", "reference", "-p", "").err
+    assert shown == ""
 
 
 def test_plain_onnx(call, passes, model):
@@ -203,6 +203,6 @@ def test_a_bar_on_a_terminal(call, install, model, monkeypatch):
     assert "work: calibrating" in shown.err
     assert "50%" in shown.err
     assert "calibrating" not in shown.out
-    told = call("build", f"a={model}", f"b={model}", "-o", "p.narrow", "-p", "work").err
-    assert "b: work: calibrating" in told
+    shown = call("build", f"a={model}", f"b={model}", "-o", "p.narrow", "-p", "work").err
+    assert "b: work: calibrating" in shown
     assert "calibrating" not in call("-q", "build", model, "-o", "o.narrow", "-p", "work").err

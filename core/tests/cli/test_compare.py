@@ -56,9 +56,9 @@ def test_metrics_are_the_worst_over_the_data(call, model, shifted, data):
     )
     assert document["samples"] == 4
     assert document["met"] is None
-    told = compare.help
+    shown = compare.help
     for key in (*document, *found):
-        assert key in told
+        assert key in shown
 
 
 def test_equal_models(call, model, tmp_path):
@@ -124,7 +124,7 @@ def test_outputs_of_other_shapes(call, save):
     assert "shapes [3] and [2]" in error
 
 
-def test_signatures_that_differ_are_all_told(call, model, save):
+def test_signatures_that_differ_are_all_reported(call, model, save):
     x = [helper.make_tensor_value_info(name, TensorProto.INT64, [1, 4]) for name in ("x", "k")]
     y = [helper.make_tensor_value_info("z", TensorProto.INT64, [1, 4])]
     other = save("other.onnx", [helper.make_node("Add", ["x", "k"], ["z"])], x, y)
@@ -148,9 +148,9 @@ def test_bench(call, model):
     assert {row["node"] for row in document["profile"]} == {"matmul", "add", "relu"}
     seconds = [row["seconds"] for row in document["profile"]]
     assert seconds == sorted(seconds, reverse=True)
-    told = bench.help
+    shown = bench.help
     for key in (*document, *latency):
-        assert key in told
+        assert key in shown
 
 
 def test_bench_names_the_dimensions_that_it_guesses(call, model, save):
@@ -193,7 +193,7 @@ def test_shapes_share_symbolic_dimensions(call, save):
 def test_random_inputs_of_each_type(dtype):
     import onnx_ir as ir
 
-    from narrowpass.cli.feeds import random_inputs
+    from narrowpass_analysis.inputs import random_inputs
 
     kind = ir.TensorType(ir.DataType[dtype])
     value = ir.Value(name="x", type=kind, shape=ir.Shape([50]))
@@ -213,7 +213,7 @@ def test_random_inputs_of_each_type(dtype):
     np.testing.assert_array_equal(x, again["x"])
 
 
-def test_nan_in_both_is_told(call, model, tmp_path):
+def test_nan_in_both_is_reported(call, model, tmp_path):
     x = np.zeros((4, 4), np.float32)
     x[0] = np.nan
     np.savez(tmp_path / "nan.npz", x=x)
@@ -221,8 +221,8 @@ def test_nan_in_both_is_told(call, model, tmp_path):
     found = document["methods"]["main"]["outputs"]["y"]
     assert found["equal"]
     assert (found["nan_a"], found["nan_b"]) == (0.25, 0.25)
-    told = call("compare", model, model, "--data", "nan.npz").out
-    assert "method main, output y: 25.00% of A and 25.00% of B is NaN" in told
+    shown = call("compare", model, model, "--data", "nan.npz").out
+    assert "method main, output y: 25.00% of A and 25.00% of B is NaN" in shown
     assert "NaN" not in call("compare", model, model).out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from narrowpass import save_model
-from narrowpass.testing import model_from_text
+from narrowpass_testing import model_from_text
 
 
 def test_compare_refuses_a_batch_of_0(call):

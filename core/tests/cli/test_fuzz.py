@@ -102,7 +102,7 @@ def _check_command_line(rng, capsys):
 
 
 def _calls(program, plugins):
-    """Give the public functions with the names of the arguments that are tried."""
+    """Return the public functions with the names of the arguments that are tried."""
     registry = plugins.registry
     return [
         (load, ["source", "backend", "threads", "keep", "require_native", "cache",

@@ -6,6 +6,7 @@ import importlib.metadata
 import shutil
 from dataclasses import dataclass
 
+import click
 import numpy as np
 import onnx
 import pytest
@@ -23,9 +24,9 @@ def bundle(call, passes, model):
 
 
 def _check_keys(command, document):
-    told = app.get_command(None, command).help
+    shown = app.get_command(click.Context(app), command).help
     for key in document:
-        assert key in told
+        assert key in shown
 
 
 def test_no_plugins(call, monkeypatch):
@@ -42,9 +43,9 @@ def test_plugins(call, passes):
 
 
 def test_passes(call, passes):
-    told = call("passes").out
-    assert "Appends a node to each output that changes its sign twice." in told
-    assert "More than one line" not in told
+    shown = call("passes").out
+    assert "Appends a node to each output that changes its sign twice." in shown
+    assert "More than one line" not in shown
     document = call("passes", "--json").json
     _check_keys("passes", document)
     [negate] = [row for row in document["passes"] if row["name"] == "negate"]
@@ -77,9 +78,9 @@ def test_passes_by_name(call, passes):
         "instruments": ["timing"],
         "classifiers": [],
     }
-    told = call("passes", "negate").out
-    assert told.startswith("pass ")
-    assert "instrument" not in told
+    shown = call("passes", "negate").out
+    assert shown.startswith("pass ")
+    assert "instrument" not in shown
     failed = call("passes", "negat", code=2)
     assert "no pass 'negat' is installed (did you mean 'negate'?)" in failed.err
 
@@ -139,9 +140,9 @@ def test_options_of_backends(call, install, model):
         {"name": "cores", "type": "integer", "default": "4", "about": "how many compute, of `int`."}
     ]
     assert "how many compute" in call("backends", "tuned").out
-    told = call("backends").out
-    assert "tuned    cores   integer  4" in told
-    assert "how many compute" not in told
+    shown = call("backends").out
+    assert "tuned    cores   integer  4" in shown
+    assert "how many compute" not in shown
     failed = call("backends", "tunde", code=2)
     assert "no backend 'tunde' is installed (did you mean 'tuned'?)" in failed.err
 
@@ -184,9 +185,9 @@ def test_unavailable_backend(call, install):
 
 
 def test_inspect_onnx(call, model):
-    told = call("inspect", model, "--verify").out
+    shown = call("inspect", model, "--verify").out
     for text in ("IR version 10", "ai.onnx 21", "nodes 3", "[batch, 4]", "MatMul", "no problems"):
-        assert text in told
+        assert text in shown
     document = call("inspect", model, "--json").json
     assert document["problems"] is None
     _check_keys("inspect", {**document, **document["methods"]["main"]})
@@ -205,16 +206,16 @@ def test_inspect_counts_tensors_of_constant_nodes(call, save):
     ]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
     save("constant.onnx", nodes, [x], [y])
-    told = call("inspect", "constant.onnx").out
-    assert "initializers 0 (0 B), tensors in Constant nodes 1 (64 B)" in told
+    shown = call("inspect", "constant.onnx").out
+    assert "initializers 0 (0 B), tensors in Constant nodes 1 (64 B)" in shown
     method = call("inspect", "constant.onnx", "--json").json["methods"]["main"]
     assert (method["constants"], method["constant_bytes"]) == (1, 64)
     _check_keys("inspect", method)
 
 
 def test_inspect_bundle(call, bundle):
-    told = call("inspect", bundle, "--verify").out
-    assert "built with pipeline 'negate' by dist-fake 1.0" in told
+    shown = call("inspect", bundle, "--verify").out
+    assert "built with pipeline 'negate' by dist-fake 1.0" in shown
     document = call("inspect", bundle, "--json", "--verify").json
     assert document["problems"] == []
     assert document["pipeline"] == "negate"
@@ -233,9 +234,9 @@ def test_inspect_damaged_bundle(call, bundle, tmp_path):
 
 
 def test_explain(call, bundle):
-    told = call("explain", bundle).out
-    assert "negate: kept (it is <first>) [0.5, limit 1]" in told
-    assert "1 nodes or values no longer there, negate: folded" in told
+    shown = call("explain", bundle).out
+    assert "negate: kept (it is <first>) [0.5, limit 1]" in shown
+    assert "1 nodes or values no longer there, negate: folded" in shown
     document = call("explain", bundle, "--json").json
     _check_keys("explain", document)
     matmul = document["nodes"][0]

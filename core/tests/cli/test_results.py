@@ -146,7 +146,7 @@ def test_devices_are_not_replaced(call, sources, words, tmp_path):
 
 
 def _on_terminal(columns, *words, **environment):
-    """Run the command line on a terminal; give what it shows."""
+    """Run the command line on a terminal; return what it shows."""
     shown, inner = pty.openpty()
     os.set_inheritable(inner, True)
     import fcntl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import ml_dtypes
 import numpy as np
 import onnx
@@ -37,7 +38,7 @@ def test_outputs(call, model, x, tmp_path, given):
     assert "backend: reference" in result.err
 
 
-def test_same_outputs_give_the_same_bytes(call, model, x, tmp_path):
+def test_same_outputs_are_written_as_the_same_bytes(call, model, x, tmp_path):
     call("run", model, "--input", "x.npz", "-o", "one.npz")
     call("run", model, "--input", "x.npz", "-o", "two.npz")
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
@@ -49,7 +50,7 @@ def test_json(call, model, x):
     [row] = document["outputs"]
     assert (row["name"], row["dtype"], row["shape"]) == ("y", "float32", [2, 3])
     for key in (*document, *row):
-        assert key in app.get_command(None, "run").help
+        assert key in app.get_command(click.Context(app), "run").help
 
 
 def test_nan_and_infinities_are_counted(call, model, tmp_path):

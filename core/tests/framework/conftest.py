@@ -1,4 +1,4 @@
-"""Plugins made on the spot: entry points without installed distributions."""
+"""Plugins created by the tests: entry points without installed distributions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FakeDistribution:
 
 @dataclass
 class FakeEntryPoint:
-    """What importlib.metadata gives for a plugin, with the module at hand or an error."""
+    """What importlib.metadata returns for a plugin, with the module at hand or an error."""
 
     name: str
     plugin: Any
@@ -35,7 +35,7 @@ class FakeEntryPoint:
 
 
 def plugin_module(**hooks):
-    """A module whose attributes are hook implementations that give the values listed."""
+    """A module whose attributes are hook implementations that return the values listed."""
     module = types.ModuleType("fake_plugin")
     for name, value in hooks.items():
 
@@ -54,22 +54,22 @@ def plugin_module(**hooks):
 
 @pytest.fixture
 def entry_point():
-    def make(name, plugin=None, dist=None, requires=(), version="1.0", **hooks):
+    def create(name, plugin=None, dist=None, requires=(), version="1.0", **hooks):
         distribution = FakeDistribution(dist or f"dist-{name}", version, list(requires))
         return FakeEntryPoint(name, plugin or plugin_module(**hooks), distribution)
 
-    return make
+    return create
 
 
 @pytest.fixture
 def registry_of(entry_point):
     """A registry with the given passes (and other hooks' results), from one fake plugin."""
 
-    def make(*passes, **hooks):
+    def create(*passes, **hooks):
         point = entry_point("fake", narrowpass_passes=list(passes), **hooks)
         return load_plugins(entry_points=[point, *REFERENCE]).registry
 
-    return make
+    return create
 
 
 @dataclass(frozen=True)

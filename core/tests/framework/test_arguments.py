@@ -20,7 +20,7 @@ from narrowpass.bundle import verify as verify_bundle
 from narrowpass.errors import DataError, ModelError, NarrowpassError, UsageError, VerificationError
 from narrowpass.ir.io import MappedFile
 from narrowpass.runtime.backend import CompileOptions
-from narrowpass.testing import model_from_text
+from narrowpass_testing import model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
     [sum] a = Add(x, w)
@@ -77,7 +77,7 @@ def program(plugins):
     [1.5, 0, -1, True, "2", 10**9, 10**30, 1025, [1], float("nan"), np.float32(2)],
     ids=_kind,
 )
-def test_threads_that_make_no_sense(threads):
+def test_invalid_numbers_of_threads(threads):
     with pytest.raises(UsageError, match=r"^threads must be a whole number from 1 to 1024, not"):
         CompileOptions(threads=threads)
 
@@ -271,9 +271,9 @@ def _arity(graph):
 @pytest.mark.parametrize("damage", [_ghost, _unnamed, _output, _no_data, _circle, _order, _arity])
 def test_a_model_that_breaks_a_rule(damage, plugins):
     def broken():
-        made = model()
-        damage(made.graph)
-        return made
+        created = model()
+        damage(created.graph)
+        return created
 
     with pytest.raises(VerificationError, match="method 'main': the model 'g' is invalid"):
         load(Bundle({"main": broken()}), plugins=plugins)
@@ -411,10 +411,10 @@ def test_a_mapped_file_has_one_owner(tmp_path, copied):
 
 
 def test_a_deep_copy_of_a_mapped_model_reads_the_same_file(tmp_path, plugins):
-    made = model_from_text(
+    created = model_from_text(
         "g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> { y = Add(x,w) }"
     )
-    save_model(made, tmp_path / "m.onnx")
+    save_model(created, tmp_path / "m.onnx")
     build(tmp_path / "m.onnx", "", tmp_path / "m.narrow", plugins=plugins)
     bundle = Bundle.load(tmp_path / "m.narrow")
     for data in bundle.data.values():

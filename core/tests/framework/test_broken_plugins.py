@@ -1,4 +1,4 @@
-"""A plugin that is broken is named and left out, whatever it raises or gives."""
+"""A plugin that is broken is named and left out, whatever it raises or returns."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from narrowpass import (
 )
 from narrowpass.errors import BackendError, PassError, PluginError, UsageError
 from narrowpass.runtime.backend import CompileOptions, compile_bundle
-from narrowpass.testing import model_from_text
 from narrowpass_reference import ReferenceBackend
+from narrowpass_testing import model_from_text
 
 
 class OfItsOwn(BaseException):
@@ -44,7 +44,7 @@ class UnspeakableError(Exception):
         raise SystemExit(5)
 
 
-RAISED = [
+ERRORS = [
     RuntimeError("boom"),
     SystemExit(4),
     SystemExit(),
@@ -81,7 +81,7 @@ HOOKS = ["passes", "classifiers", "backends", "instruments", "pipelines", "comma
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 def test_a_hook_may_raise_anything(entry_point, touch, error, hook):
     points = [
         entry_point("bad", **{f"narrowpass_{hook}": error}),
@@ -94,7 +94,7 @@ def test_a_hook_may_raise_anything(entry_point, touch, error, hook):
     assert set(registry.backends) == {"reference"}
 
 
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 def test_an_import_may_raise_anything(entry_point, touch, error):
     points = [entry_point("bad", error), entry_point("good", narrowpass_passes=[touch])]
     registry = load_plugins(entry_points=points).registry
@@ -232,7 +232,7 @@ def test_a_name_of_a_projects_pipeline(tmp_path, entry_point):
         registry_for(load_plugins(entry_points=[]), tmp_path)
 
 
-# What hooks give
+# What hooks return
 
 
 def _with(**members):
@@ -291,16 +291,16 @@ class BadHelp:
         ("passes", [_with(requires="fold")], "must be a tuple of names"),
         ("passes", [_with(forbids=(3,))], "must be a tuple of names"),
         ("passes", [NoName("Bad", (Pass,), {})], "OfItsOwn: name"),
-        ("passes", {"odd": _with()}, "must give a list"),
-        ("passes", b"odd", "must give a list"),
-        ("passes", object, "must give a list"),
+        ("passes", {"odd": _with()}, "must return a list"),
+        ("passes", b"odd", "must return a list"),
+        ("passes", object, "must return a list"),
         ("backends", [type("B", (ReferenceBackend,), {"name": "b", "priority": "1"})()], "no num"),
         ("backends", [ReferenceBackend], "not an instance"),
         ("pipelines", {"p": 3}, "must be text"),
         ("instruments", [Instrument()], "not a subclass"),
     ],
 )
-def test_hooks_that_give_something_odd(entry_point, touch, hook, given, said):
+def test_hooks_that_return_a_wrong_type(entry_point, touch, hook, given, said):
     points = [
         entry_point("bad", **{f"narrowpass_{hook}": given}),
         entry_point("good", narrowpass_passes=[touch]),
@@ -332,7 +332,7 @@ def _plugins(entry_point, **hooks):
     return load_plugins(entry_points=[entry_point("p", **hooks), *REFERENCE])
 
 
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 def test_a_backend_that_cannot_say_whether_it_can_run_cannot(entry_point, error):
     plugins = _plugins(entry_point, narrowpass_backends=[_backend(available=raising(error))])
     assert plugins.registry.backend().name == "reference"
@@ -359,7 +359,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 def test_a_method_of_a_backend_may_raise_anything(question, error):
     backend = _backend(**{question: raising(error)})
     with pytest.raises(BackendError, match=f"^backend 'bad' failed in {question}: "):
@@ -368,7 +368,7 @@ def test_a_method_of_a_backend_may_raise_anything(question, error):
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("answer", [None, 3j, (), Accept, "nan"], ids=repr)
-def test_a_method_of_a_backend_may_give_anything(question, answer):
+def test_a_method_of_a_backend_may_return_anything(question, answer):
     if question == "default_pipeline" and isinstance(answer, str):
         answer = 3
     given = float("nan") if answer == "nan" else answer
@@ -409,7 +409,7 @@ def test_build_and_load_name_the_backend(entry_point):
 # Classifiers
 
 
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 @pytest.mark.parametrize("question", ["color", "dtypes"])
 def test_a_classifier_may_raise_anything(error, question):
     [classifier] = _classifiers("bad")
@@ -419,19 +419,19 @@ def test_a_classifier_may_raise_anything(error, question):
         getattr(chain, question)(model().graph[0])
 
 
-@pytest.mark.parametrize("bound", [None, 3, Color.RED, *RAISED], ids=_kind)
+@pytest.mark.parametrize("bound", [None, 3, Color.RED, *ERRORS], ids=_kind)
 def test_a_classifier_for_a_target_may_be_anything(bound):
     [classifier] = _classifiers("bad")
-    gives = raising(bound) if isinstance(bound, BaseException) else lambda *_: bound
-    classifier.for_target = gives
+    function = raising(bound) if isinstance(bound, BaseException) else lambda *_: bound
+    classifier.for_target = function
     with pytest.raises(PluginError, match="classifier 'bad' failed in for_target"):
         choose_classifiers("bad", {"bad": classifier})
 
 
-@pytest.mark.parametrize("own", [3, "text", *RAISED], ids=_kind)
+@pytest.mark.parametrize("own", [3, "text", *ERRORS], ids=_kind)
 def test_the_classifier_of_a_target_may_be_anything(own):
-    gives = raising(own) if isinstance(own, BaseException) else lambda _: own
-    backend = _backend(classifier=property(gives))
+    function = raising(own) if isinstance(own, BaseException) else lambda _: own
+    backend = _backend(classifier=property(function))
     with pytest.raises(PluginError, match="backend 'bad'"):
         choose_classifiers("target", {}, backend)
 
@@ -439,7 +439,7 @@ def test_the_classifier_of_a_target_may_be_anything(own):
 # Passes
 
 
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 def test_a_pass_may_raise_anything(registry_of, error):
     registry = registry_of(_with(run=raising(error)))
     with pytest.raises(PassError, match=f"pass 'odd' failed: {_name(error)}"):
@@ -449,7 +449,7 @@ def test_a_pass_may_raise_anything(registry_of, error):
 @pytest.mark.parametrize(
     "given", [None, 3, PassResult(None, True), PassResult("m", False)], ids=str
 )
-def test_a_pass_may_give_anything(registry_of, given):
+def test_a_pass_may_return_anything(registry_of, given):
     registry = registry_of(_with(run=lambda self, model, ctx: given))
     with pytest.raises(PassError, match="pass 'odd': it gave "):
         Pipeline.parse("odd", registry).run(model(), Context())
@@ -490,9 +490,9 @@ def test_numbers_of_numpy_are_written_as_those_of_python(entry_point, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [e for e in RAISED if not isinstance(e, StopIteration)], ids=_name
+    "error", [e for e in ERRORS if not isinstance(e, StopIteration)], ids=_name
 )
-def test_a_pass_that_cannot_be_made(registry_of, error):
+def test_a_pass_that_cannot_be_constructed(registry_of, error):
     registry = registry_of(_with(__post_init__=raising(error)))
     with pytest.raises(PluginError, match="'odd' cannot be constructed"):
         Pipeline.parse("odd", registry)
@@ -507,7 +507,7 @@ class Bad(Instrument):
 
 
 @pytest.mark.parametrize("event", ["before_pass", "after_pass", "finish"])
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 def test_an_instrument_may_raise_anything(registry_of, event, error):
     watching = type("Watching", (Bad,), {event: raising(error)})()
     pipeline = Pipeline.parse("odd", registry_of(_with()))
@@ -515,7 +515,7 @@ def test_an_instrument_may_raise_anything(registry_of, event, error):
         pipeline.run(model(), Context(), instruments=[watching])
 
 
-@pytest.mark.parametrize("error", RAISED, ids=_name)
+@pytest.mark.parametrize("error", ERRORS, ids=_name)
 def test_an_instrument_does_not_hide_the_failure_of_a_pass(registry_of, caplog, error):
     seen: list[Any] = []
     watching = type("Watching", (Bad,), {"failed": raising(error)})()
@@ -531,7 +531,7 @@ def test_an_instrument_does_not_hide_the_failure_of_a_pass(registry_of, caplog, 
 
 
 @pytest.mark.parametrize(
-    "error", [e for e in RAISED if not isinstance(e, StopIteration)], ids=_name
+    "error", [e for e in ERRORS if not isinstance(e, StopIteration)], ids=_name
 )
 def test_calibration_may_raise_anything(error):
     from narrowpass import Samples
@@ -541,9 +541,9 @@ def test_calibration_may_raise_anything(error):
         yield {}
         raise error
 
-    for gives in (raising(error), later):
+    for function in (raising(error), later):
         with pytest.raises(DataError, match="failed"):
-            list(Samples.of(gives))
+            list(Samples.of(function))
 
 
 @pytest.mark.parametrize("body", ["1 / 0", "raise SystemExit(3)", "def", "import nothing_of_this"])
@@ -554,5 +554,5 @@ def test_a_module_of_calibration_may_fail(tmp_path, monkeypatch, body):
     (tmp_path / f"{name}.py").write_text(body)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match=f"{name}:give cannot be imported"):
-        Samples.parse(f"{name}:give")
+    with pytest.raises(UsageError, match=f"{name}:samples cannot be imported"):
+        Samples.parse(f"{name}:samples")

@@ -62,7 +62,10 @@ def fails(_):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"color": lambda _: "red"}, "'mine' gave 'red' as color of node 'n' .Relu.; it must give"),
+        (
+            {"color": lambda _: "red"},
+            "'mine' gave 'red' as color of node 'n' .Relu.; it must return",
+        ),
         ({"color": lambda _: 3}, "gave 3 as color .* a narrowpass.Color, or None"),
         ({"color": lambda: None}, "'mine' failed in color of node 'n' .Relu.: TypeError"),
         ({"color": fails}, "'mine' failed in color of node 'n' .*KeyError: 'nothing'"),

@@ -86,7 +86,7 @@ def test_a_model_of_onnx_whose_weights_lie_elsewhere_is_refused(model_file, tmp_
     weight.CopyFrom(onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"))
     path = tmp_path / "external.onnx"
     onnx.save(proto, path, save_as_external_data=True, size_threshold=0)
-    with pytest.raises(ModelError, match="'w' lies in another file; give the path"):
+    with pytest.raises(ModelError, match="'w' lies in another file; pass the path"):
         narrowpass.build(onnx.load(path, load_external_data=False), "")
 
 
@@ -105,7 +105,7 @@ def test_passes_and_text_are_a_pipeline(given, plugins, touch):
     assert bundle.plugins == {"dist-fake": "1.0"}
 
 
-def test_a_function_gives_calibration_data(plugins):
+def test_a_function_returns_calibration_data(plugins):
     bundle = narrowpass.build(
         ir.from_onnx_text(MODEL),
         "report",
@@ -186,10 +186,10 @@ def test_reports_keep_what_each_pass_decided_in_each_method(model_file, plugins)
         ({"pipeline": "report", "calibration": []}, DataError, "holds no samples"),
         ({"models": {}}, UsageError, "at least one method"),
         ({"pipeline": [Report]}, UsageError, "an instance"),
-        ({"pipeline": Report}, UsageError, "is no pipeline; give text such as 'fold,fp16'"),
+        ({"pipeline": Report}, UsageError, "is no pipeline; pass text such as 'fold,fp16'"),
         ({"pipeline": ["touch", "tuoch"]}, UsageError, "did you mean 'touch'"),
         ({"calibration": 3}, UsageError, "calibration cannot be int"),
-        ({"models": b"model"}, UsageError, "bytes is no model; give the path"),
+        ({"models": b"model"}, UsageError, "bytes is no model; pass the path"),
         ({"models": {"a": None}}, UsageError, "NoneType is no model"),
         ({"models": {"a/b": "missing.onnx"}}, UsageError, "method name 'a/b'"),
     ],

@@ -45,7 +45,7 @@ class Rename(Pass):
 
 @dataclass(frozen=True)
 class Both(FixedPoint):
-    """Two renamings, of which the second makes work for the first."""
+    """Two renamings, of which the second adds work for the first."""
 
     name: ClassVar[str] = "both"
     most_rounds: ClassVar[int] = 20
@@ -93,7 +93,7 @@ class WithLeave(FixedPoint):
         return (Leave(), Rename())
 
 
-def test_an_open_decision_is_told_once(model):
+def test_an_open_decision_is_reported_once(model):
     ctx = Context()
     WithLeave().run(model, ctx)
     assert ctx.counters == {"renamed": 4, "kept": 1}
@@ -124,20 +124,20 @@ def test_parts_that_undo_each_other_are_an_error_that_names_them(model):
 @dataclass(frozen=True)
 class Liar(Pass):
     name: ClassVar[str] = "liar"
-    gives_result: bool = True
+    has_result: bool = True
 
     def run(self, model, ctx):
         model.graph[0].op_type = "Abs"
-        return PassResult(model, modified=False) if self.gives_result else None
+        return PassResult(model, modified=False) if self.has_result else None
 
 
 @dataclass(frozen=True)
 class WithLiar(FixedPoint):
     name: ClassVar[str] = "with-liar"
-    gives_result: bool = True
+    has_result: bool = True
 
     def parts(self):
-        return (Rename("Sqrt", "Exp"), Liar(self.gives_result))
+        return (Rename("Sqrt", "Exp"), Liar(self.has_result))
 
 
 def test_a_strict_run_checks_each_part(model):
@@ -147,9 +147,9 @@ def test_a_strict_run_checks_each_part(model):
         pipeline.run(model, Context(), strict=True)
 
 
-def test_a_part_that_gives_no_result_is_named(model):
-    with pytest.raises(PassError, match=r"part 'liar\{gives-result=false\}': it gave None"):
-        WithLiar(gives_result=False).run(model, Context())
+def test_a_part_that_returns_no_result_is_named(model):
+    with pytest.raises(PassError, match=r"part 'liar\{has-result=false\}': it gave None"):
+        WithLiar(has_result=False).run(model, Context())
 
 
 def test_each_part_is_timed_in_the_log(model, caplog):

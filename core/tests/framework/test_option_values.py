@@ -1,4 +1,4 @@
-"""Passes made from Python: values of the wrong type end when the pass is made."""
+"""Passes constructed in Python: values of the wrong type end when the pass is constructed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from narrowpass import Pass, PassResult
-from narrowpass.analysis.metrics import Tolerance
 from narrowpass.framework.options import OptionError
+from narrowpass_analysis.metrics import Tolerance
 
 if TYPE_CHECKING:
     from nowhere import Unknown
@@ -58,9 +58,9 @@ class Many(Pass):
         ({"share": np.float32("inf")}, "takes number"),
         ({"share": None}, "takes number, not None"),
         ({"label": 3}, "takes text, not 3"),
-        ({"names": "op:MatMul"}, r"not 'op:MatMul'; give a tuple: \('op:MatMul',\)"),
+        ({"names": "op:MatMul"}, r"not 'op:MatMul'; pass a tuple: \('op:MatMul',\)"),
         ({"names": (1, 2)}, r"takes \[text, ...\], not \(1, 2\)"),
-        ({"kept": "x"}, r"give a tuple: \('x',\)"),
+        ({"kept": "x"}, r"pass a tuple: \('x',\)"),
         ({"limit": "1e-2"}, r"takes METRIC:LIMIT\|none, not '1e-2' \(.* such as rel:1e-2\)"),
         ({"limit": 0.01}, r"takes METRIC:LIMIT\|none, not 0.01"),
         ({"mode": "slow"}, "takes fast, not 'slow'"),
@@ -92,7 +92,7 @@ def test_what_stands_for_a_value_is_taken(values, same):
     assert str(Many(**values)).replace("=2}", "=2.0}") == str(Many(**same))
 
 
-def test_what_only_python_can_give_is_not_asked():
+def test_what_only_python_can_pass_is_not_asked():
     Many(hook=lambda n: n, chooser=lambda n: n)
 
 

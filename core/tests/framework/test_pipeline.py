@@ -267,7 +267,7 @@ def test_a_pass_that_lies_is_found_in_strict_mode():
         run(pass_that(touch, modified=False), strict=True)
 
 
-def test_a_pass_that_gives_something_else_is_named():
+def test_a_pass_that_returns_something_else_is_named():
     with pytest.raises(PassError, match="pass 'that': it gave 3 and not a PassResult"):
         run(pass_that(lambda model: 3))
 
@@ -405,12 +405,12 @@ def test_instruments_and_callers_hear_of_progress(registry_of):
         def progress(self, pass_, what, done, total):
             self.heard.append((str(pass_), what, done, total))
 
-    told, ear = [], Ear()
-    context = Context(observer=Observer(progress=lambda *all_: told.append(all_)))
+    reported, ear = [], Ear()
+    context = Context(observer=Observer(progress=lambda *all_: reported.append(all_)))
     model = ir.from_onnx_text(MODEL)
     Pipeline.parse("work,work", registry_of(Work)).run(model, context, instruments=[ear])
     once = [("working", done, 3) for done in (1, 2, 3)]
-    assert told == [*once, *once]
+    assert reported == [*once, *once]
     assert ear.heard == [("work", *each) for each in [*once, *once]]
 
 

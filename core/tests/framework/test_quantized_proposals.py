@@ -1,4 +1,4 @@
-"""`Backend.supports_quantized`: a node with proposed Q/DQ, and attributes that make no sense."""
+"""`Backend.supports_quantized`: a node with proposed Q/DQ, and invalid attributes."""
 
 from __future__ import annotations
 

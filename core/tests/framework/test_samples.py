@@ -7,7 +7,7 @@ from narrowpass import Samples
 from narrowpass.errors import DataError, UsageError
 
 
-def test_a_folder_gives_one_sample_a_file_in_name_order_every_time(tmp_path):
+def test_a_folder_has_one_sample_a_file_in_name_order_every_time(tmp_path):
     for index in (2, 0, 1):
         np.savez(tmp_path / f"{index}.npz", x=np.full(3, index))
     samples = Samples.parse(str(tmp_path))
@@ -35,7 +35,7 @@ def test_a_function_is_called_for_each_round(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        ("nothing", UsageError, "give a folder of .npz files"),
+        ("nothing", UsageError, "pass a folder of .npz files"),
         ("/no/such/place:x", UsageError, "no data at '/no/such/place:x'"),
         ("no_such_module:f", UsageError, "no_such_module:f cannot be imported"),
         ("json:no_such_function", UsageError, "json:no_such_function cannot be imported"),
@@ -109,5 +109,5 @@ def test_sequences_and_empty_optionals_are_samples():
 
 @pytest.mark.parametrize("given", [3, {"x": np.zeros(2)}])
 def test_what_cannot_be_samples(given):
-    with pytest.raises(UsageError, match="give a list of samples"):
+    with pytest.raises(UsageError, match="pass a list of samples"):
         Samples.of(given)

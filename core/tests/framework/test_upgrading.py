@@ -8,7 +8,7 @@ import pytest
 
 from narrowpass.errors import PassError
 from narrowpass.ir.upgrading import upgrade
-from narrowpass.testing import assert_equivalent, model_from_text
+from narrowpass_testing import assert_equivalent, model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) {
     w = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()
@@ -20,11 +20,11 @@ TEXT = """g (float[N,4] x) => (float[N,4] y) {
 def test_results_and_names_stay():
     model = model_from_text(TEXT, opset=12)
     before = model.clone()
-    made, changed = upgrade(model, 17)
-    assert made.opset_imports[""] == 17
+    upgraded, changed = upgrade(model, 17)
+    assert upgraded.opset_imports[""] == 17
     assert "Softmax" in {node.op_type for node in changed}
-    assert [value.name for value in made.graph.outputs] == ["y"]
-    assert_equivalent(before, made)
+    assert [value.name for value in upgraded.graph.outputs] == ["y"]
+    assert_equivalent(before, upgraded)
 
 
 def test_large_weights_are_the_same_objects():
@@ -36,9 +36,9 @@ def test_large_weights_are_the_same_objects():
     tensor = ir.Tensor(np.ones((64, 64), np.float32), name="w")
     value.const_value = tensor
     model.graph.initializers["w"] = value
-    made, _ = upgrade(model, 13)
-    assert made.graph.initializers["w"].const_value is tensor
-    assert [value.name for value in made.graph.inputs] == ["x"]
+    upgraded, _ = upgrade(model, 13)
+    assert upgraded.graph.initializers["w"].const_value is tensor
+    assert [value.name for value in upgraded.graph.inputs] == ["x"]
 
 
 def test_a_model_that_is_new_enough_stays_as_it_is():

@@ -16,7 +16,7 @@ TYPES = [ir.DataType.FLOAT16, ir.DataType.BFLOAT16]
 
 
 def exact(array, dtype):
-    """Give the largest magnitude and the relative error, in float64."""
+    """Return the largest magnitude and the relative error, in float64."""
     wide = array[np.isfinite(array)].astype(np.float64)
     with np.errstate(over="ignore"):
         rounded = wide.astype(np.float32).astype(dtype.numpy()).astype(np.float64)

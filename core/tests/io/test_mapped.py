@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from narrowpass.errors import BundleError, ModelError
 from narrowpass.ir.io import MappedFile, MappedTensor, ViewedTensor
-from narrowpass.ir.io.mapped import CHUNK, write_all
+from narrowpass.ir.io.mapped_file import CHUNK, write_all
 
 DTYPES = [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 

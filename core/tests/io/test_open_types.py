@@ -20,7 +20,7 @@ OPEN = {
 
 @pytest.mark.parametrize("name", OPEN)
 def test_an_output_may_leave_its_type_or_shape_open(tmp_path, caplog, name):
-    """As that of an inner value that was made an output: the format allows it, runtimes take it."""
+    """As of an inner value that was declared an output: the format and runtimes allow it."""
     onnxruntime = pytest.importorskip("onnxruntime")
     proto = helper.make_model(
         helper.make_graph(
@@ -39,7 +39,7 @@ def test_an_output_may_leave_its_type_or_shape_open(tmp_path, caplog, name):
     assert result.tolist() == [0, 0, 2]
 
 
-def test_another_fault_behind_an_open_shape_is_told(tmp_path):
+def test_another_fault_behind_an_open_shape_is_reported(tmp_path):
     model = ir.from_proto(
         helper.make_model(
             helper.make_graph(
@@ -68,6 +68,6 @@ def test_what_the_checker_said_is_known_after_an_upgrade(tmp_path):
         ir_version=8,
     )
     onnx.save(proto, tmp_path / "m.onnx")
-    made, _ = upgrade(load_model(tmp_path / "m.onnx"), 17)
-    save_model(made, tmp_path / "n.onnx")
+    upgraded, _ = upgrade(load_model(tmp_path / "m.onnx"), 17)
+    save_model(upgraded, tmp_path / "n.onnx")
     assert onnx.load(tmp_path / "n.onnx").opset_import[0].version == 17

@@ -372,7 +372,7 @@ def below_a_file(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("create", "message"),
     [
         (missing, "none.onnx: no such file"),
         (dangling, "link to a file that is gone"),
@@ -385,9 +385,9 @@ def below_a_file(folder: Path) -> Path:
     ],
     ids=["missing", "dangling", "folder", "fifo", "below a file", "device", "NUL", "long"],
 )
-def test_refused_path(make: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
+def test_refused_path(create: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        load_model(make(tmp_path))
+        load_model(create(tmp_path))
     assert caught.value.exit_code == 2
 
 
@@ -400,38 +400,38 @@ def test_unreadable_file(tmp_path: Path) -> None:
         load_model(path)
 
 
-def make_fifo(path: Path) -> None:
+def create_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def make_socket(path: Path) -> None:
+def create_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(os.path.relpath(path))
 
 
-def make_lfs(path: Path) -> None:
+def create_lfs(path: Path) -> None:
     path.write_bytes(LFS)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("create", "message"),
     [
-        (make_fifo, "not a regular file"),
+        (create_fifo, "not a regular file"),
         (Path.mkdir, "not a regular file"),
-        (make_socket, "not a regular file"),
+        (create_socket, "not a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "leaves the model's folder"),
         (lambda path: path.symlink_to(path.name), "cannot be read"),
         (lambda path: path.symlink_to("gone"), "does not exist"),
-        (make_lfs, "git lfs pull"),
+        (create_lfs, "git lfs pull"),
     ],
     ids=["fifo", "folder", "socket", "link to a device", "link to itself", "dangling", "lfs"],
 )
 def test_refused_data_file(
-    make: Callable[[Path], None], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    create: Callable[[Path], None], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path, external(), data=None)
-    make(tmp_path / "w.bin")
+    create(tmp_path / "w.bin")
     with pytest.raises(ModelError, match=message):
         load_model(path)
 
@@ -468,7 +468,7 @@ def test_broken_files_never_raise_anything_else(tmp_path: Path) -> None:
         try:
             load_model(path)
         except NarrowpassError as error:
-            assert str(error)  # noqa: PT017  # most damage is found; some gives a valid model
+            assert str(error)  # noqa: PT017  # most damage is found; some leaves a valid model
 
 
 def test_new_set_that_no_node_uses_is_harmless(tmp_path: Path) -> None:

@@ -394,7 +394,7 @@ def shapeless() -> ir.Model:
     return model
 
 
-def test_checker_refuses_what_we_made(tmp_path: Path) -> None:
+def test_checker_refuses_what_we_wrote(tmp_path: Path) -> None:
     save_model(model_of(), tmp_path / "m.onnx")
     before = listing(tmp_path)
     model = model_of()

@@ -46,7 +46,7 @@ def node_cases() -> Iterator[
 
 
 @pytest.mark.once
-@pytest.mark.filterwarnings("ignore")  # some of onnx's own cases overflow as they are made
+@pytest.mark.filterwarnings("ignore")  # some of onnx's own cases overflow when they are created
 def test_table_has_every_input_that_onnx_reads() -> None:
     read = set()
     for _, node, model, name, array in node_cases():
@@ -214,7 +214,7 @@ def test_out_of_functions_and_into_them() -> None:
         {
           y = mine.shaped(x, outer)
           z = mine.grown(x, scale)
-          target = mine.made(start)
+          target = mine.created(start)
           w = Reshape(x, target)
         }
         <domain: "mine", opset_import: ["" : 21]>
@@ -224,7 +224,7 @@ def test_out_of_functions_and_into_them() -> None:
         <domain: "mine", opset_import: ["" : 21]>
         grown (a, s) => (r) { r = Upsample(a, s) }
         <domain: "mine", opset_import: ["" : 21]>
-        made (a) => (r) { r = Identity(a) }"""
+        created (a) => (r) { r = Identity(a) }"""
     assert names(ir.from_onnx_text(text)) == {"outer", "scale", "start"}
 
 

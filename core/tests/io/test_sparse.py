@@ -40,14 +40,14 @@ def sparse(values, indices, dims, name="w"):
 
 
 def coo(dense, name="w", *, linear=False):
-    """Give a tensor in its sparse form."""
+    """Return a tensor in its sparse form."""
     places = np.argwhere(dense) if not linear else np.flatnonzero(dense)
     values = dense[dense.astype(bool)]
     return sparse(values, places.astype(np.int64), dense.shape, name)
 
 
 def model(*tensors, op="Identity", kind=TensorProto.FLOAT, node=None):
-    """Give a model whose output is its sparse initializer `w`."""
+    """Return a model whose output is its sparse initializer `w`."""
     node = node or helper.make_node(op, ["w"], ["y"], name="n")
     graph = helper.make_graph(
         [node],

@@ -11,7 +11,7 @@ from narrowpass.ir.io import load_model
 
 
 def model_of(*, cycle):
-    """Make an If whose branches read the result of a node that stands behind it."""
+    """Create an If whose branches read the result of a node that stands behind it."""
     branches = {}
     for name, operator in (("then_branch", "Neg"), ("else_branch", "Abs")):
         node = helper.make_node(operator, ["late"], [name])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Color, OpClassifier, OpDtypes, Pass, PassResult
-from narrowpass.analysis.metrics import Tolerance
 from narrowpass.errors import PassError
 from narrowpass.framework.classify import (
     ClassifierChain,
@@ -23,7 +22,8 @@ from narrowpass.framework.classify import (
 from narrowpass.framework.options import OptionError
 from narrowpass.ir.inference import inferred
 from narrowpass.ir.subgraphs import Opsets, model_nodes
-from narrowpass_analysis.verification import Verification, judges
+from narrowpass_analysis.metrics import Tolerance
+from narrowpass_analysis.verification import Verification, judging_backends
 from narrowpass_fp16.coloring.classifier import DefaultClassifier
 from narrowpass_fp16.coloring.colors import Coloring, Verdict
 from narrowpass_fp16.coloring.comparisons import deciding
@@ -120,7 +120,7 @@ class MixedPrecision(Pass):
             return self._result(given, model, modified, ctx)
         original = model.clone()
         verification = Verification(
-            original, ctx.samples, self.tolerance, judges(ctx.target), ctx.observer.log
+            original, ctx.samples, self.tolerance, judging_backends(ctx.target), ctx.observer.log
         )
         held = self._held(original, ctx, constants, verification, ranges)
         modified, _ = self._rewrite(model, ctx, constants, ranges, held)

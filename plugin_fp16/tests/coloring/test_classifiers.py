@@ -63,7 +63,7 @@ def test_a_function_that_gives_no_color():
         ({"margin": -2.0}, "'margin' of 'fp16' must be above 0"),
         ({"margin": float("inf")}, "takes number, not inf"),
         ({"dtype": "fp16"}, r"takes float16\|bfloat16, not 'fp16'"),
-        ({"red": "op:MatMul"}, "give a tuple"),
+        ({"red": "op:MatMul"}, "pass a tuple"),
         ({"cost": "nope"}, r"takes bytes\|count"),
         ({"classifier": 3}, r"takes text\|OpClassifier\|function, not 3"),
     ],

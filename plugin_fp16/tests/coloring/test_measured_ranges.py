@@ -244,13 +244,13 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     assert ReferenceBackend.name == "reference"
     proto = chain([1000, 1000, 1e-3, 1e-3])
     # Without ranges the verification alone must find the overflow.
-    from narrowpass.analysis.calibration import Samples
-    from narrowpass.analysis.metrics import Tolerance
-    from narrowpass_analysis.verification import Verification, judges
+    from narrowpass.calibration.samples import Samples
+    from narrowpass_analysis.metrics import Tolerance
+    from narrowpass_analysis.verification import Verification, judging_backends
 
     source = ir.from_proto(proto)
     samples, log = Samples("here", lambda: SAMPLES), logging.getLogger(__name__)
-    judged = Verification(source, samples, Tolerance("rel", 1e-2), judges(None), log)
+    judged = Verification(source, samples, Tolerance("rel", 1e-2), judging_backends(None), log)
     assert judged.problem(source.clone()) == ""
     narrow = build(proto, "fp16", None).methods["main"]
     assert "output 'y'" in judged.problem(narrow)

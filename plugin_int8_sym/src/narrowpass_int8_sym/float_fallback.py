@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from narrowpass.analysis.metrics import Tolerance
-from narrowpass_analysis.verification import Verification, judges
+from narrowpass_analysis.metrics import Tolerance
+from narrowpass_analysis.verification import Verification, judging_backends
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
 
 Rewrite = Callable[[ir.Model, Mapping[int, str], "Context"], object]
 """Quantizes a model in place, with the nodes of these numbers kept float."""
@@ -48,7 +48,7 @@ def nodes_to_hold(
     silent = logging.Logger("trial", logging.CRITICAL + 1)  # noqa: LOG001
     # The evaluator does not quantize rows: the target has the last word.
     verification = Verification(
-        original, samples, tolerance, judges(ctx.target)[-1:], ctx.observer.log
+        original, samples, tolerance, judging_backends(ctx.target)[-1:], ctx.observer.log
     )
 
     def rewritten(held: frozenset[int]) -> ir.Model:

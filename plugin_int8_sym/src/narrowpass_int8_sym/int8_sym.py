@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
-from narrowpass.analysis.metrics import Tolerance
 from narrowpass.errors import PassError, UsageError
 from narrowpass.ir.upgrading import upgrade
+from narrowpass_analysis.metrics import Tolerance
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
@@ -28,7 +28,7 @@ from narrowpass_int8_sym.weighted_nodes import WEIGHTED_OPERATORS
 
 if TYPE_CHECKING:
     from narrowpass import Context
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
 
 Array = np.ndarray[Any, Any]
 

@@ -14,8 +14,8 @@ from xnn_kit import check, close, compile_model, feeds_for
 
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import NarrowpassError
-from narrowpass.testing import random_feeds
-from narrowpass.testing.strategies import models
+from narrowpass_testing import random_feeds
+from narrowpass_testing.strategies import models
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 pytestmark = pytest.mark.once

@@ -12,7 +12,7 @@ import pytest
 
 import narrowpass
 from narrowpass.errors import BackendError
-from narrowpass.testing import model_from_text
+from narrowpass_testing import model_from_text
 from narrowpass_xnn_cpu.native import kernels
 
 ort = pytest.importorskip("onnxruntime")

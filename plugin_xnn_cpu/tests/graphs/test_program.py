@@ -102,7 +102,7 @@ def test_outputs_are_written_into_given_arrays():
     for wrong in (np.empty((3, 4), np.float32), np.empty((2, 4)), frozen, [1.0]):
         with pytest.raises(DataError, match="`out` must hold a writeable array"):
             program.run(feeds, out={"y": wrong})
-    with pytest.raises(UsageError, match="does not give"):
+    with pytest.raises(UsageError, match="does not return"):
         program.run(feeds, out={"z": target})
 
 

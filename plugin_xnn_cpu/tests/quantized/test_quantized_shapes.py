@@ -7,7 +7,7 @@ import onnx_ir as ir
 from oracle_kit import expected_outputs
 
 import narrowpass
-from narrowpass.testing import model_from_text
+from narrowpass_testing import model_from_text
 
 
 def test_rows_for_positions_are_converted_between_scales():

@@ -1,4 +1,4 @@
-"""The command line with the demo, the reference backend, and passes made on the spot."""
+"""The command line with the demo, the reference backend, and passes of the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from narrowpass import hookimpl
-from narrowpass.testing.fixtures import narrowpass_cli
+from narrowpass_testing.fixtures import narrowpass_cli
 
 __all__ = ["narrowpass_cli"]
 
@@ -30,7 +30,7 @@ class Point:
 
 @pytest.fixture
 def install(monkeypatch):
-    """Give a function that installs passes, beside the demo: nothing else is visible."""
+    """Return a function that installs passes, beside the demo: nothing else is visible."""
     points = [
         point
         for point in importlib.metadata.entry_points(group="narrowpass")
@@ -48,7 +48,7 @@ def install(monkeypatch):
 
 @pytest.fixture
 def call(install, narrowpass_cli, tmp_path, monkeypatch):
-    """Give a function that calls the command line in an empty folder."""
+    """Return a function that calls the command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):

@@ -1,4 +1,4 @@
-"""demo: what it measures, against computations made here."""
+"""demo: what it measures, against computations here."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_no_passes(call, tmp_path):
     assert {row["weights"] for row in (original, bundle)} == {
         sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in weights)
     }
-    told = demo.help
+    shown = demo.help
     for key in (*document, *original):
-        assert key in told
+        assert key in shown
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,21 +18,21 @@ sys.path.insert(0, str(Path(__file__).parent))  # for runtime_kit
 
 @pytest.fixture
 def parse():
-    """Give a model of the IR from ONNX text."""
+    """Return a model of the IR from ONNX text."""
 
-    def make(text: str) -> ir.Model:
+    def create(text: str) -> ir.Model:
         return ir.from_proto(onnx.parser.parse_model(text))
 
-    return make
+    return create
 
 
 @pytest.fixture
 def compile_text(parse):
     """Compile ONNX text, or several by method name, to a program."""
 
-    def make(text: str | dict[str, str], keep=()):
+    def create(text: str | dict[str, str], keep=()):
         texts = {"main": text} if isinstance(text, str) else text
         bundle = Bundle({name: parse(one) for name, one in texts.items()})
         return ReferenceBackend().compile(bundle, CompileOptions(keep=tuple(keep)))
 
-    return make
+    return create

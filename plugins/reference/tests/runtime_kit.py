@@ -18,7 +18,7 @@ def floats(*shape, seed=0):
 
 
 def node_model(op_type, inputs, opset, outputs=1, **attributes):
-    """Make a model of one node, whose inputs have the types of arrays; None for those left out."""
+    """Create a model of one node, whose inputs have the types of arrays; None if left out."""
     names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
     results = [f"y{index}" for index in range(outputs)]
     graph = helper.make_graph(
@@ -33,8 +33,8 @@ def node_model(op_type, inputs, opset, outputs=1, **attributes):
         ],
         [onnx.ValueInfoProto(name=name) for name in results],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    return onnx.shape_inference.infer_shapes(made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def _feeds(inputs):
@@ -42,20 +42,20 @@ def _feeds(inputs):
 
 
 def evaluate(op_type, inputs, opset=18, outputs=1, **attributes):
-    """Give the outputs of a node on the reference backend."""
-    made = node_model(op_type, inputs, opset, outputs, **attributes)
-    program = ReferenceBackend().compile(Bundle({"main": ir.from_proto(made)}), CompileOptions())
+    """Return the outputs of a node on the reference backend."""
+    model = node_model(op_type, inputs, opset, outputs, **attributes)
+    program = ReferenceBackend().compile(Bundle({"main": ir.from_proto(model)}), CompileOptions())
     return list(program.run(_feeds(inputs)).values())
 
 
 def as_onnxruntime(op_type, inputs, opset=18, outputs=1, **attributes):
-    """Compare the outputs of a node with onnxruntime's, and give them."""
+    """Compare the outputs of a node with onnxruntime's, and return them."""
     runtime = pytest.importorskip("onnxruntime")
-    made = node_model(op_type, inputs, opset, outputs, **attributes)
+    model = node_model(op_type, inputs, opset, outputs, **attributes)
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     expected = session.run(None, _feeds(inputs))
     got = evaluate(op_type, inputs, opset, outputs, **attributes)

@@ -1,4 +1,4 @@
-"""How many threads numpy's BLAS is told to use."""
+"""How many threads numpy's BLAS is set to use."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from threadpoolctl import threadpool_info
 from narrowpass_reference import blas_threads
 
 
-def told() -> list[int]:
+def count_threads() -> list[int]:
     np.zeros(1)
     return [item["num_threads"] for item in threadpool_info() if item["user_api"] == "blas"]
 
 
 @pytest.fixture(autouse=True)
 def _blas():
-    if not told():
+    if not count_threads():
         pytest.skip("numpy has no BLAS that threadpoolctl knows")
 
 
 def test_the_least_number_counts_and_the_first_one_comes_back():
-    before = told()
+    before = count_threads()
     with blas_threads(max(before) + 1):
-        assert told() == before
+        assert count_threads() == before
         with blas_threads(1):
-            assert set(told()) == {1}
+            assert set(count_threads()) == {1}
             with blas_threads(2):
-                assert set(told()) == {1}
-        assert told() == before
-    assert told() == before
+                assert set(count_threads()) == {1}
+        assert count_threads() == before
+    assert count_threads() == before
 
 
 def test_no_number_changes_nothing():
-    before = told()
+    before = count_threads()
     with blas_threads(None):
-        assert told() == before
+        assert count_threads() == before
 
 
 def test_an_error_ends_the_context():
-    before = told()
+    before = count_threads()
     with pytest.raises(ZeroDivisionError), blas_threads(1):
         raise ZeroDivisionError
-    assert told() == before
+    assert count_threads() == before

@@ -76,7 +76,7 @@ def test_conv_transpose_with_the_shape_of_its_output(auto_pad):
 
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_narrow_floats_have_sums_in_float32(op_type, dtype):
+def test_narrow_floats_have_accumulators_in_float32(op_type, dtype):
     """They are rounded to the type before the bias is added, and after."""
     inputs = [floats(2, 6, 9).astype(dtype), floats(6, 3, 4, seed=1).astype(dtype)]
     options = {"group": 2 if op_type == "Conv" else 1, "dilations": [2]}
@@ -87,7 +87,7 @@ def test_narrow_floats_have_sums_in_float32(op_type, dtype):
 
 
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
-def test_doubles_have_sums_in_float64(op_type):
+def test_doubles_have_accumulators_in_float64(op_type):
     x, w = (floats(1, 4, 8, seed=seed).astype(np.float64) for seed in (0, 1))
     w = w[:, :, :5].repeat(4, axis=0)
     (got,) = evaluate(op_type, [x, w], 11)
@@ -120,6 +120,6 @@ def test_a_dilated_kernel_needs_no_memory_of_its_extent():
     as_onnxruntime("Conv", inputs, 11, **attributes)
 
 
-def test_shapes_that_do_not_fit_are_told():
+def test_shapes_that_do_not_fit_are_reported():
     with pytest.raises(Exception, match=r"W \[4, 3, 3\] does not fit X \[1, 4, 9\], group 1"):
         evaluate("Conv", [floats(1, 4, 9), floats(4, 3, 3)], 11)

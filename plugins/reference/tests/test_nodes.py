@@ -65,7 +65,7 @@ def test_errors(model):
     mul = NodeEvaluator([model.graph[0]], model)
     with pytest.raises(BackendError, match="no value for 'x'"):
         mul.run({})
-    with pytest.raises(BackendError, match="none of the nodes makes 'b'"):
+    with pytest.raises(BackendError, match="none of the nodes computes 'b'"):
         mul.run({"x": np.zeros(1, F32)}, outputs=["b"])
     with pytest.raises(
         BackendError, match=r"node 'times' \(Mul\) failed in the reference evaluator"

@@ -106,7 +106,7 @@ def test_loop_stacks_its_scan_outputs(compile_text):
     np.testing.assert_array_equal(given["rows"], np.stack([-x, -(x + x)]), strict=True)
 
 
-def test_loop_without_iterations_gives_empty_scan_outputs(compile_text):
+def test_loop_without_iterations_returns_empty_scan_outputs(compile_text):
     given = compile_text(LOOP).run({**LOOP_FEEDS, "m": np.array(0)})
     assert given["counts"].shape == (0,)
     assert given["rows"].shape == (0, 2, 3)
@@ -137,7 +137,7 @@ def test_batch_normalization_infers_unless_it_has_outputs_for_statistics(compile
         np.testing.assert_allclose(given["n"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_dropout_before_opset_10_gives_a_mask_of_the_data_s_type(compile_text):
+def test_dropout_before_opset_10_returns_a_mask_of_the_data_s_type(compile_text):
     text = """<ir_version: 6, opset_import: ["" : OPSET]>
     main (float[2] x) => (float[2] y, TYPE[2] mask) { y, mask = Dropout (x) }"""
     x = np.ones(2, F32)

@@ -73,7 +73,7 @@ def test_max_pool(name, outputs, opset):
 
 
 @st.composite
-def windows(draw):
+def pools(draw):
     rank = draw(st.integers(1, 3))
 
     def each(low, high, count=rank):
@@ -99,15 +99,15 @@ def windows(draw):
 
 
 @settings(deadline=None, max_examples=100)
-@given(windows())
-def test_max_pool_of_any_window(case):
+@given(pools())
+def test_max_pool_of_any_kernel_window(case):
     sizes, attributes = case
     as_onnxruntime("MaxPool", [floats(2, 2, *sizes)], 12, 2, **attributes)
 
 
 @settings(deadline=None, max_examples=100)
-@given(windows(), st.integers(1, 3))
-def test_lp_pool_of_any_window(case, p):
+@given(pools(), st.integers(1, 3))
+def test_lp_pool_of_any_kernel_window(case, p):
     sizes, attributes = case
     as_onnxruntime("LpPool", [floats(2, 2, *sizes)], 18, p=p, **attributes)
 

@@ -238,7 +238,7 @@ def test_unsupported_operators_are_named_when_compiled(compile_text, node, words
         assert word in str(caught.value)
 
 
-def test_ieee_results_make_no_warning(compile_text):
+def test_ieee_results_raise_no_warning(compile_text):
     text = """<ir_version: 8, opset_import: ["" : 17]>
     main (float[3] x) => (float[3] y) <float[3] w = {0, 0, 0}> { y = Div (x, w) }"""
     given = compile_text(text).run({"x": np.array([1, -1, 0], F32)})["y"]
@@ -310,7 +310,7 @@ def test_functions_overloads_defaults_and_left_out_inputs(parse):
     assert [array.tolist() for array in given.values()] == [[20, 40], [5, 10], [1, 2]]
 
 
-def test_overloads_of_a_function_are_told_apart():
+def test_overloads_of_a_function_are_distinguished():
     def function(overload, operator):
         return onnx.helper.make_function(
             "my",

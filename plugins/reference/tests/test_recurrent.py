@@ -36,21 +36,21 @@ ACTIVATIONS = {  # name: the default alpha and beta of those that take them
 
 
 def arrays(op_type, rows=5, batch=3, size=4, hidden=3, directions=1, seed=0, dtype=F32):
-    """Give X, W, R, B, sequence_lens, initial_h, initial_c and P."""
+    """Return X, W, R, B, sequence_lens, initial_h, initial_c and P."""
     rng = np.random.default_rng(seed)
     gates = GATES[op_type] * hidden
     shapes = [(rows, batch, size), (directions, gates, size), (directions, gates, hidden)]
     shapes += [(directions, 2 * gates), None, (directions, batch, hidden)]
     if op_type == "LSTM":
         shapes += [(directions, batch, hidden), (directions, 3 * hidden)]
-    made = [
+    inputs = [
         rng.integers(0, rows + 1, batch).astype(np.int32)
         if shape is None
         else (rng.standard_normal(shape) * 0.7).astype(dtype)
         for shape in shapes
     ]
-    made[0] *= dtype(3)
-    return made
+    inputs[0] *= dtype(3)
+    return inputs
 
 
 def model(op_type, inputs, opset=14, outputs=None, **attributes):
@@ -69,31 +69,33 @@ def model(op_type, inputs, opset=14, outputs=None, **attributes):
         ],
         [onnx.ValueInfoProto(name=name) for name in outputs if name],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    return onnx.shape_inference.infer_shapes(made)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(proto)
 
 
 def feeds(inputs):
     return {f"x{index}": value for index, value in enumerate(inputs) if value is not None}
 
 
-def ours(made, inputs):
-    program = ReferenceBackend().compile(Bundle({"main": ir.from_proto(made)}), CompileOptions())
+def ours(proto, inputs):
+    program = ReferenceBackend().compile(Bundle({"main": ir.from_proto(proto)}), CompileOptions())
     return list(program.run(feeds(inputs)).values())
 
 
-def theirs(made, inputs):
+def theirs(proto, inputs):
     runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, feeds(inputs))
 
 
 def compare(op_type, inputs, defaults=None, **attributes):
-    """Compare with onnxruntime, which is told the `defaults` that are left out here."""
+    """Compare with onnxruntime, which gets the `defaults` that are left out here."""
     attributes["hidden_size"] = inputs[2].shape[-1]
-    told = model(op_type, inputs, **attributes, **(defaults or {}))
+    proto = model(op_type, inputs, **attributes, **(defaults or {}))
     got = ours(model(op_type, inputs, **attributes), inputs)
-    for one, other in zip(got, theirs(told, inputs), strict=True):
+    for one, other in zip(got, theirs(proto, inputs), strict=True):
         # Five steps through a scaled tanh, of slope 2.25, multiply what the first one rounds by 58.
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, strict=True)
 
@@ -147,13 +149,13 @@ def test_activations(op_type, name, numbers):
     usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
     options = {
         key: [value]
-        for key, value, taken in zip(
+        for key, value, used in zip(
             ("activation_alpha", "activation_beta"),
             numbers or ACTIVATIONS[name],
             ACTIVATIONS[name],
             strict=True,
         )
-        if taken is not None
+        if used is not None
     }
     for place in range(FUNCTIONS[op_type]):
         names = list(usual[op_type])
@@ -257,9 +259,9 @@ def test_attributes_of_a_function_s_call():
     <domain: "d", opset_import: ["" : 14]>
     cell <c> (x, w, r) => (y) { y = RNN <hidden_size = 1, clip: float = @c> (x, w, r) }"""
     one = np.ones((1, 1, 1), F32)
-    made = onnx.parser.parse_model(text)
+    proto = onnx.parser.parse_model(text)
     x = np.full((2, 1, 1), 3, F32)
-    program = ReferenceBackend().compile(Bundle({"main": ir.from_proto(made)}), CompileOptions())
+    program = ReferenceBackend().compile(Bundle({"main": ir.from_proto(proto)}), CompileOptions())
     (y,) = program.run({"x": x, "w": one, "r": one}).values()
     np.testing.assert_allclose(y.ravel(), [np.tanh(0.5)] * 2, rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Bundles to make pages of."""
+"""Bundles to write pages of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass import hookimpl
 from narrowpass.bundle import Bundle, MethodReport, Report
-from narrowpass.testing.fixtures import narrowpass_cli
+from narrowpass_testing.fixtures import narrowpass_cli
 
 __all__ = ["narrowpass_cli"]
 
@@ -61,25 +61,25 @@ def _model(nodes, outputs, inputs=("x", "mask"), functions=()):
 def _decisions(nodes):
     for index, node in enumerate(nodes):
         color = ("green, narrow", "gray, narrow", "red, wide")[index % 3]
-        told = {"node": node.name, "op_type": node.op_type, "decision": color, "by": "classifier"}
+        fields = {"node": node.name, "op_type": node.op_type, "decision": color, "by": "classifier"}
         if index % 3 == 2:
-            told |= {"reason": "it is too large", "measured": 7e4, "limit": 65504.0}
+            fields |= {"reason": "it is too large", "measured": 7e4, "limit": 65504.0}
         if index % 3 == 1:
-            told |= {"error": 3e-4}
-        yield told
+            fields |= {"error": 3e-4}
+        yield fields
 
 
 @pytest.fixture
 def deep():
-    """Give a function that makes a bundle of so many blocks of nine nodes."""
+    """Return a function that creates a bundle of so many blocks of nine nodes."""
 
-    def make(blocks):
+    def create(blocks):
         nodes = _blocks(blocks)
         report = Report("fp16", {"main": MethodReport(tuple(_decisions(nodes)), {"green": 1})})
         model = _model(nodes, [nodes[-1].output[0]])
         return Bundle({"main": model}, pipeline="fp16", reports=[report])
 
-    return make
+    return create
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def hostile():
         helper.make_node("MatMul", [HOSTILE, "w"], ["m"], HOSTILE),
         helper.make_node("Relu", ["m"], [HOSTILE + "y"], "\u2028&amp;"),
     ]
-    told = {"node": HOSTILE, "op_type": HOSTILE, "decision": HOSTILE, "reason": HOSTILE}
-    told |= {"measured": float("inf"), "limit": 1}
-    report = Report(HOSTILE, {"main": MethodReport((told,))})
+    fields = {"node": HOSTILE, "op_type": HOSTILE, "decision": HOSTILE, "reason": HOSTILE}
+    fields |= {"measured": float("inf"), "limit": 1}
+    report = Report(HOSTILE, {"main": MethodReport((fields,))})
     model = _model(nodes, [HOSTILE + "y"], [HOSTILE])
     return Bundle({"main": model}, pipeline=HOSTILE, reports=[report])
 
@@ -139,7 +139,7 @@ class Point:
 
 @pytest.fixture
 def install(monkeypatch):
-    """Give a function that installs passes, beside the report: nothing else is visible."""
+    """Return a function that installs passes, beside the report: nothing else is visible."""
     points = [
         point
         for point in importlib.metadata.entry_points(group="narrowpass")
@@ -157,7 +157,7 @@ def install(monkeypatch):
 
 @pytest.fixture
 def call(install, narrowpass_cli, tmp_path, monkeypatch):
-    """Give a function that calls the command line in an empty folder."""
+    """Return a function that calls the command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):

@@ -64,7 +64,7 @@ class Dom(html.parser.HTMLParser):
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
-    """Give a function that opens a file and gives its document once scripts have run."""
+    """Return a function that opens a file and returns its document once scripts have run."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         pytest.skip(f"no browser: none of {', '.join(_NAMES)} is installed")
@@ -87,7 +87,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, tmp_path):
-    """Give a function that makes a page and opens it."""
+    """Return a function that creates a page and opens it."""
 
     def open_page(bundle, fragment="", script=""):
         content = render(bundle, "title")
@@ -171,7 +171,7 @@ def test_hostile_names_stay_text(visit, hostile):
     assert "measured inf" in dom.panel
 
 
-_HANDS = """
+_EVENTS = """
 const view = viewers[0], { canvas } = view;
 canvas.setPointerCapture = () => {};
 const at = (i) => [view.camera.x + view.camera.k * view.scene.nodes[i].x,
@@ -181,7 +181,7 @@ const point = (type, [x, y], id = 1, kind = PointerEvent) => {
   canvas.dispatchEvent(new kind(type, { clientX, clientY, pointerId: id, deltaY: -300 }));
 };
 const index = (name) => view.graph.nodes.findIndex((node) => node.name === name);
-const check = (told, is) => { if (!is) throw new Error(told); };
+const check = (what, is) => { if (!is) throw new Error(what); };
 """
 
 
@@ -221,19 +221,19 @@ def test_pointer_and_keys(visit, nested):
     view.select(index("call"));
     view.panel.querySelector("button.open").click();
     check("function", view.graph.title === "function Twice" && view.trail.children.length === 2);
-    body.dataset.hands = "done";
+    body.dataset.events = "done";
     """
-    assert visit(nested, script=_HANDS + script).body["hands"] == "done"
+    assert visit(nested, script=_EVENTS + script).body["events"] == "done"
 
 
 def test_tables_lead_to_the_graph(visit, deep):
     script = """
     document.querySelector("table[data-method] tbody td").click();
-    body.dataset.hands = view.graph.nodes[view.selected].name;
+    body.dataset.events = view.graph.nodes[view.selected].name;
     """
     bundle = deep(1)
-    dom = visit(bundle, script=_HANDS + script)
-    assert dom.body["hands"] == next(iter(bundle.methods["main"].graph)).name
+    dom = visit(bundle, script=_EVENTS + script)
+    assert dom.body["events"] == next(iter(bundle.methods["main"].graph)).name
 
 
 def test_longest_lines_are_drawn_on_demand(visit, deep, monkeypatch):
@@ -244,25 +244,25 @@ def test_longest_lines_are_drawn_on_demand(visit, deep, monkeypatch):
     check("hidden", view.farLines().length === 0);
     view.select(end, true);
     check("shown", view.farLines().length > 0);
-    body.dataset.hands = "done";
+    body.dataset.events = "done";
     """
-    dom = visit(deep(9), script=_HANDS + script)
-    assert dom.body["hands"] == "done"
+    dom = visit(deep(9), script=_EVENTS + script)
+    assert dom.body["events"] == "done"
 
 
 def test_histograms_are_drawn(visit, deep):
     model = deep(1).methods["main"]
     name = next(iter(model.graph)).name
     shown = Histogram(-1.0, 1.0, (1, 9, 9, 1), 3, (-0.5, 0.5)).to_json()
-    told = {"node": name, "op_type": "MatMul", "decision": "int8", "by": "rule", "sqnr": 30.0}
-    report = Report("int8-sym", {"main": MethodReport(({**told, "histogram": shown},))})
+    fields = {"node": name, "op_type": "MatMul", "decision": "int8", "by": "rule", "sqnr": 30.0}
+    report = Report("int8-sym", {"main": MethodReport(({**fields, "histogram": shown},))})
     script = """
     const bars = document.querySelector(".histograms .inside"), frame = bars.ownerSVGElement;
     check("size", frame.clientWidth > 100 && frame.clientHeight > 30);
     check("bars", bars.getBBox().width === 128 && bars.getBBox().height === 64);
     check("colour", getComputedStyle(bars).fill !== "rgb(0, 0, 0)");
     document.querySelector("table.noise tbody td").click();
-    body.dataset.hands = view.graph.nodes[view.selected].name;
+    body.dataset.events = view.graph.nodes[view.selected].name;
     """
-    dom = visit(Bundle({"main": model}, reports=[report]), script=_HANDS + script)
-    assert dom.body["hands"] == name
+    dom = visit(Bundle({"main": model}, reports=[report]), script=_EVENTS + script)
+    assert dom.body["events"] == name

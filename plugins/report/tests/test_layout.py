@@ -20,10 +20,10 @@ def graphs(draw):
     return [(2 * w, 38) for w in widths], [Edge(a, a, b) for a, b in sorted(read)]
 
 
-def ends(made, nodes):
-    """Give the nodes that each node's value is led to."""
+def ends(layout, nodes):
+    """Return the nodes that each node's value is led to."""
     from_run, found = {}, set()
-    for upper, lower, value in made.segments:
+    for upper, lower, value in layout.segments:
         source = upper if upper < nodes else from_run[upper]
         assert source == value
         if lower < nodes:
@@ -36,47 +36,47 @@ def ends(made, nodes):
 @given(graphs())
 def test_layout(graph):
     sizes, edges = graph
-    made = lay_out(sizes, edges)
+    layout = lay_out(sizes, edges)
     for edge in edges:
-        assert made.layers[edge.source] < made.layers[edge.target]
-    assert not made.far
-    assert ends(made, len(sizes)) == {(edge.source, edge.target) for edge in edges}
-    for layer in range(len(made.tops)):
-        row = sorted((made.x[i], i) for i in range(len(sizes)) if made.layers[i] == layer)
+        assert layout.layers[edge.source] < layout.layers[edge.target]
+    assert not layout.far
+    assert ends(layout, len(sizes)) == {(edge.source, edge.target) for edge in edges}
+    for layer in range(len(layout.tops)):
+        row = sorted((layout.x[i], i) for i in range(len(sizes)) if layout.layers[i] == layer)
         for (x, left), (y, right) in pairwise(row):
             assert y - x >= (sizes[left][0] + sizes[right][0]) / 2
-        for x, first, last in made.runs:
+        for x, first, last in layout.runs:
             if first <= layer <= last:  # a line passes beside the nodes
                 assert all(abs(x - place) >= sizes[i][0] / 2 for place, i in row)
-    below = zip(made.tops, made.heights, made.tops[1:], strict=False)
+    below = zip(layout.tops, layout.heights, layout.tops[1:], strict=False)
     assert all(top + height < following for top, height, following in below)
-    assert lay_out(sizes, edges) == made
+    assert lay_out(sizes, edges) == layout
 
 
 def test_segments_go_down_one_layer():
     edges = [Edge(0, 0, 1), Edge(1, 1, 2), Edge(2, 2, 3), Edge(0, 0, 3), Edge(1, 1, 3)]
-    made = lay_out([(60, 38)] * 4, edges)
-    firsts = [*made.layers, *(first for _, first, _ in made.runs)]
-    lasts = [*made.layers, *(last for _, _, last in made.runs)]
-    for upper, lower, _ in made.segments:
+    layout = lay_out([(60, 38)] * 4, edges)
+    firsts = [*layout.layers, *(first for _, first, _ in layout.runs)]
+    lasts = [*layout.layers, *(last for _, _, last in layout.runs)]
+    for upper, lower, _ in layout.segments:
         assert firsts[upper] < firsts[lower] <= lasts[upper] + 1
 
 
 def test_what_only_waits_stands_above_its_reader():
     chain = [Edge(i, i, i + 1) for i in range(4)]
-    made = lay_out([(60, 38)] * 7, [*chain, Edge(5, 5, 6), Edge(6, 6, 4)])
-    assert made.layers == [0, 1, 2, 3, 4, 2, 3]
+    layout = lay_out([(60, 38)] * 7, [*chain, Edge(5, 5, 6), Edge(6, 6, 4)])
+    assert layout.layers == [0, 1, 2, 3, 4, 2, 3]
 
 
 def test_cycles_and_nothing():
-    made = lay_out([(60, 38)] * 3, [Edge(0, 0, 1), Edge(1, 1, 0), Edge(2, 2, 2)])
-    assert len(made.x) == 3
-    assert made.far
+    layout = lay_out([(60, 38)] * 3, [Edge(0, 0, 1), Edge(1, 1, 0), Edge(2, 2, 2)])
+    assert len(layout.x) == 3
+    assert layout.far
     assert lay_out([], []).x == []
 
 
-def led(made, nodes):
-    return [(value, lower) for _, lower, value in made.segments if lower < nodes]
+def led(layout, nodes):
+    return [(value, lower) for _, lower, value in layout.segments if lower < nodes]
 
 
 def test_longest_lines_are_far(monkeypatch):
@@ -84,8 +84,8 @@ def test_longest_lines_are_far(monkeypatch):
     monkeypatch.setattr(module, "_POINTS", 1)
     chain = [Edge(i, i, i + 1) for i in range(9)]
     more = [Edge(0, 0, 9), Edge(10, 0, 9), Edge(11, 0, 9), Edge(12, 0, 3)]
-    made = lay_out([(60, 38)] * 10, [*chain, *more])
+    layout = lay_out([(60, 38)] * 10, [*chain, *more])
     # There is room for one of the three long ones; value 0 keeps the line to its near reader.
-    assert made.far == [10, 11]
-    assert (0, 1) in led(made, 10)
-    assert len(led(made, 10)) == 11
+    assert layout.far == [10, 11]
+    assert (0, 1) in led(layout, 10)
+    assert len(led(layout, 10)) == 11

@@ -12,9 +12,9 @@ from page_kit import Page
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.bundle import Bundle, MethodReport, Report
-from narrowpass.testing import model_from_text
 from narrowpass_report import graph
 from narrowpass_report.page import render
+from narrowpass_testing import model_from_text
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,16 @@ def test_data(deep):
     relu = next(n for n in main["nodes"] if data["texts"][n.get("op", 0)] == "Relu")
     name, dtype, shape = main["values"][relu["out"][0]]
     assert name.endswith("_output_0")
-    assert data["dtypes"][dtype] == ["float16", "float16"]  # inferred: the model does not tell
+    assert data["dtypes"][dtype] == ["float16", "float16"]  # inferred: the model does not say
     assert data["texts"][shape] == "batch\N{MULTIPLICATION SIGN}8"
-    told = relu["told"][0]
-    assert [data["texts"][i] for i in told[:4]] == [
+    fields = relu["decisions"][0]
+    assert [data["texts"][i] for i in fields[:4]] == [
         "fp16",
         "red, wide",
         "classifier",
         "it is too large",
     ]
-    assert told[4:] == [7e4, 65504.0, None]
+    assert fields[4:] == [7e4, 65504.0, None]
     weight = main["values"][main["nodes"][0]["in"][1]]
     assert weight[0] == "w"
     assert weight[3] == 256
@@ -140,12 +140,12 @@ def test_subgraphs_and_functions(nested):
 
 def test_decision_about_a_weight(deep):
     bundle = deep(1)
-    told = {"node": "w", "decision": "narrowed", "by": "store", "measured": 1e-3, "limit": 4e-3}
-    reports = [Report("store", {"main": MethodReport((told,))})]
+    fields = {"node": "w", "decision": "narrowed", "by": "store", "measured": 1e-3, "limit": 4e-3}
+    reports = [Report("store", {"main": MethodReport((fields,))})]
     data = Page(render(Bundle(bundle.methods, reports=reports), "title")).data[0]
     first = data["graphs"][0]["nodes"][0]
-    assert first["told"][0][4:6] == [1e-3, 4e-3]
-    assert data["texts"][first["told"][0][7]] == "w"
+    assert first["decisions"][0][4:6] == [1e-3, 4e-3]
+    assert data["texts"][first["decisions"][0][7]] == "w"
 
 
 def test_methods(deep):

@@ -28,24 +28,24 @@ def _decisions():
 
 @pytest.fixture
 def page(deep):
-    """Make the page of a bundle whose reports went through JSON, as files do."""
+    """Write the page of a bundle whose reports went through JSON, as files do."""
 
-    def make(decisions):
+    def create(decisions):
         model = deep(1).methods["main"]
-        told = tuple(decision.to_json() for decision in decisions)
-        report = Report("int8-sym", {"main": MethodReport(told)}).to_json()
+        decisions = tuple(decision.to_json() for decision in decisions)
+        report = Report("int8-sym", {"main": MethodReport(decisions)}).to_json()
         return render(Bundle({"main": model}, reports=[Report.from_json(report.encode())]), "t")
 
-    return make
+    return create
 
 
-def test_a_histogram_with_its_window(page):
+def test_a_histogram_with_its_clipping_range(page):
     content = page(_decisions())
     text = " ".join(Page(content).text.split())
-    assert "Values and their windows: 1" in text
-    assert "x_out window -1 to 4, clipped 0.12%, zeros 29%, 38.2 dB" in text
+    assert "Values and their clipping ranges: 1" in text
+    assert "x_out clipping range -1 to 4, clipped 0.12%, zeros 29%, 38.2 dB" in text
     (drawing,) = re.findall(r"<svg.*?</svg>", content)
-    # 256 pixels from -2 to 6: the window from 32 to 192, and zero at 64.
+    # 256 pixels from -2 to 6: the clipping range from 32 to 192, and zero at 64.
     assert '<rect x="32" y="0" width="160.0"' in drawing
     assert '<path class="zero" d="M64 0v64"/>' in drawing
     inside, outside = re.findall(r'<path class="(?:in|out)side" d="(.*?)"/>', drawing)
@@ -76,20 +76,20 @@ def test_other_passes_have_no_such_part(page):
 
 
 def test_many_of_them_are_cut():
-    told = json.loads(json.dumps([_decisions()[0].to_json()] * 700))
-    told += [Decision(f"n{i}", "Div", "float", "rule").to_json() for i in range(30)]
-    content = quantized("main", told)
+    decisions = json.loads(json.dumps([_decisions()[0].to_json()] * 700))
+    decisions += [Decision(f"n{i}", "Div", "float", "rule").to_json() for i in range(30)]
+    content = quantized("main", decisions)
     assert content.count("<svg") == 500
     assert "and 200 more, in the reports folder" in content
     assert "n19 and 10 more" in content
     assert len(content) < 1_000_000
 
 
-@pytest.mark.parametrize("window", [None, (-100.0, 100.0), (0.5, 0.75)])
+@pytest.mark.parametrize("clipping", [None, (-100.0, 100.0), (0.5, 0.75)])
 @pytest.mark.parametrize("ends", [(-2.0, -1.0), (0.0, 1e-30), (-1e30, 1e30)])
-def test_drawings_stay_in_their_frame(page, ends, window):
-    made = Histogram(*ends, (3, 0, 5), 0, window)
-    content = page([Decision("v", "", "int8", "rule", histogram=made)])
+def test_drawings_stay_in_their_frame(page, ends, clipping):
+    histogram = Histogram(*ends, (3, 0, 5), 0, clipping)
+    content = page([Decision("v", "", "int8", "rule", histogram=histogram)])
     Page(content)
     (drawing,) = re.findall(r"<svg.*?</svg>", content)
     for x in re.findall(r"M([-\d.e+]+) ", drawing):

@@ -14,7 +14,7 @@ from narrowpass.ir.io import MappedTensor
 
 
 def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]:
-    """Give, for each tensor, the index of the first one of the same dtype, shape and bytes.
+    """Return, for each tensor, the index of the first one of the same dtype, shape and bytes.
 
     Tensors of different dtype or shape are never read; those that differ in a few sampled bytes
     are not read whole. What cannot be sampled (`ir.LazyTensor`) is read whole where another
@@ -33,29 +33,29 @@ def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]
     materialize = threading.Lock()
     with ThreadPoolExecutor(threads) as pool:
 
-        def look(index: int) -> tuple[bytes, str | None]:
-            looked = sample(tensors[index])
-            if looked is not None:
-                return looked, None
+        def sample_or_hash(index: int) -> tuple[bytes, str | None]:
+            sampled = sample(tensors[index])
+            if sampled is not None:
+                return sampled, None
             whole = digest(tensors[index], materialize)
             return whole.sample, whole.sha256
 
         candidates = _shared(by_type.values())
-        looks = dict(zip(candidates, pool.map(look, candidates), strict=True))
+        samples_or_hashes = dict(zip(candidates, pool.map(sample_or_hash, candidates), strict=True))
         by_sample: dict[Hashable, list[int]] = defaultdict(list)
         for group in by_type.values():
             for index in group:
-                if index in looks:
-                    by_sample[group[0], looks[index][0]].append(index)
+                if index in samples_or_hashes:
+                    by_sample[group[0], samples_or_hashes[index][0]].append(index)
 
-        def content(index: int) -> Hashable:
-            looked, sha256 = looks[index]
+        def content_key(index: int) -> Hashable:
+            sampled, sha256 = samples_or_hashes[index]
             if tensors[index].nbytes <= SAMPLED:
-                return looked
+                return sampled
             return sha256 or digest(tensors[index], materialize).sha256
 
         candidates = _shared(by_sample.values())
-        contents = dict(zip(candidates, pool.map(content, candidates), strict=True))
+        contents = dict(zip(candidates, pool.map(content_key, candidates), strict=True))
 
     for group in by_sample.values():
         firsts: dict[Hashable, int] = {}
@@ -66,7 +66,7 @@ def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]
 
 
 def _identity(tensor: ir.TensorProtocol) -> Hashable:
-    """Give what two tensors share only where they are the same bytes in the same place."""
+    """Return what two tensors share only where they are the same bytes in the same place."""
     if isinstance(tensor, MappedTensor):
         dims = tuple(tensor.shape.numpy())
         return id(tensor.file), tensor.offset, tensor.dtype, dims
@@ -74,5 +74,5 @@ def _identity(tensor: ir.TensorProtocol) -> Hashable:
 
 
 def _shared(groups: Iterable[list[int]]) -> list[int]:
-    """Give the members of the groups that have more than one."""
+    """Return the members of the groups that have more than one."""
     return [index for group in groups if len(group) > 1 for index in group]

@@ -6,7 +6,7 @@ Beside ``model.narrow`` there may be, for a while:
     held while folders change their names, and removed by who holds it;
 ``.model.narrow.tmp-XXXXXXXX``
     what a build writes, or an old bundle on its way out. Its ``manifest.json`` is the first
-    file made and the last one deleted. The build keeps that file locked, so that nobody takes
+    file created and the last one deleted. The build keeps that file locked, so that nobody takes
     the folder of a live build for a leftover;
 ``.model.narrow.old-XXXXXXXX``
     the old bundle, moved aside where the file system cannot exchange two folders.
@@ -30,8 +30,8 @@ TEMPORARY = "tmp"
 ASIDE = "old"
 
 
-def beside(target: Path, kind: str) -> list[Path]:
-    """Give the folders of one kind beside `target`, in the order of their names."""
+def list_siblings(target: Path, kind: str) -> list[Path]:
+    """Return the folders of one kind beside `target`, in the order of their names."""
     pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-[0-9a-f]{{8}}")
     with os.scandir(target.parent) as entries:
         found = [entry.name for entry in entries if pattern.fullmatch(entry.name)]
@@ -39,7 +39,7 @@ def beside(target: Path, kind: str) -> list[Path]:
 
 
 def fresh_name(target: Path, kind: str) -> Path:
-    """Give a name beside `target` that nothing has yet."""
+    """Return a name beside `target` that nothing has yet."""
     while True:
         path = target.parent / f".{target.name}.{kind}-{secrets.token_hex(4)}"
         if not os.path.lexists(path):
@@ -85,8 +85,8 @@ def _acquire(path: Path) -> int:
         os.close(fd)
 
 
-def make_temporary(target: Path) -> tuple[Path, int]:
-    """Make a folder to build in. Call it with the lock held.
+def create_temporary(target: Path) -> tuple[Path, int]:
+    """Create a folder to build in. Call it with the lock held.
 
     Returns:
         The folder, and the descriptor that keeps it alive, to be closed by the caller.
@@ -98,27 +98,27 @@ def make_temporary(target: Path) -> tuple[Path, int]:
     except OSError:
         folder.rmdir()
         raise
-    # A file system without locks: then no build can tell whether this one is alive, and
-    # `sweep` leaves it alone.
+    # A file system without locks: then no build can find out whether this one is alive, and
+    # `remove_leftovers` leaves it alone.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return folder, fd
 
 
-def sweep(target: Path) -> None:
+def remove_leftovers(target: Path) -> None:
     """Remove what killed builds left beside `target`. Call it with the lock held."""
-    for folder in beside(target, ASIDE):
+    for folder in list_siblings(target, ASIDE):
         remove(folder)
-    for folder in beside(target, TEMPORARY):
-        if not _alive(folder):
+    for folder in list_siblings(target, TEMPORARY):
+        if not _is_locked(folder):
             remove(folder)
 
 
-def _alive(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     try:
         fd = os.open(folder / MANIFEST, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        # Made or deleted half, and empty then; a folder of any other origin stays.
+        # Half created or half deleted, and empty then; a folder of any other origin stays.
         return any(folder.iterdir()) if folder.is_dir() else True
     except OSError:
         return True
@@ -134,8 +134,8 @@ def _alive(folder: Path) -> bool:
 def remove(folder: Path) -> None:
     """Delete a folder as far as that is possible, its manifest last.
 
-    What cannot be deleted stays for a later `sweep`, since what a build has published must not
-    be reported as failed.
+    What cannot be deleted stays for a later `remove_leftovers`, since what a build has published
+    must not be reported as failed.
     """
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):

@@ -74,7 +74,7 @@ class Folder:
             return file.read()
 
     def manifest(self) -> tuple[Manifest, bytes]:
-        """Read the manifest, and give its bytes too.
+        """Read the manifest, and return its bytes, too.
 
         Raises:
             FileNotFoundError: there is none.
@@ -143,7 +143,7 @@ def _compare(manifest: Manifest, entries: dict[str, safetensors.Entry]) -> None:
 
 
 def _data_type(name: str) -> ir.DataType:
-    """Give the element type that the manifest calls `name`.
+    """Return the element type that the manifest calls `name`.
 
     Raises:
         BundleError: there is none.
@@ -155,9 +155,9 @@ def _data_type(name: str) -> ir.DataType:
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Tell whether `path` is a folder with our manifest."""
+    """Return whether `path` is a folder with our manifest."""
     try:
-        return attempt(path, lambda folder: is_manifest(folder.read(MANIFEST)))
+        return read_retrying(path, lambda folder: is_manifest(folder.read(MANIFEST)))
     except (BundleError, UsageError):
         return False
 
@@ -179,7 +179,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         UsageError: nothing is at `path`, or not a folder.
         BundleError: the bundle is damaged or of an unknown version.
     """
-    return attempt(path, _load)
+    return read_retrying(path, _load)
 
 
 def _load(folder: Folder) -> Loaded:
@@ -194,7 +194,7 @@ def _load(folder: Folder) -> Loaded:
         models[method.name], found = read_method(folder, manifest, method, file)
         stored.extend(item for item, _ in found)
         keys.update({(method.name, item.value): key for item, key in found})
-    # The keys are the manifest's, not made anew: a later version may name them otherwise.
+    # The keys are the manifest's, not computed anew: a later version may name them otherwise.
     tensors = {key: _tensor(key, manifest.tensors[key], file) for key in entries}
     plan = Plan(tensors, keys, tuple(stored))
     return Loaded(manifest, models, tuple(read_reports(folder, manifest)), plan)
@@ -280,7 +280,7 @@ def _stored(
     return found
 
 
-def attempt(path: str | os.PathLike[str], work: Callable[[Folder], _T]) -> _T:
+def read_retrying(path: str | os.PathLike[str], work: Callable[[Folder], _T]) -> _T:
     """Open a bundle folder and run `work` on it, again where the folder is replaced meanwhile.
 
     Raises:
@@ -315,7 +315,7 @@ def _open(path: str | os.PathLike[str]) -> int:
                 raise
             return os.open(path, flags)
     except FileNotFoundError:
-        raise UsageError(f"{shown}: no such bundle; give the path of a .narrow folder") from None
+        raise UsageError(f"{shown}: no such bundle; pass the path of a .narrow folder") from None
     except NotADirectoryError:
         raise UsageError(f"{shown}: is a file; a bundle is a folder") from None
     except OSError as error:
@@ -325,7 +325,7 @@ def _open(path: str | os.PathLike[str]) -> int:
 
 
 def _same(fd: int, path: str | os.PathLike[str]) -> bool:
-    """Tell whether the folder that is open is still the one at `path`."""
+    """Return whether the folder that is open is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(fd), Path(path).stat())
     except OSError:

@@ -47,11 +47,11 @@ class Plan:
     initializers: tuple[Stored, ...]
 
     def of(self, method: str) -> Mapping[ir.Value, str]:
-        """Give the data keys of one method's initializers."""
+        """Return the data keys of one method's initializers."""
         return {value: key for (name, value), key in self.keys.items() if name == method}
 
 
-def make_plan(methods: Mapping[str, ir.Model], threads: int | None = None) -> Plan:
+def create_plan(methods: Mapping[str, ir.Model], threads: int | None = None) -> Plan:
     """Decide which initializers are stored, which are the same tensor, and under which key.
 
     Raises:
@@ -88,7 +88,7 @@ def _stored(method: str, model: ir.Model) -> Iterator[Stored]:
 def _keys(items: Sequence[Stored]) -> list[str]:
     """Name distinct tensors: the initializer's own name, or with its method where that is taken.
 
-    Own names are given out first, so that a made-up key never takes a name that an initializer
+    Own names are assigned first, so that a generated key never takes a name that an initializer
     really has.
     """
     keys: dict[int, str] = {}

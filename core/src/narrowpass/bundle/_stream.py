@@ -17,9 +17,9 @@ from narrowpass.errors import ModelError
 CHUNK = 1 << 20
 """Bytes that a stream holds in memory at a time."""
 
-_WINDOWS = 16
-_WINDOW = 256
-SAMPLED = _WINDOWS * _WINDOW
+_SAMPLES = 16
+_SAMPLE_BYTES = 256
+SAMPLED = _SAMPLES * _SAMPLE_BYTES
 """Bytes that a sample looks at; a tensor of no more than these is sampled whole."""
 
 _LARGE = 32 << 20
@@ -29,19 +29,19 @@ class Sink(Protocol):
     """What takes a tensor's bytes."""
 
     def write(self, data: bytes | memoryview, /) -> int:
-        """Take all of `data`, and give its length."""
+        """Write all of `data`, and return its length."""
 
 
 @runtime_checkable
 class RandomAccess(Protocol):
-    """A tensor that gives any part of its serialized bytes without the rest."""
+    """A tensor that reads any part of its serialized bytes without the rest."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Give `size` bytes at `offset`."""
+        """Return `size` bytes at `offset`."""
 
 
 def default_threads() -> int:
-    """Give the number of threads that read, hash and write tensors."""
+    """Return the number of threads that read, hash and write tensors."""
     if hasattr(os, "sched_getaffinity"):
         return min(4, len(os.sched_getaffinity(0)))
     return min(4, os.cpu_count() or 1)
@@ -90,7 +90,7 @@ def _send(tensor: ir.TensorProtocol, sink: Sink) -> None:
 
 
 def _view(tensor: ir.TensorProtocol) -> memoryview | None:
-    """Give the memory that holds what ONNX serializes, where there is such memory."""
+    """Return the memory that holds what ONNX serializes, where there is such memory."""
     if isinstance(tensor, ir.PackedTensor):
         return _memory(tensor.numpy_packed())
     if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
@@ -107,7 +107,7 @@ def _memory(array: np.ndarray[Any, Any]) -> memoryview | None:
 
 
 def _pieces(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Iterator[bytes]:
-    """Give the serialized bytes of an array whose memory does not hold them, piece by piece."""
+    """Yield the serialized bytes of an array whose memory does not hold them, piece by piece."""
     if dtype.bitwidth < 8:
         # A multiple of 4 elements fills whole bytes in 2, 4 and 6 bits.
         rows, step = array.reshape(-1), CHUNK
@@ -118,12 +118,12 @@ def _pieces(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Iterator[bytes]:
         yield ir.Tensor(rows[start : start + step], dtype=dtype).tobytes()
 
 
-def _windows(nbytes: int) -> list[tuple[int, int]]:
-    """Give the (offset, size) of what is sampled of `nbytes` bytes: ends and between."""
+def _sampled_ranges(nbytes: int) -> list[tuple[int, int]]:
+    """Return the (offset, size) of what is sampled of `nbytes` bytes: ends and between."""
     if nbytes <= SAMPLED:
         return [(0, nbytes)]
-    last = nbytes - _WINDOW
-    return [(last * index // (_WINDOWS - 1), _WINDOW) for index in range(_WINDOWS)]
+    last = nbytes - _SAMPLE_BYTES
+    return [(last * index // (_SAMPLES - 1), _SAMPLE_BYTES) for index in range(_SAMPLES)]
 
 
 class Digest:
@@ -132,15 +132,17 @@ class Digest:
     def __init__(self, nbytes: int) -> None:
         self._sha = hashlib.sha256()
         self._position = 0
-        self._windows = [(start, start + size, bytearray()) for start, size in _windows(nbytes)]
+        self._samples = [
+            (start, start + size, bytearray()) for start, size in _sampled_ranges(nbytes)
+        ]
 
     def write(self, data: bytes | memoryview, /) -> int:
-        """Hash all of `data`, and give its length."""
+        """Hash all of `data`, and return its length."""
         view = memoryview(data).cast("B")
         for start in range(0, len(view), CHUNK):
             self._sha.update(view[start : start + CHUNK])
         end = self._position + len(view)
-        for first, stop, picked in self._windows:
+        for first, stop, picked in self._samples:
             if first < end and stop > self._position:
                 low = max(first - self._position, 0)
                 picked.extend(view[low : min(stop, end) - self._position])
@@ -155,7 +157,7 @@ class Digest:
     @property
     def sample(self) -> bytes:
         """The sampled bytes."""
-        return b"".join(bytes(picked) for _, _, picked in self._windows)
+        return b"".join(bytes(picked) for _, _, picked in self._samples)
 
 
 def digest(tensor: ir.TensorProtocol, materialize: threading.Lock) -> Digest:
@@ -166,13 +168,13 @@ def digest(tensor: ir.TensorProtocol, materialize: threading.Lock) -> Digest:
 
 
 def sample(tensor: ir.TensorProtocol) -> bytes | None:
-    """Give the sampled bytes, or None where they cost as much as the whole tensor."""
-    windows = _windows(tensor.nbytes)
+    """Return the sampled bytes, or None where they cost as much as the whole tensor."""
+    ranges = _sampled_ranges(tensor.nbytes)
     if isinstance(tensor, RandomAccess):
-        return b"".join(tensor.read(offset, size) for offset, size in windows)
+        return b"".join(tensor.read(offset, size) for offset, size in ranges)
     view = _view(tensor)
     if view is None and isinstance(tensor, ir.ExternalTensor) and tensor.dtype.bitwidth >= 8:
         view = _memory(tensor.numpy())
     if view is None:
         return None
-    return b"".join(bytes(view[offset : offset + size]) for offset, size in windows)
+    return b"".join(bytes(view[offset : offset + size]) for offset, size in ranges)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import safetensors
 
-from narrowpass.bundle._load import Folder, attempt, read_method, read_reports
+from narrowpass.bundle._load import Folder, read_method, read_reports, read_retrying
 from narrowpass.bundle._save import value_info
 from narrowpass.bundle._stream import CHUNK, default_threads
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, MethodInfo
@@ -27,7 +27,7 @@ def verify(
 
     Args:
         path: a bundle folder.
-        progress: told of the bytes of weights read and the bytes in all.
+        progress: called with the bytes of weights read and the bytes in all.
         threads: how many tensors are read at once; None for up to four.
 
     Returns:
@@ -43,7 +43,7 @@ def verify(
         return list(_problems(folder, progress, threads or default_threads()))
 
     try:
-        return attempt(path, work)
+        return read_retrying(path, work)
     except BundleError as error:
         return [str(error)]
 

@@ -12,13 +12,13 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from narrowpass.bundle import _load, _save, publish, safetensors
-from narrowpass.bundle._plan import Plan, make_plan
+from narrowpass.bundle._plan import Plan, create_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
 from narrowpass.bundle.report import Report
 from narrowpass.errors import NarrowpassError, UsageError
 from narrowpass.framework.arguments import Uncopied, count_of, instance_of, kind_of
-from narrowpass.framework.collecting import no_collecting
 from narrowpass.framework.files import write_file
+from narrowpass.framework.garbage import pause_collection
 from narrowpass.ir.io import check_file
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -49,12 +49,12 @@ class Bundle(Uncopied):
     It can be neither pickled nor deeply copied: it may map files. Another process loads it by its
     path.
 
-    The models are not copied: who changes one must make a new bundle for `data` and `key` to
+    The models are not copied: whoever changes one must create a new bundle for `data` and `key` to
     know of it. `save` looks at the models anew.
 
     Args:
         methods: a model for each method, in the order that the bundle keeps.
-        pipeline: the text of the pipeline that made them.
+        pipeline: the text of the pipeline that built them.
         plugins: version by distribution, of the plugins that ran.
         reports: what the passes decided, in their order.
 
@@ -63,7 +63,7 @@ class Bundle(Uncopied):
     """
 
     _instead = (
-        "save it, and call Bundle.load with the path in the other process; copy.copy gives a "
+        "save it, and call Bundle.load with the path in the other process; copy.copy returns a "
         "bundle of the same models"
     )
 
@@ -103,7 +103,7 @@ class Bundle(Uncopied):
             UsageError: nothing is at `path`, or not a folder.
             BundleError: it is damaged, incomplete, or of an unknown format version.
         """
-        with no_collecting():
+        with pause_collection():
             loaded = _load.load(path)
         bundle = cls(
             loaded.methods,
@@ -117,7 +117,7 @@ class Bundle(Uncopied):
 
     @functools.cached_property
     def _plan(self) -> Plan:
-        return make_plan(self.methods)
+        return create_plan(self.methods)
 
     @functools.cached_property
     def data(self) -> Mapping[str, NamedData]:
@@ -141,7 +141,7 @@ class Bundle(Uncopied):
         )
 
     def key(self, method: str, value: ir.Value) -> str:
-        """Give the data key of an initializer.
+        """Return the data key of an initializer.
 
         Raises:
             KeyError: it is not in the data map, since it stays inside the ONNX file.
@@ -157,11 +157,11 @@ class Bundle(Uncopied):
     ) -> None:
         """Write the bundle as a folder, in one step: a reader sees what was there, or all of it.
 
-        The same methods give the same bytes, however many threads write them.
+        The same methods are written as the same bytes, however many threads write them.
 
         Args:
             path: absent, an empty folder, or a bundle, which is replaced.
-            progress: told of the bytes of weights written and the bytes in all.
+            progress: called with the bytes of weights written and the bytes in all.
             threads: how many tensors are written at once; None for up to four.
 
         Raises:
@@ -169,14 +169,14 @@ class Bundle(Uncopied):
             OutputError: the folder cannot be written; what was there before is as it was.
             ModelError: a tensor cannot be read, or a model cannot be written as ONNX.
             BundleError: a tensor of a bundle that was loaded is not the one that its manifest says.
-            NarrowpassError: ``onnx.checker`` refuses what was written but not what it was made
+            NarrowpassError: ``onnx.checker`` refuses what was written but not what it was built
                 from, which is a bug of ours.
         """
         if threads is not None:
             threads = count_of(threads, "`threads`")
         if progress is not None and not callable(progress):
             raise UsageError(f"`progress` must be a function, not {kind_of(progress)}")
-        plan = make_plan(self.methods, threads)
+        plan = create_plan(self.methods, threads)
         layout = safetensors.Layout.of(plan.tensors)
         with publish.replacing(path) as folder:
             with (folder / WEIGHTS).open("xb") as file:
@@ -206,7 +206,7 @@ class Bundle(Uncopied):
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Tell whether `path` is a folder with our manifest, of whatever version, whole or not."""
+    """Return whether `path` is a folder with our manifest, of whatever version, whole or not."""
     return _load.is_bundle(path)
 
 
@@ -231,5 +231,5 @@ def check_method_names(methods: Collection[str]) -> None:
         if other != name:
             raise UsageError(
                 f"method names {other!r} and {name!r} differ in upper and lower case only, which "
-                "some file systems do not tell apart; rename one"
+                "some file systems do not distinguish; rename one"
             )

@@ -17,7 +17,7 @@ from narrowpass.errors import BundleError
 from narrowpass.framework.documents import parse_json
 
 FORMAT = "narrowpass bundle"
-"""What the field ``format`` says: it tells our manifest from any other ``manifest.json``."""
+"""The field ``format``, which distinguishes our manifest from any other ``manifest.json``."""
 
 VERSION = 1
 """The format version that this module writes, and the only one that it reads."""
@@ -78,7 +78,7 @@ class MethodInfo:
     Attributes:
         name: the method's name.
         file: its ONNX file.
-        checker: what ``onnx.checker`` says against the model that the method was made from, and
+        checker: what ``onnx.checker`` says against the model that the method was built from, and
             so may say against the file too; None where it says nothing.
         inputs: of the model, also those that have a default.
         outputs: of the model.
@@ -143,7 +143,7 @@ class Manifest:
     reports: tuple[FileInfo, ...]
 
     def to_json(self) -> str:
-        """Give the text of ``manifest.json``: the same manifest gives the same text.
+        """Return the text of ``manifest.json``: the same text for the same manifest.
 
         Its own SHA-256, taken without that field, is in the field ``sha256``.
         """
@@ -179,7 +179,7 @@ class Manifest:
 
 
 def is_manifest(data: bytes) -> bool:
-    """Tell whether a ``manifest.json`` was written by narrowpass, of whatever version."""
+    """Return whether a ``manifest.json`` was written by narrowpass, of whatever version."""
     return _parse(data) is not None
 
 

@@ -31,7 +31,7 @@ _ADVICE = {
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a folder to write a bundle into; it takes the place of `path` where the block ends.
+    """Yield a folder to write a bundle into; it takes the place of `path` where the block ends.
 
     Where the block raises, the folder is deleted and what was at `path` stays. The files that
     the block writes must be synced (`write_file` does); the folders are synced here. The block
@@ -49,8 +49,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with _folders.locked(target):
             _repair(target)
             _check_replaceable(target, path)
-            _folders.sweep(target)
-            folder, alive = _folders.make_temporary(target)
+            _folders.remove_leftovers(target)
+            folder, alive = _folders.create_temporary(target)
         try:
             yield folder
             for inner in folder.rglob("*"):
@@ -60,7 +60,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             with _folders.locked(target):
                 _repair(target)
                 _check_replaceable(target, path)
-                _take_place(folder, target)
+                _replace_target(folder, target)
         except BaseException:
             _folders.remove(folder)
             raise
@@ -83,7 +83,7 @@ def repair(path: str | os.PathLike[str]) -> bool:
     """
     target = Path(os.path.realpath(path))
     try:
-        if not target.parent.is_dir() or not _folders.beside(target, _folders.ASIDE):
+        if not target.parent.is_dir() or not _folders.list_siblings(target, _folders.ASIDE):
             return False
         with _folders.locked(target):
             _repair(target)
@@ -95,8 +95,8 @@ def repair(path: str | os.PathLike[str]) -> bool:
 def _repair(target: Path) -> None:
     if os.path.lexists(target):
         return
-    for folder in _folders.beside(target, _folders.ASIDE):
-        if _is_ours(folder):
+    for folder in _folders.list_siblings(target, _folders.ASIDE):
+        if _is_bundle(folder):
             folder.rename(target)
             sync_folder(target.parent)
             return
@@ -105,15 +105,15 @@ def _repair(target: Path) -> None:
 def _resolve(path: str | os.PathLike[str]) -> Path:
     shown = path_of(path, "the path of the bundle")
     if not shown:
-        raise UsageError("the path of the bundle is empty; give the folder to write")
+        raise UsageError("the path of the bundle is empty; pass the folder to write")
     try:
         target = Path(os.path.realpath(path))
     except ValueError as error:
         raise UsageError(f"{shown!r} is not a path: {error}") from error
     if not target.name:
-        raise UsageError(f"{shown}: is the root folder; give another folder to write")
+        raise UsageError(f"{shown}: is the root folder; choose another folder to write")
     if not target.parent.is_dir():
-        raise UsageError(f"{shown}: the folder {target.parent} does not exist; make it first")
+        raise UsageError(f"{shown}: the folder {target.parent} does not exist; create it first")
     return target
 
 
@@ -122,22 +122,22 @@ def _check_replaceable(target: Path, path: str | os.PathLike[str]) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise UsageError(f"{shown}: exists and is not a folder; give another path for the bundle")
-    if any(target.iterdir()) and not _is_ours(target):
+        raise UsageError(f"{shown}: exists and is not a folder; choose another path for the bundle")
+    if any(target.iterdir()) and not _is_bundle(target):
         raise UsageError(
             f"{shown}: this folder is not a bundle and is not empty, so it is not replaced; "
-            "give another path, or delete it yourself"
+            "choose another path, or delete it yourself"
         )
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_bundle(folder: Path) -> bool:
     try:
         return is_manifest((folder / MANIFEST).read_bytes())
     except OSError:
         return False
 
 
-def _take_place(folder: Path, target: Path) -> None:
+def _replace_target(folder: Path, target: Path) -> None:
     """Put `folder` where `target` is. Call it with the lock held."""
     old = None
     if not target.is_dir() or not any(target.iterdir()):
@@ -145,7 +145,7 @@ def _take_place(folder: Path, target: Path) -> None:
     elif exchange(folder, target):
         old = folder
     else:
-        old = _move_in(folder, target)
+        old = _replace_in_two_steps(folder, target)
     # The new names must be durable before the old files go.
     try:
         sync_folder(target.parent)
@@ -158,7 +158,7 @@ def _take_place(folder: Path, target: Path) -> None:
         _folders.remove(old)
 
 
-def _move_in(folder: Path, target: Path) -> Path:
+def _replace_in_two_steps(folder: Path, target: Path) -> Path:
     """Put `folder` where `target` is, in two steps; between them only `repair` helps."""
     old = _folders.fresh_name(target, _folders.ASIDE)
     target.rename(old)

@@ -15,7 +15,7 @@ class MethodReport:
     """What one pass decided and counted in one method.
 
     Attributes:
-        decisions: one JSON object a node or value, as `narrowpass.Decision.to_json` gives it.
+        decisions: one JSON object a node or value, as in `narrowpass.Decision.to_json`.
         counters: counts by name.
     """
 
@@ -41,7 +41,7 @@ class Report:
         return self.text.partition("{")[0]
 
     def to_json(self) -> str:
-        """Give the text of the file: the same report gives the same text."""
+        """Return the text of the file, the same for the same report."""
         methods = ",\n".join(
             f"{_text(name)}: {_of_method(part)}" for name, part in sorted(self.methods.items())
         )
@@ -66,7 +66,7 @@ class Report:
 
 
 def _of_method(part: MethodReport) -> str:
-    """Give the text of a part, with a decision in each line."""
+    """Return the text of a part, with a decision in each line."""
     decisions = ",\n".join(_text(dict(decision)) for decision in part.decisions)
     return f'{{"counters": {_text(dict(part.counters))}, "decisions": [\n{decisions}\n]}}'
 

@@ -33,8 +33,9 @@ _SYNC_SECONDS = 0.1
 
 _RESERVED = re.compile(r"__metadata__|__pad\.\d+")
 
-# Only codes that readers have known for years: one unknown code makes a whole file unreadable, and
-# C64 or F8_E8M0 came late. Those of less than a byte do not even say the order in the byte.
+# Only codes that readers have known for years: with one unknown code a whole file is
+# unreadable, and C64 or F8_E8M0 came late. Those of less than a byte do not even say the order
+# in the byte.
 _CODES: Mapping[ir.DataType, str] = {
     ir.DataType.BOOL: "BOOL",
     ir.DataType.UINT8: "U8",
@@ -55,7 +56,7 @@ _CODES: Mapping[ir.DataType, str] = {
 
 
 def is_reserved(key: str) -> bool:
-    """Tell whether the format, or the padding, needs `key` for itself."""
+    """Return whether the format, or the padding, needs `key` for itself."""
     return _RESERVED.fullmatch(key) is not None
 
 
@@ -77,7 +78,7 @@ class Entry:
 
 
 def stored_form(dtype: ir.DataType, shape: tuple[int, ...], nbytes: int) -> tuple[str, list[int]]:
-    """Give the code and the shape under which the weights file holds a tensor."""
+    """Return the code and the shape under which the weights file holds a tensor."""
     if dtype in _CODES:
         return _CODES[dtype], list(shape)
     return "U8", [nbytes]
@@ -128,7 +129,7 @@ def _describe(code: str, shape: list[int], start: int, nbytes: int) -> dict[str,
 
 
 def header_size(start: bytes, size: int) -> int:
-    """Give the length of the header, with its own length field, from the first 8 bytes.
+    """Return the length of the header, with its own length field, from the first 8 bytes.
 
     Raises:
         BundleError: it does not fit into a file of `size` bytes.
@@ -176,14 +177,14 @@ def _entry(raw: dict[str, Any], start: int) -> Entry:
 
 
 class _StoppedError(Exception):
-    """Another thread failed; this one gives up."""
+    """Another thread failed, and this one stops."""
 
 
 class _WriteError(Exception):
     """The output cannot be written: not an `OSError`, which is what a source raises."""
 
 
-def _put(fd: int, data: bytes | memoryview, offset: int) -> None:
+def _write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of `data`: a disk that is nearly full takes a part, and fails at the next call."""
     view = memoryview(data)
     while view:
@@ -216,7 +217,7 @@ class _Place:
             piece = view[start : start + CHUNK]
             self._digest.write(piece)
             try:
-                _put(self._fd, piece, self._entry.offset + self._written)
+                _write_at(self._fd, piece, self._entry.offset + self._written)
             except OSError as error:
                 raise _WriteError from error
             self._written += len(piece)
@@ -224,15 +225,15 @@ class _Place:
         return len(view)
 
     def finish(self) -> str:
-        """Give the content hash of the tensor, which must be complete."""
+        """Return the content hash of the tensor, which must be complete."""
         if self._written != self._entry.nbytes:
             raise self._wrong_length(str(self._written))
         return self._digest.sha256
 
     def _wrong_length(self, got: str) -> ModelError:
         return ModelError(
-            f"tensor {self._key!r} gives {got} bytes where its type and shape need "
-            f"{self._entry.nbytes}; the pass that made it is at fault"
+            f"tensor {self._key!r} has {got} bytes where its type and shape need "
+            f"{self._entry.nbytes}; the pass that created it is at fault"
         )
 
 
@@ -251,13 +252,13 @@ def write(
         layout: of `tensors`.
         tensors: by data key.
         threads: how many tensors are read, hashed and written at once; None for up to four.
-        progress: told of the bytes written.
+        progress: called with the bytes written.
 
     Returns:
         The SHA-256 of each tensor's bytes, by data key, in the order of `tensors`.
 
     Raises:
-        ModelError: a tensor cannot be read, or gives more or fewer bytes than it should.
+        ModelError: a tensor cannot be read, or has more or fewer bytes than it should.
         BundleError: a tensor of a bundle is not the one that its manifest says.
         OSError: the file cannot be written.
     """
@@ -281,10 +282,10 @@ def write(
             tensor.check(sha256)  # a damaged bundle must not become a new one that is whole
         return sha256
 
-    _put(fd, layout.header, 0)
+    _write_at(fd, layout.header, 0)
     # The largest first, so that no thread is left alone with it at the end.
     order = sorted(tensors, key=lambda key: -layout.entries[key].nbytes)
-    with _syncing(fd), ThreadPoolExecutor(threads or default_threads()) as pool:
+    with _sync_in_background(fd), ThreadPoolExecutor(threads or default_threads()) as pool:
         try:
             futures = {key: pool.submit(put, key) for key in order}
             _, waiting = wait(futures.values(), return_when=FIRST_EXCEPTION)
@@ -301,11 +302,11 @@ def write(
 
 
 @contextlib.contextmanager
-def _syncing(fd: int) -> Iterator[None]:
+def _sync_in_background(fd: int) -> Iterator[None]:
     """Sync a file again and again while it is written: the disk works while hashes are taken.
 
     Raises:
-        OSError: a sync failed. The system tells of that once, so it must not get lost here.
+        OSError: a sync failed. The system reports that once, so it must not get lost here.
     """
     sync = getattr(os, "fdatasync", os.fsync)
     end = threading.Event()

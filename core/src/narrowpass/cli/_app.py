@@ -20,9 +20,7 @@ from narrowpass.errors import NarrowpassError, PluginError, UsageError
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "build": "narrowpass.cli.build:build",
-        "run": "narrowpass.cli.run:run",
         "explain": "narrowpass.cli.explain:explain",
-        "inspect": "narrowpass.cli.inspect:inspect",
         "plugins": "narrowpass.cli.plugins:plugins",
         "passes": "narrowpass.cli.passes:passes",
         "backends": "narrowpass.cli.backends:backends",
@@ -47,7 +45,7 @@ class CommandLine(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the built-in commands, then those of plugins by name."""
+        """Return the built-in commands, then those of plugins by name."""
         try:
             more = sorted(self._plugin_commands(ctx))
         except NarrowpassError as error:  # help must come, whatever the plugins do
@@ -118,7 +116,7 @@ class CommandLine(click.Group):
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse what no shell can give, and no file system takes."""
+    """Refuse what neither a shell nor a file system accepts."""
     for argument in arguments:
         if "\0" in argument:
             raise UsageError(f"the argument {argument!r} has a NUL character; leave it out")
@@ -210,7 +208,7 @@ def _take_group_option(ctx: click.Context, parameter: click.Parameter, value: in
 def app(
     ctx: click.Context, disabled: tuple[str, ...], verbose: int, quiet: bool, traceback: bool
 ) -> None:
-    """Make ONNX models narrow (fp16, bf16, int8) and run them on a CPU.
+    """Convert ONNX models to fp16, bf16 or int8 and run them on a CPU.
 
     Everything that does work is a plugin: `narrowpass plugins` lists what is installed.
     """

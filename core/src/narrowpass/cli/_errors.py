@@ -35,7 +35,7 @@ def report(error: BaseException, *, show_traceback: bool) -> int:
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """Give the sentence for an error, and the exit code."""
+    """Return the sentence for an error, and the exit code."""
     if isinstance(error, NarrowpassError):
         return str(error), error.exit_code
     if isinstance(error, click.UsageError):

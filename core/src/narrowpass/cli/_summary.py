@@ -29,7 +29,7 @@ class PassRow:
     summary: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Give the fields for JSON."""
+        """Return the fields for JSON."""
         return {
             "pass": self.text,
             "method": self.method,
@@ -46,7 +46,7 @@ class Summary(Instrument):
 
     Attributes:
         names: the methods in the order in which they are built.
-        show: told of what is going on.
+        show: called with the progress.
         rows: a row for each pass and method.
         failed_in: the method in which a pass failed; empty for none.
     """
@@ -87,17 +87,17 @@ class Summary(Instrument):
         self._done += 1
 
     def methods(self, bundle: Bundle, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """Give for each method where it came from, and nodes and weights before and after."""
-        told: dict[str, dict[str, Any]] = {}
+        """Return for each method where it came from, and nodes and weights before and after."""
+        summary: dict[str, dict[str, Any]] = {}
         for name, model in bundle.methods.items():
             after = (count_nodes(model), count_bytes(model))
             before = self._before.get(name, after)
-            told[name] = {
+            summary[name] = {
                 "source": sources[name],
                 "nodes": {"before": before[0], "after": after[0]},
                 "weight_bytes": {"before": before[1], "after": after[1]},
             }
-        return told
+        return summary
 
 
 @dataclass

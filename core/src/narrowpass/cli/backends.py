@@ -83,7 +83,7 @@ def backends(state: State, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _default_pipeline(backend: Backend, passes: Collection[str]) -> str:
-    """Give a backend's default pipeline; a backend that has a defect does not hide the others."""
+    """Return a backend's default pipeline; a backend that has a defect does not hide the others."""
     try:
         return backend.default_pipeline(passes)
     except NarrowpassError as error:
@@ -92,7 +92,7 @@ def _default_pipeline(backend: Backend, passes: Collection[str]) -> str:
 
 
 def _details(backend: Backend) -> dict[str, str]:
-    """Give what a backend runs on; a backend that has a defect does not hide the others."""
+    """Return what a backend runs on; a backend that has a defect does not hide the others."""
     try:
         return dict(backend.details())
     except NarrowpassError as error:

@@ -57,31 +57,33 @@ class Watch:
     named: tuple[str, ...]
 
     def instruments(self, state: State, methods: Sequence[str]) -> list[Instrument]:
-        """Make the instruments.
+        """Create the instruments.
 
         Args:
-            state: gives what is installed.
+            state: has what is installed.
             methods: the methods that will be built, one after the other.
         """
         from narrowpass.cli._summary import Each
         from narrowpass.framework.options import quote
         from narrowpass.framework.pipeline import parse_instrument
 
-        def make(text: str) -> Instrument:
+        def create(text: str) -> Instrument:
             return parse_instrument(text, state.registry)
 
-        made = [make(name) for name in self._plain()]
+        created = [create(name) for name in self._plain()]
         if self.dump_dir is not None:
             # Files are numbered from 0 for each method: several need folders of their own.
             folders = [Path(self.dump_dir, name) for name in methods]
             folders = folders if len(methods) > 1 else [Path(self.dump_dir)]
-            made.append(Each([make(f"dump{{dir={quote(str(folder))}}}") for folder in folders]))
+            created.append(
+                Each([create(f"dump{{dir={quote(str(folder))}}}") for folder in folders])
+            )
         if self.reproducer is not None:
-            made.append(make(f"reproducer{{dir={quote(self.reproducer)}}}"))
-        return [*made, *map(make, self.named)]
+            created.append(create(f"reproducer{{dir={quote(self.reproducer)}}}"))
+        return [*created, *map(create, self.named)]
 
     def _plain(self) -> list[str]:
-        """Give the instruments without options."""
+        """Return the instruments without options."""
         wanted = {
             "timing": self.time,
             "statistics": self.statistics,
@@ -233,7 +235,7 @@ def build(
 
 
 def parse_models(texts: Sequence[str]) -> dict[str, str]:
-    """Give the model file for each method.
+    """Return the model file for each method.
 
     Raises:
         UsageError: a method named twice, or several models of which one has no name.
@@ -243,14 +245,14 @@ def parse_models(texts: Sequence[str]) -> dict[str, str]:
         match = None if Path(text).exists() else _NAMED.fullmatch(text)
         if match is None and len(texts) > 1:
             raise UsageError(
-                f"{text}: several models need names; give each as NAME=MODEL.onnx, "
+                f"{text}: several models need names; pass each as NAME=MODEL.onnx, "
                 "such as encode=encoder.onnx"
             )
         name, file = (match["name"], match["file"]) if match else ("main", text)
         if not file:
-            raise UsageError(f"{text}: there is no file after '='; give NAME=MODEL.onnx")
+            raise UsageError(f"{text}: there is no file after '='; pass NAME=MODEL.onnx")
         if name in named:
-            raise UsageError(f"method {name!r} is given twice; give each method one name")
+            raise UsageError(f"method {name!r} is given twice; name each method once")
         named[name] = file
     return named
 
@@ -267,13 +269,13 @@ def check_output(output: str, sources: Iterable[str] = ()) -> None:
 
     path = Path(output)
     if not output:
-        raise UsageError("-o: the name of the output is empty; give a file or folder to write")
+        raise UsageError("-o: the name of the output is empty; pass a file or folder to write")
     if not path.parent.is_dir():
-        raise UsageError(f"{output}: the folder {path.parent} does not exist; make it first")
+        raise UsageError(f"{output}: the folder {path.parent} does not exist; create it first")
     if path.suffix != ".onnx" and path.is_dir() and any(path.iterdir()) and not is_bundle(path):
         raise UsageError(
             f"{output}: is a folder with other things in it, not a bundle, and is not replaced; "
-            "give another name"
+            "choose another name"
         )
     check_not_source(output, sources)
 

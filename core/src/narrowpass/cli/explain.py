@@ -55,7 +55,7 @@ def explain(
     stage: str | None,
     as_json: bool,
 ) -> None:
-    """Tell where each node runs and what the passes decided.
+    """Report where each node runs and what the passes decided.
 
     A node that does not run natively has the reason beside it.
 
@@ -87,7 +87,7 @@ def explain(
     with compile_bundle(chosen, bundle, options) as program:
         plans = [plan for plan in program.explain() if method in (None, plan.method)]
     decided = _decisions(bundle, method)
-    origins = _origins(bundle)
+    origins = _function_origins(bundle)
     dtypes = {} if all(plan.dtype for plan in plans) else _dtypes(bundle)
     nodes = []
     found = set()
@@ -97,7 +97,7 @@ def explain(
         found.add(about)
         dtype = plan.dtype or dtypes.get(key, "")
         nodes.append({**plan.to_json(), "dtype": dtype, "decisions": decided.get(about, [])})
-    nodes += _bodies(bundle, decided, found)
+    nodes += _inlined_bodies(bundle, decided, found)
     removed = [
         {"method": name, "node": node, **decision}
         for (name, node), decisions in decided.items()
@@ -135,7 +135,7 @@ def print_stage(backend: Backend, bundle: Bundle, stage: str, options: CompileOp
 
 
 def _function_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node, str]]:
-    """Give the nodes of functions, with the name that decisions have, and the function's."""
+    """Yield the nodes of functions, with the name that decisions have, and the function's."""
     for function in model.functions.values():
         for node in function.all_nodes():
             yield f"{function.name}/{_label(node)}", node, function.name
@@ -145,8 +145,8 @@ def _label(node: ir.Node) -> str:
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
-def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
-    """Give the names that nodes of functions have in decisions, by method and name when inlined.
+def _function_origins(bundle: Bundle) -> dict[tuple[str, str], str]:
+    """Return the names that nodes of functions have in decisions, by method and name when inlined.
 
     A backend that puts functions in the place of their calls does it as here, and the nodes get
     the same names.
@@ -166,12 +166,12 @@ def _origins(bundle: Bundle) -> dict[tuple[str, str], str]:
     return found
 
 
-def _bodies(
+def _inlined_bodies(
     bundle: Bundle,
     decided: Mapping[tuple[str, str], list[dict[str, Any]]],
     found: set[tuple[str, str]],
 ) -> list[dict[str, Any]]:
-    """Give rows for decided nodes of functions that the backend runs as they are.
+    """Return rows for decided nodes of functions that the backend runs as they are.
 
     They are added to `found`.
     """
@@ -211,19 +211,21 @@ def _dtypes(bundle: Bundle) -> dict[tuple[str, str], str]:
 
 
 def _decisions(bundle: Bundle, method: str | None) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Give what the passes decided by method and node, in the order of the passes."""
+    """Return what the passes decided by method and node, in the order of the passes."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for report in bundle.reports:
         for name, part in report.methods.items():
             if method not in (None, name):
                 continue
             for decision in part.decisions:
-                told = {key: value for key, value in decision.items() if key != "node"}
-                found[name, str(decision.get("node", ""))].append({"pass": report.name, **told})
+                described = {key: value for key, value in decision.items() if key != "node"}
+                found[name, str(decision.get("node", ""))].append(
+                    {"pass": report.name, **described}
+                )
     return found
 
 
-def _told(decision: dict[str, Any]) -> str:
+def _described(decision: dict[str, Any]) -> str:
     text = f"{decision['pass']}: {decision.get('decision', '')}"
     if decision.get("reason"):
         text += f" ({decision['reason']})"
@@ -246,7 +248,7 @@ def _print(nodes: list[dict[str, Any]], removed: list[dict[str, Any]], *, severa
         "operator": [row["op_type"] for row in nodes],
         "dtype": [row["dtype"] for row in nodes],
         "runs on": [where(row) for row in nodes],
-        "decisions": ["; ".join(map(_told, row["decisions"])) for row in nodes],
+        "decisions": ["; ".join(map(_described, row["decisions"])) for row in nodes],
         "why not native": [row["reason"] for row in nodes],
     }
     # Columns that say nothing only take the room of the others.

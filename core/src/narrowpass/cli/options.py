@@ -141,7 +141,7 @@ def split_pair(option: str, text: str, form: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
-        raise UsageError(f"{option} {text}: give {form}")
+        raise UsageError(f"{option} {text}: pass {form}")
     return name, value
 
 
@@ -156,16 +156,16 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
         name, _, value = text.rpartition("=")
         if not name or not _SHAPE.fullmatch(value):
             raise UsageError(
-                f"--shape {text}: give NAME=1x3x224x224: an input's name and whole numbers"
+                f"--shape {text}: pass NAME=1x3x224x224: an input's name and whole numbers"
             )
         if name in shapes:
-            raise UsageError(f"--shape gives input {name!r} twice; give it once")
+            raise UsageError(f"--shape has input {name!r} twice; pass it once")
         shapes[name] = tuple(int(size) for size in value.split("x"))
     return shapes
 
 
 def choose_method(method: str | None, methods: Sequence[str]) -> str:
-    """Give the method that the caller means.
+    """Return the method that the caller means.
 
     Raises:
         UsageError: there is no such method, or several and none was named.

@@ -74,14 +74,14 @@ def print_table(
 
 
 def _fits(lines: Sequence[Sequence[str]]) -> bool:
-    """Tell whether each column of a table finds room on the terminal, be it folded."""
+    """Return whether each column of a table finds room on the terminal, be it folded."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     needed = sum(min(width, _NARROWEST) for width in widths) + 2 * len(widths)
     return needed <= shutil.get_terminal_size().columns
 
 
 def color() -> bool | None:
-    """Give what click is to be told of colours: none with ``NO_COLOR``, else what it finds out."""
+    """Return click's setting of colours: none with ``NO_COLOR``, else what click detects."""
     return False if os.environ.get("NO_COLOR") else None
 
 
@@ -139,7 +139,7 @@ def _print_rich(
 
 
 def format_bytes(count: int) -> str:
-    """Give a size in units of 1000, as disks are sold: ``56.3 kB``."""
+    """Return a size in units of 1000, as disks are sold: ``56.3 kB``."""
     if count < 1000:
         return f"{count} B"
     size = float(count)
@@ -151,7 +151,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Give a time with three digits in the unit that suits it."""
+    """Return a time with three digits in the unit that suits it."""
     for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
         if seconds < limit:
             return f"{seconds * factor:.3g} {unit}"
@@ -159,7 +159,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def change(before: int, after: int, text: Callable[[int], str] = str) -> str:
-    """Give ``before -> after``, with the share that is left where it differs."""
+    """Return ``before -> after``, with the share that is left where it differs."""
     if before == after:
         return f"{text(before)} (unchanged)"
     share = f" ({after / before:.1%})" if before else ""
@@ -167,7 +167,7 @@ def change(before: int, after: int, text: Callable[[int], str] = str) -> str:
 
 
 def error_is_terminal() -> bool:
-    """Tell whether a person watches standard error."""
+    """Return whether a person watches standard error."""
     return _is_terminal(sys.stderr)
 
 

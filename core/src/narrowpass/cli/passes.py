@@ -14,7 +14,7 @@ from narrowpass.cli.options import json_option
 from narrowpass.cli.output import print_json
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import PluginError, UsageError
-from narrowpass.framework.boundary import foreign
+from narrowpass.framework.boundary import translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ def passes(state: State, names: tuple[str, ...], as_json: bool) -> None:
 def _only(
     names: tuple[str, ...], document: Mapping[str, list[dict[str, Any]]], registry: Registry
 ) -> dict[str, list[dict[str, Any]]]:
-    """Give what the names select, whatever its kind."""
+    """Return what the names select, whatever its kind."""
     known = {row["name"]: row for rows in document.values() for row in rows}
     for name in names:
         if name not in known:
@@ -89,13 +89,13 @@ def _described(registry: Registry, kind: str, name: str, cls: type[Any]) -> dict
 
 
 def _parts(cls: type[Pass]) -> list[str]:
-    """Give the text of the passes that one is made of, with its default options."""
+    """Return the text of the passes that one consists of, with its default options."""
     from narrowpass.framework.fixed_point import FixedPoint
 
     if not issubclass(cls, FixedPoint):
         return []
     try:
-        with foreign(f"the parts of pass {cls.name!r} cannot be listed", PluginError):
+        with translate_errors(f"the parts of pass {cls.name!r} cannot be listed", PluginError):
             return [str(part) for part in cls().parts()]
     except PluginError as error:
         logging.getLogger("narrowpass").warning("%s", error)
@@ -130,7 +130,7 @@ def _print(document: Mapping[str, list[dict[str, Any]]], *, everything: bool) ->
 
 
 def _notes(row: Mapping[str, Any]) -> list[str]:
-    """Give sentences on how a pass stands to others."""
+    """Return sentences on how a pass stands to others."""
     notes = [
         f"{row['name']} must stand {word} {', '.join(row[key])}"
         for key, word in (("requires", "after"), ("forbids", "not after"))

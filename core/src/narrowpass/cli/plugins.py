@@ -33,9 +33,9 @@ def plugins(state: State, as_json: bool) -> None:
     distribution = max(len(visible(info.distribution)) for info in infos)
     colors = {"loaded": "green", "disabled": "yellow", "failed": "red"}
     for info in infos:
-        told = ", ".join(hook.removeprefix("narrowpass_") for hook in info.hooks)
+        hooks = ", ".join(hook.removeprefix("narrowpass_") for hook in info.hooks)
         status = click.style(f"{info.status:<8}", fg=colors.get(info.status))
         name = f"{visible(info.name):<{width}}  {visible(info.distribution):<{distribution}}"
-        click.echo(f"{name}  {status}  {told}".rstrip())
+        click.echo(f"{name}  {status}  {hooks}".rstrip())
         if info.error:
             click.echo(f"{'':<{width}}  {visible(info.error)}")

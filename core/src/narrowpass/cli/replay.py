@@ -69,7 +69,7 @@ def replay(state: State, folder: str, as_json: bool, **watch: Any) -> None:
 
 
 def _is_there(calibration: str) -> bool:
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
 
     try:
         Samples.parse(calibration)

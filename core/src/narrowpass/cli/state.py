@@ -31,7 +31,7 @@ class State:
 
     @classmethod
     def of(cls, ctx: click.Context) -> State:
-        """Give the state of a command's context; made when it is first asked for."""
+        """Return the state of a command's context; created when it is first asked for."""
         root = ctx.find_root()
         if not isinstance(root.obj, State):
             params = root.params
@@ -79,7 +79,7 @@ class State:
 
 
 def pass_state(function: F) -> F:
-    """Give a command's function the state as its first argument."""
+    """Pass the state to a command's function as its first argument."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

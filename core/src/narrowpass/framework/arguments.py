@@ -11,7 +11,7 @@ from narrowpass.errors import UsageError
 
 
 def path_of(value: object, what: str) -> str:
-    """Give a path as text.
+    """Return a path as text.
 
     Args:
         value: text, or an `os.PathLike` of text.
@@ -34,7 +34,7 @@ def path_of(value: object, what: str) -> str:
 
 
 def flag_of(value: object, what: str) -> bool:
-    """Give a flag as Python's; numpy's are taken, too.
+    """Return a flag as Python's; numpy's are taken, too.
 
     Raises:
         UsageError: anything else.
@@ -47,13 +47,13 @@ def flag_of(value: object, what: str) -> bool:
 
 
 def count_of(value: object, what: str, *, least: int = 1, most: int | None = None) -> int:
-    """Give a whole number from `least` on as Python's; numpy's are taken, too.
+    """Return a whole number from `least` on as Python's; numpy's are taken, too.
 
     Args:
         value: the number.
         what: the argument, as the start of a sentence.
-        least: the smallest that makes sense.
-        most: the largest that makes sense.
+        least: the smallest valid value.
+        most: the largest valid value.
 
     Raises:
         UsageError: anything else.
@@ -71,13 +71,13 @@ def count_of(value: object, what: str, *, least: int = 1, most: int | None = Non
 
 
 def names_of(value: object, what: str) -> tuple[str, ...]:
-    """Give several names as text.
+    """Return several names as text.
 
     Raises:
         UsageError: one name alone, whose characters would be taken for names, or anything else.
     """
     if isinstance(value, str | bytes):
-        raise UsageError(f"{what} must be a list of names, not one: give [{value!r}]")
+        raise UsageError(f"{what} must be a list of names, not one: pass [{value!r}]")
     if not isinstance(value, Iterable):
         raise UsageError(f"{what} must be a list of names, not {kind_of(value)}")
     names = tuple(value)
@@ -88,13 +88,13 @@ def names_of(value: object, what: str) -> tuple[str, ...]:
 
 
 def instance_of(value: object, kind: type, what: str, instead: str) -> Any:
-    """Give an argument that must be an instance of a class.
+    """Return an argument that must be an instance of a class.
 
     Raises:
-        UsageError: it is not; the message ends with `instead`, which says what to give.
+        UsageError: it is not; the message ends with `instead`, which says what to pass.
     """
     if not isinstance(value, kind):
-        raise UsageError(f"{what} cannot be {kind_of(value)}; give {instead}")
+        raise UsageError(f"{what} cannot be {kind_of(value)}; pass {instead}")
     return value
 
 

@@ -12,7 +12,7 @@ _LONGEST = 500
 
 
 def sentence(error: BaseException) -> str:
-    """Give an error in one line, with its type where it is not one of ours."""
+    """Return an error in one line, with its type where it is not one of ours."""
     text = message(error)
     if isinstance(error, NarrowpassError) and text:
         return text
@@ -20,7 +20,7 @@ def sentence(error: BaseException) -> str:
 
 
 def message(error: BaseException) -> str:
-    """Give what an error says in one printable line; nothing where it cannot even say that."""
+    """Return what an error says in one printable line; nothing where it cannot even say that."""
     try:
         text = " ".join(str(error).split())
     except BaseException as failure:  # noqa: BLE001  # `__str__` is foreign code, too
@@ -31,7 +31,7 @@ def message(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def foreign(
+def translate_errors(
     what: str,
     kind: type[NarrowpassError],
     advice: str = "",

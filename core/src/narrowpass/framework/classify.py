@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from narrowpass.errors import PassError, PluginError
-from narrowpass.framework.boundary import foreign
+from narrowpass.framework.boundary import translate_errors
 from narrowpass.framework.options import suggest
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Color(enum.Enum):
 
 
 ACCUMULATE = "narrowpass.accumulate"
-"""The key of a node's metadata that says what its sums are to be kept in, such as ``float32``."""
+"""The key of a node's metadata that says the type of its accumulators, such as ``float32``."""
 
 
 ACTIVATIONS = "narrowpass.activations"
@@ -53,7 +53,7 @@ class OpDtypes:
     """The types that a node computes with, by numpy's names.
 
     Attributes:
-        accumulate: what sums are kept in, such as ``float32``. ONNX has an attribute for it in
+        accumulate: the type of accumulators, such as ``float32``. ONNX has an attribute for it in
             few operators; for others a rewrite leaves `ACCUMULATE` for the backend.
         output: what the node's floating-point outputs are stored as: the narrow type, or
             ``float32``, which keeps the node wide, since operands and results have one type.
@@ -74,7 +74,7 @@ class OpDtypes:
 
 
 class OpClassifier(abc.ABC):
-    """Gives nodes a colour and types. Chosen by name in pipeline text.
+    """Assigns nodes a colour and types. Chosen by name in pipeline text.
 
     Attributes:
         name: what ``classifier=NAME`` in pipeline text says.
@@ -84,18 +84,18 @@ class OpClassifier(abc.ABC):
 
     @abc.abstractmethod
     def color(self, node: ir.Node) -> Color | None:
-        """Give the node's colour, or None where this classifier has no opinion."""
+        """Return the node's colour, or None where this classifier has no opinion."""
 
     def dtypes(self, node: ir.Node) -> OpDtypes | None:
-        """Give the types that the node computes with, or None for the pass's default."""
+        """Return the types that the node computes with, or None for the pass's default."""
         return None
 
     def reason(self, node: ir.Node) -> str:
-        """Tell why the node has the colour that `color` gives, for reports; empty for nothing."""
+        """Return why the node has its colour, for reports; empty for nothing."""
         return ""
 
     def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
-        """Give the classifier to use for a target and a narrow type; this one by default.
+        """Return the classifier to use for a target and a narrow type; this one by default.
 
         Args:
             target: what the model is built for; it may be asked for `Backend.gain`.
@@ -109,11 +109,11 @@ def classifier_of(
     dtypes: Callable[[ir.Node], OpDtypes | None] | None = None,
     name: str = "",
 ) -> OpClassifier:
-    """Make a classifier of functions on a node.
+    """Create a classifier from functions on a node.
 
     Args:
-        color: gives a colour, or None for no opinion; None for no opinion on any node.
-        dtypes: gives the types that a node computes with, likewise.
+        color: returns a colour, or None for no opinion; None for no opinion on any node.
+        dtypes: returns the types that a node computes with, likewise.
         name: who decided, as reports say; the name of the first function where it is empty.
     """
     chosen = name or getattr(color or dtypes, "__name__", "function")
@@ -141,24 +141,24 @@ class ClassifierChain:
     members: tuple[OpClassifier, ...]
 
     def color(self, node: ir.Node) -> tuple[Color, str] | None:
-        """Give the colour and the name of the classifier that decided, or None."""
+        """Return the colour and the name of the classifier that decided, or None."""
         for member in self.members:
-            color = _asked(member, "color", node, Color)
+            color = _ask(member, "color", node, Color)
             if color is not None:
                 return color, _name(member)
         return None
 
     def reason(self, node: ir.Node) -> str:
-        """Tell why the node has its colour, in the words of the classifier that decided."""
+        """Return why the node has its colour, in the words of the classifier that decided."""
         for member in self.members:
-            if _asked(member, "color", node, Color) is not None:
-                return _asked(member, "reason", node, str) or ""
+            if _ask(member, "color", node, Color) is not None:
+                return _ask(member, "reason", node, str) or ""
         return ""
 
     def dtypes(self, node: ir.Node) -> tuple[OpDtypes, str] | None:
-        """Give the types and the name of the classifier that decided, or None."""
+        """Return the types and the name of the classifier that decided, or None."""
         for member in self.members:
-            dtypes = _asked(member, "dtypes", node, OpDtypes)
+            dtypes = _ask(member, "dtypes", node, OpDtypes)
             if dtypes is not None:
                 return dtypes, _name(member)
         return None
@@ -168,20 +168,22 @@ def _name(member: OpClassifier) -> str:
     return str(getattr(member, "name", type(member).__name__))
 
 
-def _asked(member: OpClassifier, question: str, node: ir.Node, kind: type[A]) -> A | None:
+def _ask(member: OpClassifier, question: str, node: ir.Node, kind: type[A]) -> A | None:
     """Ask a classifier about a node; it is the user's code, and may do anything."""
-    with foreign(f"classifier {_name(member)!r} failed in {question} of {_told(node)}", PassError):
+    with translate_errors(
+        f"classifier {_name(member)!r} failed in {question} of {_node_text(node)}", PassError
+    ):
         answer = getattr(member, question)(node)
     if answer is None or isinstance(answer, kind):
         return answer
     expected = "str" if kind is str else f"narrowpass.{kind.__name__}"
     raise PassError(
-        f"classifier {_name(member)!r} gave {answer!r} as {question} of {_told(node)}; it must "
-        f"give a {expected}, or None for no opinion"
+        f"classifier {_name(member)!r} gave {answer!r} as {question} of {_node_text(node)}; it "
+        f"must return a {expected}, or None for no opinion"
     )
 
 
-def _told(node: ir.Node) -> str:
+def _node_text(node: ir.Node) -> str:
     name = node.name or next((value.name for value in node.outputs if value.name), "")
     return f"node {name!r} ({node.op_type})"
 
@@ -196,7 +198,7 @@ def choose_classifiers(
     target: Backend | None = None,
     dtype: str = "float16",
 ) -> ClassifierChain:
-    """Give the classifiers that ``classifier=a+b`` names, in the order written.
+    """Return the classifiers that ``classifier=a+b`` names, in the order written.
 
     Args:
         text: names, joined by ``+``. ``target`` is the classifier of the target, which has no
@@ -224,7 +226,7 @@ def choose_classifiers(
 
 
 def _classifier_of_target(target: Backend) -> OpClassifier | None:
-    with foreign(f"backend {target.name!r} failed in classifier", PluginError):
+    with translate_errors(f"backend {target.name!r} failed in classifier", PluginError):
         own: object = target.classifier
     if own is None or isinstance(own, OpClassifier):
         return own
@@ -235,13 +237,13 @@ def _classifier_of_target(target: Backend) -> OpClassifier | None:
 
 
 def _bound(given: OpClassifier, target: Backend | None, dtype: str) -> OpClassifier:
-    """Give the classifier that one is for a target and a narrow type; see `for_target` there.
+    """Return the classifier that one is for a target and a narrow type; see `for_target` there.
 
     Raises:
-        PluginError: it fails, or gives something else.
+        PluginError: it fails, or returns something else.
     """
     what = f"classifier {_name(given)!r} failed in for_target"
-    with foreign(what, PluginError):
+    with translate_errors(what, PluginError):
         bound: object = given.for_target(target, dtype)
         if isinstance(bound, OpClassifier):
             return bound
@@ -253,7 +255,7 @@ def matching_nodes(
     nodes: Iterable[ir.Node],
     label: Callable[[ir.Node], str] | None = None,
 ) -> dict[str, list[ir.Node]]:
-    """Give, for each list item of pipeline text, the nodes that it selects.
+    """Return, for each list item of pipeline text, the nodes that it selects.
 
     An item is a node-name glob (`fnmatch`: ``*`` crosses ``/``; a whole name always matches
     itself) or ``op:TYPE``. An item that selects nothing has an empty list; whoever asked warns.
@@ -261,7 +263,7 @@ def matching_nodes(
     Args:
         items: of the list.
         nodes: to select from.
-        label: gives another name that a node may be selected by, as reports show it.
+        label: returns another name that a node may be selected by, as reports show it.
     """
     selected: dict[str, list[ir.Node]] = {item: [] for item in items}
     for node in nodes:

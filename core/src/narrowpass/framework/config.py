@@ -12,7 +12,7 @@ from narrowpass.framework.plugins import Plugins, Registry
 
 
 def project_file(folder: Path) -> Path | None:
-    """Give the nearest ``pyproject.toml`` in `folder` or above it."""
+    """Return the nearest ``pyproject.toml`` in `folder` or above it."""
     for place in (folder, *folder.parents):
         candidate = place / "pyproject.toml"
         if candidate.is_file():
@@ -21,7 +21,7 @@ def project_file(folder: Path) -> Path | None:
 
 
 def project_pipelines(path: Path) -> Mapping[str, str]:
-    """Give the named pipelines that a ``pyproject.toml`` defines.
+    """Return the named pipelines that a ``pyproject.toml`` defines.
 
     Raises:
         UsageError: the file is not TOML, or the table holds something that is not text, or a name
@@ -50,7 +50,7 @@ def project_pipelines(path: Path) -> Mapping[str, str]:
 
 
 def registry_for(plugins: Plugins, folder: Path | None = None) -> Registry:
-    """Give what is installed, with the named pipelines of the project around `folder`.
+    """Return what is installed, with the named pipelines of the project around `folder`.
 
     Args:
         plugins: the loaded plugins.
@@ -67,7 +67,7 @@ def registry_for(plugins: Plugins, folder: Path | None = None) -> Registry:
 
 
 def _here() -> Path:
-    """Give the current folder; the root where somebody has deleted it."""
+    """Return the current folder; the root where somebody has deleted it."""
     try:
         return Path.cwd()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a pass may ask and tell while it runs. No globals: all of it is here."""
+"""What a pass may ask and report while it runs. No globals: all of it is here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from narrowpass.errors import PassError
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
-    from narrowpass.analysis.histogram import Histogram
+    from narrowpass.calibration.histogram import Histogram
+    from narrowpass.calibration.samples import Samples
     from narrowpass.framework.classify import OpClassifier
     from narrowpass.runtime.backend import Backend
 
@@ -26,7 +26,7 @@ def _nothing(what: str, done: int, total: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Give a number of numpy as one of Python, which JSON knows."""
+    """Return a number of numpy as one of Python, which JSON knows."""
     if isinstance(value, numbers.Integral):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) else value
@@ -48,7 +48,7 @@ class Decision:
             largest difference over the largest magnitude; None where nobody looked.
         sqnr: how far the value's quantized elements are from the true ones, on data: the ratio of
             signal to quantization noise in dB. Infinite where they are equal.
-        histogram: of the value's elements on data, with the window that was chosen for it.
+        histogram: of the value's elements on data, with the clipping range that was chosen for it.
         open: whether a later run of the pass may decide otherwise, as for a node that was left
             alone. Where passes run to a fixed point, the last word counts.
     """
@@ -66,7 +66,7 @@ class Decision:
     open: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Give the fields that say something, for JSON."""
+        """Return the fields that say something, for JSON."""
         fields = asdict(self)
         del fields["open"]  # in a finished report nothing is
         return {key: _plain(value) for key, value in fields.items() if value not in (None, "")}
@@ -108,7 +108,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class Context:
-    """What `Pass.run` may ask and tell.
+    """What `Pass.run` may ask and report.
 
     Attributes:
         target: the backend that the model is built for; None where there is none.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 def attribute_notes(cls: type) -> Mapping[str, str]:
-    """Give what the ``Attributes:`` sections of a class and its bases say of each field.
+    """Return what the ``Attributes:`` sections of a class and its bases say of each field.
 
     Each in one line, with literals in single backticks.
     """

@@ -18,7 +18,7 @@ def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
         infinite: whether numbers may be NaN or infinite, as Python writes them.
 
     Returns:
-        What `json.loads` gives.
+        What `json.loads` returns.
 
     Raises:
         ValueError: it is not JSON; a key stands twice in an object; a number is NaN, infinite or of

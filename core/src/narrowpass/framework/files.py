@@ -13,8 +13,8 @@ from typing import BinaryIO
 from narrowpass.errors import OutputError, UsageError
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, where they are missing.
+def create_folder(path: Path) -> None:
+    """Create a folder, and those above it, where they are missing.
 
     Raises:
         OutputError: something else is there, or the file system refuses.
@@ -23,13 +23,13 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{path}: the folder cannot be made: {error.strerror}; give another place"
+            f"{path}: the folder cannot be created: {error.strerror}; choose another place"
         ) from error
 
 
 @contextlib.contextmanager
 def replacing_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write; it takes the place of `path` where the block ends.
+    """Yield a file to write; it takes the place of `path` where the block ends.
 
     Where the block raises, it is deleted and what was at `path` stays.
 
@@ -38,11 +38,11 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
         OutputError: the file system refuses to write.
     """
     if os.path.isdir(path):  # noqa: PTH112  # pathlib's raises where a name is too long
-        raise UsageError(f"{path}: is a folder; give the name of a file to write")
+        raise UsageError(f"{path}: is a folder; pass the name of a file to write")
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
-        raise UsageError(f"{path}: is not a regular file; give the name of a file to write")
+        raise UsageError(f"{path}: is not a regular file; pass the name of a file to write")
     if not os.path.isdir(path.parent):  # noqa: PTH112
-        raise UsageError(f"{path}: the folder {path.parent} does not exist; make it first")
+        raise UsageError(f"{path}: the folder {path.parent} does not exist; create it first")
     try:
         with temporary(path) as (file, name):
             yield file
@@ -52,7 +52,7 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(
-            f"{path}: cannot be written: {reason}; free space there, or give another place"
+            f"{path}: cannot be written: {reason}; free space there, or choose another place"
         ) from error
 
 
@@ -60,7 +60,7 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
 def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Open a new file beside `target`; it is deleted at the end unless it was renamed.
 
-    Gives:
+    Yields:
         The file, open for writing, and its path.
     """
     name = target.parent / f".narrowpass-{secrets.token_hex(8)}.tmp"

@@ -1,4 +1,4 @@
-"""A pass made of passes, which run in turn until none of them changes the model.
+"""A pass that consists of passes, which run in turn until none of them changes the model.
 
 This module imports neither onnx nor numpy, so that a plugin's entry module may import it.
 """
@@ -39,7 +39,7 @@ class FixedPoint(Pass):
 
     @abc.abstractmethod
     def parts(self) -> tuple[Pass, ...]:
-        """Give the passes, in the order in which they run."""
+        """Return the passes, in the order in which they run."""
 
     @property
     def may_change_signature(self) -> bool:
@@ -51,7 +51,7 @@ class FixedPoint(Pass):
 
         Args:
             model: may be changed in place.
-            ctx: handed on to the parts; it is told what all of them did.
+            ctx: handed on to the parts; it collects what all of them report.
 
         Raises:
             PassError: a part failed, or the model still changes after `most_rounds` rounds; the
@@ -61,7 +61,7 @@ class FixedPoint(Pass):
         return PassResult(model, bool(changed))
 
     def run_parts(self, model: ir.Model, ctx: Context) -> tuple[ir.Model, frozenset[str]]:
-        """Do what `run` does; give the model, and the names of the parts that changed it."""
+        """Do what `run` does; return the model, and the names of the parts that changed it."""
         parts = self.parts()
         tally = _Tally(len(parts))
         changed: set[str] = set()
@@ -111,7 +111,7 @@ class _Tally:
         self._open: list[tuple[Counter[str], list[Decision]]] = [(Counter(), [])] * parts
 
     def add(self, index: int, ctx: Context) -> None:
-        """Take what part `index` told in one run."""
+        """Take what part `index` reported in one run."""
         left = [decision for decision in ctx.decisions if decision.open]
         names = {decision.decision for decision in left}
         self._done.extend(decision for decision in ctx.decisions if not decision.open)

@@ -88,7 +88,7 @@ def _plain_name(hint: Any) -> str:
 
 def _advice(value: Any, hint: Any, detail: str) -> str:
     if isinstance(value, str) and any(typing.get_origin(arm) is tuple for arm in _arms(hint)):
-        return f"; give a tuple: ({value!r},)"
+        return f"; pass a tuple: ({value!r},)"
     return f" ({detail})" if detail else ""
 
 

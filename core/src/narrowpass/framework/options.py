@@ -8,7 +8,7 @@ An option is a field of a frozen dataclass; underscores of the field are hyphens
 Field types: `bool`, `int`, `float`, `str`, an `enum.Enum` of strings, `typing.Literal` of
 strings, `tuple[str, ...]`, any class with a ``parse(text)`` class method whose ``str()`` is
 that text, and unions of these (tried in the order written; `None` is written ``none``). A union
-may also have types that only Python can give, such as functions. A class with ``parse`` may say in
+may also have types that only Python can pass, such as functions. A class with ``parse`` may say in
 ``text_form`` what its text looks like.
 """
 
@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from narrowpass.errors import PluginError
-from narrowpass.framework.boundary import foreign
+from narrowpass.framework.boundary import translate_errors
 
 OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""
@@ -180,7 +180,7 @@ def construct(cls: type[T], given: Mapping[str, OptionText]) -> T:
         OptionError: an unknown option, or a value that does not fit its type.
         PluginError: the class itself fails.
     """
-    with foreign(
+    with translate_errors(
         f"{cls.name!r} cannot be constructed", PluginError, _DEFECT, passing=(OptionError,)
     ):
         return _constructed(cls, given)

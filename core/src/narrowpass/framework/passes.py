@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass gives back.
+    """What a pass returns.
 
     Attributes:
         model: the model after the pass: the one that was given, changed, or a new one.
@@ -41,7 +41,7 @@ class Pass(abc.ABC):
     """One rewrite of a model.
 
     A subclass is a frozen dataclass; its fields are the options of its text form, each with a
-    default. Values are checked against the types of the fields when a pass is made. The model is
+    default. Values are checked against the types of the fields at construction. The model is
     valid before `run` and must be valid after it. A pass may change the model that it is given:
     `Pipeline.run` works on a clone that shares tensors with the caller's model. It must not write
     into tensors.
@@ -76,7 +76,7 @@ class Pass(abc.ABC):
 
         Args:
             model: a valid model. It may be changed in place.
-            ctx: what the pass may ask (target, classifiers, data) and tell (counters, report).
+            ctx: what the pass may ask (target, classifiers, data) and report (counters, decisions).
 
         Returns:
             The model after the pass, and whether it differs.

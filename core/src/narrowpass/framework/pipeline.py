@@ -29,7 +29,7 @@ from narrowpass.errors import (
 from narrowpass.framework.arguments import kind_of
 from narrowpass.framework.boundary import sentence
 from narrowpass.framework.context import check_report
-from narrowpass.framework.instruments.calls import tell, tell_failure
+from narrowpass.framework.instruments.calls import notify, notify_failure
 from narrowpass.framework.options import HasOptions
 from narrowpass.framework.passes import Pass, PassResult, run_checked
 from narrowpass.framework.pipeline_text import Item, Parser, construct_item, parse_item
@@ -85,12 +85,12 @@ class Pipeline:
         if not isinstance(text, str):
             raise UsageError(f"pipeline text must be text, not {kind_of(text)}")
         if not hasattr(registry, "pipelines"):
-            raise UsageError(f"a registry cannot be {kind_of(registry)}; give Plugins.registry")
+            raise UsageError(f"a registry cannot be {kind_of(registry)}; pass Plugins.registry")
         return _parse(text, registry, name="", within=())
 
     @classmethod
     def of(cls, given: PipelineLike, registry: Registry) -> Pipeline:
-        """Give the pipeline of text, of a pass, or of several of these in order.
+        """Return the pipeline of text, of a pass, or of several of these in order.
 
         Raises:
             UsageError: something else is given.
@@ -108,19 +108,19 @@ class Pipeline:
                 items.append(item)
             else:
                 raise UsageError(
-                    f"{item!r} is no pipeline; give text such as 'fold,fp16', a narrowpass.Pipeline"
+                    f"{item!r} is no pipeline; pass text such as 'fold,fp16', a narrowpass.Pipeline"
                     ", a pass (an instance), or a list of passes and text"
                 )
         return cls(tuple(items))
 
     def __str__(self) -> str:
-        """The pipeline's text: `parse` gives an equal pipeline back."""
+        """The pipeline's text: `parse` returns an equal pipeline."""
         return ",".join(
             item.name if isinstance(item, Pipeline) else str(item) for item in self.items
         )
 
     def __iter__(self) -> Iterator[Pass]:
-        """Give the passes in the order in which they run, those of named pipelines included."""
+        """Yield the passes in the order in which they run, those of named pipelines included."""
         for item in self.items:
             if isinstance(item, Pipeline):
                 yield from item
@@ -158,9 +158,9 @@ class Pipeline:
 
         Args:
             model: a valid model. It is left as it is, unless `in_place`.
-            ctx: what the passes may ask and tell. Its counters and decisions are cleared before
+            ctx: what the passes may ask and report. Its counters and decisions are cleared before
                 each pass, so that instruments see those of one pass.
-            instruments: told of each pass before and after it runs, in this order.
+            instruments: called for each pass before and after it runs, in this order.
             verify: whether the model's structure is checked after each pass that changed it.
             strict: whether the model is fingerprinted around each pass, so that one that says
                 that it changed nothing, and did, is an error. For tests: it costs time.
@@ -184,16 +184,16 @@ class Pipeline:
             ctx.decisions.clear()
             result = _run_one(pass_, model, ctx, instruments, verify=verify)
             model, modified = result.model, modified or result.modified
-        tell(instruments, "finish")
+        notify(instruments, "finish")
         return PassResult(model, modified)
 
 
-def _telling(pass_: Pass, ctx: Context, instruments: Sequence[Instrument]) -> Progress:
-    """Give what tells the instruments of a pass's progress, and who made the context."""
+def _progress_of(pass_: Pass, ctx: Context, instruments: Sequence[Instrument]) -> Progress:
+    """Return a function that reports progress to the instruments and the context's observer."""
 
     def show(what: str, done: int, total: int) -> None:
         ctx.observer.progress(what, done, total)
-        tell(instruments, "progress", pass_, what, done, total)
+        notify(instruments, "progress", pass_, what, done, total)
 
     return show
 
@@ -210,8 +210,8 @@ def _run_one(
     from narrowpass.ir.verify import Signature
 
     signature = Signature.of(model)
-    tell(instruments, "before_pass", pass_, model, ctx)
-    observer = dataclasses.replace(ctx.observer, progress=_telling(pass_, ctx, instruments))
+    notify(instruments, "before_pass", pass_, model, ctx)
+    observer = dataclasses.replace(ctx.observer, progress=_progress_of(pass_, ctx, instruments))
     watched = dataclasses.replace(ctx, observer=observer)
     start = time.perf_counter()
     try:
@@ -223,7 +223,7 @@ def _run_one(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the boundary to plugin code: every failure names its pass
-        tell_failure(instruments, pass_, error, ctx.observer.log)
+        notify_failure(instruments, pass_, error, ctx.observer.log)
         if isinstance(error, NarrowpassError) and not isinstance(error, VerificationError):
             error.args = (f"pass {str(pass_)!r}: {error}",)
             raise
@@ -231,12 +231,12 @@ def _run_one(
             f"pass {str(pass_)!r} failed: {_described(error)}; this is a defect of "
             "the pass: build again with --reproducer DIR and report the folder"
         ) from error
-    tell(instruments, "after_pass", pass_, result, ctx, seconds)
+    notify(instruments, "after_pass", pass_, result, ctx, seconds)
     return result
 
 
 def _described(error: BaseException) -> str:
-    """Give an error with its type; problems of a model stand in lines of their own."""
+    """Return an error with its type; problems of a model stand in lines of their own."""
     if isinstance(error, VerificationError):
         return f"{type(error).__name__}: {error}"
     return sentence(error)
@@ -261,7 +261,7 @@ PipelineLike: TypeAlias = str | Pass | Pipeline | Sequence[str | Pass | Pipeline
 
 
 def parse_instrument(text: str, registry: Registry) -> Instrument:
-    """Make an instrument from ``name{option=value,...}``.
+    """Create an instrument from ``name{option=value,...}``.
 
     Raises:
         PipelineError: text that does not parse, an unknown instrument or option.
@@ -293,7 +293,7 @@ def _items(text: str, registry: Registry, within: tuple[str, ...]) -> list[Pass 
 def _construct(
     text: str, item: Item, kind: str, known: Mapping[str, type[T]], registry: Registry
 ) -> T:
-    """Make the pass or instrument that an item of the text names."""
+    """Create the pass or instrument that an item of the text names."""
     if item.name not in known:
         listing: dict[str, object] = {**known, **(registry.pipelines if kind == "pass" else {})}
         raise item.error(text, item.start, registry.unknown(kind, item.name, listing))

@@ -64,7 +64,7 @@ def parse_item(text: str, what: str) -> Item:
     """
     items = Parser(text, what).items()
     if not items:
-        raise Item.error(text, 0, f"the name of {_one(what)} is expected here")
+        raise Item.error(text, 0, f"the name of {_with_article(what)} is expected here")
     if len(items) > 1:
         raise Item.error(text, items[1].start, f"one {what} is expected, not {len(items)}")
     return items[0]
@@ -85,7 +85,7 @@ def construct_item(text: str, item: Item, cls: type[T]) -> T:
         raise item.error(text, place.start if place else item.start, str(error)) from error
 
 
-def _one(what: str) -> str:
+def _with_article(what: str) -> str:
     return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
 
 
@@ -116,7 +116,7 @@ class Parser:
     def _item(self) -> Item:
         self._skip_space()
         start = self._position
-        name = self._bare(f"the name of {_one(self._what)}")
+        name = self._bare(f"the name of {_with_article(self._what)}")
         options: dict[str, Value] = {}
         if not self._accept("{"):
             return Item(name, start, options)

@@ -1,4 +1,4 @@
-"""The tensor that a value always is: an initializer, or what a Constant node gives."""
+"""The tensor that a value always is: an initializer, or the output of a Constant node."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import onnx_ir as ir
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Give the tensor of a constant; None for a computed value, and for sparse ones.
+    """Return the tensor of a constant; None for a computed value, and for sparse ones.
 
-    The tensor is not touched. `onnx_ir.convenience.get_const_tensor` gives that of a Constant node
-    the value's name, and so writes into what callers of a pass hold.
+    The tensor is not touched. `onnx_ir.convenience.get_const_tensor` renames that of a Constant
+    node to its value's name, and so writes into what callers of a pass hold.
     """
     if value is None or value.const_value is not None:
         return None if value is None else value.const_value

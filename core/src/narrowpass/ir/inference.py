@@ -1,7 +1,8 @@
 """Types and ranks of a graph's values, node by node, with ONNX's own inference.
 
-Node by node, because that lets what makes no sense be dropped between nodes: a dimension below 0,
-from a window that is larger than its image, ends the process in the inference of a later Slice.
+Node by node, because invalid results can be dropped between nodes: a dimension below 0,
+from a kernel window that is larger than its image, ends the process when a later
+Slice is inferred.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
+from narrowpass.ir.inferred_types import apply_row_shapes, apply_type
 from narrowpass.ir.subgraphs import subgraphs as find_subgraphs
 
 _DATA = 1024
@@ -34,21 +36,6 @@ _ALIKE = {"GreaterOrEqual": "Greater", "LessOrEqual": "Less"}
 _LIKE_INPUT = {"GroupNormalization", "MeanVarianceNormalization"}
 """Operators whose output is like their input, which ONNX does not infer."""
 
-_ML = "ai.onnx.ml"
-_ROWS = {
-    "LinearClassifier": (1, 2),
-    "LinearRegressor": (2,),
-    "SVMClassifier": (1, 2),
-    "SVMRegressor": (2,),
-    "TreeEnsemble": (2,),
-    "TreeEnsembleClassifier": (1, 2),
-    "TreeEnsembleRegressor": (2,),
-}
-"""Operators of ai.onnx.ml on rows of features, which ONNX does not infer: ranks of their outputs.
-
-The last of these is of floats; a label's type follows from the schema.
-"""
-
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
@@ -57,11 +44,11 @@ KNOWN_SHAPE = "narrowpass.known_shape"
 """In `ir.Value.meta`: the dimensions of a value, for those that inference does not find."""
 
 Replace = Callable[[ir.Node], "Sequence[ir.Node] | None"]
-"""Puts nodes in the place of one whose inputs have types, and gives them; None to leave it."""
+"""Replaces a node whose inputs have types by others, and returns them; None to leave it."""
 
 
 def infer(model: ir.Model, *, subgraphs: bool = False, replace: Replace | None = None) -> None:
-    """Give the values of the main graph types and shapes, as far as they follow, in place.
+    """Set the types and shapes of the main graph's values, as far as they follow, in place.
 
     What the model declares of a value between nodes counts where nothing follows.
 
@@ -74,10 +61,10 @@ def infer(model: ir.Model, *, subgraphs: bool = False, replace: Replace | None =
     """
     functions = _Functions(model)
     inference = _Inference(model.opset_imports, functions, replace)
-    inference.know(model.graph)
+    inference.add_known_types(model.graph)
     inference.visit_graph(model.graph, subgraphs=subgraphs)
     if subgraphs:
-        functions.settle()
+        functions.merge_call_types()
 
 
 @contextlib.contextmanager
@@ -92,11 +79,11 @@ def inferred(model: ir.Model) -> Iterator[None]:
         values += [*function.inputs, *_values(function.graph)]
     before = [(value, value.type, value.shape) for value in values]
     infer(model, subgraphs=True)
-    made = [(value.type, value.shape) for value, _, _ in before]
+    inferred = [(value.type, value.shape) for value, _, _ in before]
     try:
         yield
     finally:
-        for (value, kind, shape), (known, _) in zip(before, made, strict=True):
+        for (value, kind, shape), (known, _) in zip(before, inferred, strict=True):
             if value.type == known or kind is None:
                 value.type = kind
             value.shape = shape
@@ -116,25 +103,25 @@ class _Functions:
         self._within: list[ir.OperatorIdentifier] = []
 
     def find(self, node: ir.Node) -> ir.Function | None:
-        """Give the function that a node calls; None for an operator, and for a call in a circle."""
+        """Return the function that a node calls; None for an operator or a circular call."""
         key = node.op_identifier()
         return None if key in self._within else self._functions.get(key)
 
     def call(
         self, function: ir.Function, types: Sequence[onnx.TypeProto]
     ) -> list[tuple[ir.TypeProtocol | None, ir.Shape | None]]:
-        """Give the types and shapes of the results of a call, and remember those of its inputs."""
+        """Return the types and shapes of a call's results, and remember those of its inputs."""
         key = function.identifier()
         known = self._given.get(key)
         self._given[key] = (
             list(types)
             if known is None
-            else [_common(a, b) for a, b in zip_longest(known, types, fillvalue=_UNKNOWN)]
+            else [_merge_types(a, b) for a, b in zip_longest(known, types, fillvalue=_UNKNOWN)]
         )
         return self._visit(function, types)
 
-    def settle(self) -> None:
-        """Give values within functions what they have in all calls: callers come before callees."""
+    def merge_call_types(self) -> None:
+        """Set the types within functions to what all calls have: callers before callees."""
         order: list[ir.OperatorIdentifier] = []
 
         def add(key: ir.OperatorIdentifier) -> None:
@@ -159,16 +146,16 @@ class _Functions:
         for index, formal in enumerate(function.inputs):
             formal.type = formal.shape = None
             if index < len(types) and types[index].WhichOneof("value") is not None:
-                _apply(formal, types[index])
+                apply_type(formal, types[index])
         inference = _Inference(function.opset_imports, self)
-        inference.know(function.graph)
+        inference.add_known_types(function.graph)
         inference.visit_graph(function.graph, subgraphs=True)
         self._within.pop()
         return [(value.type, value.shape) for value in function.outputs]
 
 
-def _common(a: onnx.TypeProto, b: onnx.TypeProto) -> onnx.TypeProto:
-    """Give what two types have in common: nothing, if they are of different elements."""
+def _merge_types(a: onnx.TypeProto, b: onnx.TypeProto) -> onnx.TypeProto:
+    """Return what two types have in common: nothing, if they are of different elements."""
     if a == b:
         return a
     kinds = [(t.WhichOneof("value"), t.tensor_type.elem_type) for t in (a, b)]
@@ -199,10 +186,10 @@ class _Inference:
         self._types: dict[str, onnx.TypeProto] = {}
         self._data: dict[str, onnx.TensorProto] = {}
 
-    def know(self, graph: ir.Graph) -> None:
-        """Take the types of a graph's inputs and constants."""
+    def add_known_types(self, graph: ir.Graph) -> None:
+        """Add the types of a graph's inputs and constants."""
         for value in graph.inputs:
-            self._know(value)
+            self._add_known_type(value)
         for value in graph.initializers.values():
             self._know_constant(value)
 
@@ -212,16 +199,16 @@ class _Inference:
             inner = list(find_subgraphs(node)) if subgraphs else []
             for body in inner:
                 for value in body.inputs:
-                    self._know(value)
+                    self._add_known_type(value)
                 for value in body.initializers.values():
                     self._know_constant(value)
                 self.visit_graph(body, subgraphs=True)
             self.visit(node)
             if inner and not node.domain and node.op_type in _FIRST_RESULT:
-                self._take_from_bodies(node, inner)
+                self._copy_types_from_bodies(node, inner)
 
     def _nodes(self, graph: ir.Graph) -> Iterator[ir.Node]:
-        """Give the nodes of a graph, in order, those that take the place of others for them."""
+        """Yield the nodes of a graph, in order, those that take the place of others for them."""
         if self._replace is None:
             yield from graph
             return
@@ -229,25 +216,25 @@ class _Inference:
         while waiting:
             node = waiting.pop()
             before = set(graph.initializers)
-            made = self._replace(node)
-            if made is None:
+            replacement = self._replace(node)
+            if replacement is None:
                 yield node
                 continue
             for name in graph.initializers.keys() - before:
                 self._know_constant(graph.initializers[name])
-            waiting += reversed(made)
+            waiting += reversed(replacement)
 
-    def _take_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
-        """Give results of control flow the element types that they have in the bodies.
+    def _copy_types_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:
+        """Set the element types of control flow's results to those in the bodies.
 
-        ONNX's inference does not see what functions give there.
+        ONNX's inference does not see the types that function bodies imply.
         """
         first = _FIRST_RESULT[node.op_type]
         for index, value in enumerate(node.outputs):
             kinds = [body.outputs[first + index].type for body in bodies]
             if value.type is None and value.name and kinds and kinds.count(kinds[0]) == len(kinds):
                 value.type = kinds[0]
-                self._know(value)
+                self._add_known_type(value)
 
     def visit(self, node: ir.Node) -> None:
         """Infer the types of a node's outputs."""
@@ -261,12 +248,11 @@ class _Inference:
                 continue
             proto = found.get(value.name)
             if proto is not None and proto.WhichOneof("value") is not None:
-                _apply(value, proto)
+                apply_type(value, proto)
             _apply_known(value)
             self._apply_rank(node, value)
-            if node.domain == _ML:
-                _apply_rows(node, value)
-            self._know(value)
+            apply_row_shapes(node, value)
+            self._add_known_type(value)
             if node.op_type == "Constant" and not node.domain:
                 tensor = constant_tensor(value)
                 if tensor is not None and tensor.size <= _DATA:
@@ -281,7 +267,7 @@ class _Inference:
         for value, (kind, shape) in zip(node.outputs, found, strict=False):
             if kind is not None and value.name:
                 value.type, value.shape = kind, shape or value.shape
-            self._know(value)
+            self._add_known_type(value)
 
     def _infer(self, node: ir.Node) -> dict[str, onnx.TypeProto]:
         if any(attribute.is_ref() for attribute in node.attributes.values()):
@@ -313,7 +299,7 @@ class _Inference:
         return {}
 
     def _apply_rank(self, node: ir.Node, value: ir.Value) -> None:
-        """Give a value its rank, where that follows from the length of a computed shape.
+        """Set a value's rank, where that follows from the length of a computed shape.
 
         A declaration of another rank is wrong: exporters write such of outputs.
         """
@@ -330,7 +316,7 @@ class _Inference:
         if isinstance(rank, int) and (value.shape is None or len(value.shape) != rank):
             value.shape = ir.Shape([None] * rank)
 
-    def _know(self, value: ir.Value) -> None:
+    def _add_known_type(self, value: ir.Value) -> None:
         if value.name and value.type is not None:
             proto = ir.serde.serialize_type(value.type)
             if value.shape is not None and isinstance(value.type, ir.TensorType):
@@ -367,36 +353,6 @@ def _sort_axes(squeeze: onnx.NodeProto) -> None:
 
 def _has_graphs(node: ir.Node) -> bool:
     return next(find_subgraphs(node), None) is not None
-
-
-def _apply(value: ir.Value, proto: onnx.TypeProto) -> None:
-    """Write an inferred type; dimensions below 0 are unknown."""
-    shape = ir.serde.deserialize_type_proto_for_shape(proto)
-    kind = ir.serde.deserialize_type_proto_for_type(proto)
-    if kind is not None and not (isinstance(kind, ir.TensorType) and kind.dtype == 0):
-        value.type = kind
-    if shape is not None:
-        value.shape = ir.Shape(
-            [None if isinstance(dim, int) and dim < 0 else _dim(dim) for dim in shape]
-        )
-
-
-def _apply_rows(node: ir.Node, value: ir.Value) -> None:
-    """Give an output of an operator on rows of features its rank, and scores their type."""
-    ranks, at = _ROWS.get(node.op_type, ()), value.index()
-    if at is None or at >= len(ranks) or value.shape is not None:
-        return
-    given = node.inputs[0] if node.inputs else None
-    dims = [] if given is None or given.shape is None else list(given.shape)
-    rows: dict[int, int | ir.SymbolicDim | None] = {1: 1, 2: dims[0] if dims else None}
-    value.shape = ir.Shape([rows.get(len(dims)), *[None] * (ranks[at] - 1)])
-    if value.type is None and ranks[at] == 2:
-        double = node.op_type == "TreeEnsemble" and given is not None and given.dtype is not None
-        value.type = ir.TensorType(given.dtype if double and given else ir.DataType.FLOAT)  # type: ignore[arg-type]
-
-
-def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
 
 
 def _apply_known(value: ir.Value) -> None:

@@ -40,7 +40,7 @@ DATA_MOVEMENT = frozenset(
 """Operators of the default domain that move, repeat or select elements, or stay between them.
 
 Of Concat all operands are data, of the others the first one. Not every node of these does so:
-`computes` gives the reason.
+`computes` returns the reason.
 """
 
 SELECTION = DATA_MOVEMENT - {"Concat", "Dropout", "Resize", "Upsample"}

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def count_nodes(model: ir.Model) -> int:
-    """Give the number of nodes of the graph, its subgraphs and the model's functions."""
+    """Return the number of nodes of the graph, its subgraphs and the model's functions."""
     total = sum(1 for _ in model.graph.all_nodes())
     return total + sum(1 for function in model.functions.values() for _ in function.all_nodes())
 
 
 def count_bytes(model: ir.Model) -> int:
-    """Give the bytes of all initializers; one tensor used by several counts once."""
+    """Return the bytes of all initializers; one tensor used by several counts once."""
     tensors = {
         id(value.const_value): value.const_value.nbytes
         for graph in model.graphs()
@@ -30,11 +30,11 @@ def count_bytes(model: ir.Model) -> int:
 
 
 def disk_bytes(path: str | os.PathLike[str], models: Sequence[ir.Model] = ()) -> int:
-    """Give the size on disk: of all files of a folder, or of a file and its external data.
+    """Return the size on disk: of all files of a folder, or of a file and its external data.
 
     Args:
         path: a bundle folder or an ONNX file.
-        models: for an ONNX file that was read: the model, whose tensors tell of its data files.
+        models: for an ONNX file that was read: the model, whose tensors name its data files.
             Without it, the data files are those that narrowpass writes beside.
     """
     place = Path(path)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Give the graphs among a node's attributes; not those within them."""
+    """Yield the graphs among a node's attributes; not those within them."""
     if not node.attributes:  # most nodes; this is asked often
         return
     for attribute in node.attributes.values():
@@ -21,7 +21,7 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Give `graph` and every graph within it, outer ones first."""
+    """Yield `graph` and every graph within it, outer ones first."""
     waiting = [graph]
     while waiting:
         current = waiting.pop()
@@ -30,7 +30,7 @@ def nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def model_nodes(model: ir.Model) -> list[ir.Node]:
-    """Give all nodes of a model: of its graph, of subgraphs, and of functions, in this order."""
+    """Return all nodes of a model: of its graph, of subgraphs, and of functions, in this order."""
     found = list(model.graph.all_nodes())
     for function in model.functions.values():
         found += function.all_nodes()
@@ -38,7 +38,7 @@ def model_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def model_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Give all graphs of a model: its own, those of functions, and those within them."""
+    """Yield all graphs of a model: its own, those of functions, and those within them."""
     yield from nested_graphs(model.graph)
     for function in model.functions.values():
         yield from nested_graphs(function.graph)
@@ -87,24 +87,24 @@ class Opsets:
         }
 
     def version(self, node: ir.Node) -> int:
-        """Give the version; 1 where nobody says."""
+        """Return the version; 1 where nobody says."""
         function = self._functions.get(node)
         imports = self._imports if function is None else function.opset_imports
         return node.version or imports.get(node.domain, 1)
 
     def enters(self, function: ir.Function) -> bool:
-        """Tell whether a function has the model's version of ONNX's own operators.
+        """Return whether a function has the model's version of ONNX's own operators.
 
         Only then may a pass write such operators into it: a model has one version of each.
         """
         return function.opset_imports.get("", 0) == self._imports.get("", 0)
 
     def function(self, node: ir.Node) -> ir.Function | None:
-        """Give the function that a node stands in; None for the graph of the model."""
+        """Return the function that a node stands in; None for the graph of the model."""
         return self._functions.get(node)
 
     def label(self, node: ir.Node) -> str:
-        """Name a node for reports: by its function too, and by what it makes if it has no name."""
+        """Name a node for reports: by its function too, and by its outputs if it has no name."""
         name = node.name or next((value.name for value in node.outputs if value.name), "") or ""
         function = self._functions.get(node)
         return name if function is None else f"{function.name}/{name}"

@@ -46,7 +46,7 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
     if model.functions:
         raise PassError("models with functions cannot be upgraded; export with a newer set")
     for node in model.graph.all_nodes():
-        problem = _problem(node, before, to)
+        problem = _conversion_problem(node, before, to)
         if problem:
             name = node.name or node.outputs[0].name
             raise PassError(
@@ -66,31 +66,31 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
         converted = version_converter.convert_version(proto, to)
     except RuntimeError as error:
         raise PassError(
-            f"operator set {before} cannot become {to}: {_short(error)}; export the model "
+            f"operator set {before} cannot become {to}: {_last_line(error)}; export the model "
             "with a newer set"
         ) from error
-    made = ir.from_proto(converted)
+    upgraded = ir.from_proto(converted)
     if before < _FIRST_WITH_PADS <= to:
-        for node in made.graph.all_nodes():
+        for node in upgraded.graph.all_nodes():
             if node.op_type == "Pad" and not node.domain:
                 _correct_pad(node)
-    _declare_as_before(model, made)
-    for node in made.graph.all_nodes():
+    _declare_as_before(model, upgraded)
+    for node in upgraded.graph.all_nodes():
         if node.op_type == "Resize" and node.outputs[0].name in sampled:
             # What was the only way; the converter leaves the newer default.
-            _say(node, "coordinate_transformation_mode", "asymmetric")
-            _say(node, "nearest_mode", "floor")
-    _put_back(made, weights, [value.name for value in model.graph.inputs if value.name])
-    for value in made.graph.outputs:  # one may be an initializer, too
+            _set_text_attribute(node, "coordinate_transformation_mode", "asymmetric")
+            _set_text_attribute(node, "nearest_mode", "floor")
+    _restore_weights(upgraded, weights, [value.name for value in model.graph.inputs if value.name])
+    for value in upgraded.graph.outputs:  # one may be an initializer, too
         value.type, value.shape = declared[value.name]
-    imports = [onnx.helper.make_opsetid(d, v) for d, v in made.opset_imports.items()]
+    imports = [onnx.helper.make_opsetid(d, v) for d, v in upgraded.opset_imports.items()]
     least = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
-    made.ir_version = max(made.ir_version, least)
-    return made, _changed(model.graph.all_nodes(), before, to)
+    upgraded.ir_version = max(upgraded.ir_version, least)
+    return upgraded, _changed(model.graph.all_nodes(), before, to)
 
 
-def _problem(node: ir.Node, before: int, to: int) -> str:
-    """Tell what the converter would get wrong about a node; empty for nothing."""
+def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
+    """Return what the converter would get wrong about a node; empty for nothing."""
     if node.domain:
         return ""
     if node.op_type == "Scan" and before < 9 <= to:
@@ -106,7 +106,7 @@ def _problem(node: ir.Node, before: int, to: int) -> str:
 
 
 def _correct_pad(node: ir.Node) -> None:
-    """Give what a Pad adds its type; the converter writes float32, or keeps an attribute."""
+    """Set the type of what a Pad adds; the converter writes float32, or keeps an attribute."""
     node.attributes.pop("value", None)
     data, added = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
     maker = None if added is None else added.producer()
@@ -118,17 +118,17 @@ def _correct_pad(node: ir.Node) -> None:
         maker.attributes["value"] = ir.AttrTensor("value", number)
 
 
-def _say(node: ir.Node, name: str, text: str) -> None:
+def _set_text_attribute(node: ir.Node, name: str, text: str) -> None:
     node.attributes[name] = ir.AttrString(name, text)
 
 
-def _short(error: RuntimeError) -> str:
+def _last_line(error: RuntimeError) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 
 
 def _take_weights(model: ir.Model) -> dict[str, tuple[ir.TensorProtocol, bool]]:
-    """Make large constants inputs of the graph; give their tensors, and whether they were none."""
+    """Turn large constants into graph inputs; return their tensors, and whether each was one."""
     taken: dict[str, tuple[ir.TensorProtocol, bool]] = {}
     graph = model.graph
     for name, value in list(graph.initializers.items()):
@@ -148,10 +148,10 @@ def _take_weights(model: ir.Model) -> dict[str, tuple[ir.TensorProtocol, bool]]:
     return taken
 
 
-def _put_back(
+def _restore_weights(
     model: ir.Model, weights: dict[str, tuple[ir.TensorProtocol, bool]], inputs: list[str]
 ) -> None:
-    """Give the graph its constants again, in their order, and the inputs that it had."""
+    """Restore the constants of a graph, in their order, and the inputs that it had."""
     graph = model.graph
     known = {value.name: value for value in graph.inputs}
     known.update(graph.initializers)
@@ -190,8 +190,8 @@ def _declare_as_before(before: ir.Model, after: ir.Model) -> None:
     for node in before.graph.all_nodes():
         known.update((value.name, value) for value in node.outputs if value.name)
         makers.update((value.name, node) for value in node.outputs if value.name)
-    made = [value for node in after.graph.all_nodes() for value in node.outputs]
-    for value in (*after.graph.inputs, *made):
+    outputs = [value for node in after.graph.all_nodes() for value in node.outputs]
+    for value in (*after.graph.inputs, *outputs):
         declared = known.get(value.name)
         value.type = None if declared is None else declared.type
         value.shape = None if declared is None else declared.shape
@@ -204,7 +204,7 @@ def _declare_as_before(before: ir.Model, after: ir.Model) -> None:
 
 
 def _changed(nodes: Iterable[ir.Node], before: int, to: int) -> list[ir.Node]:
-    """Give the nodes whose operator is defined anew between two versions."""
+    """Return the nodes whose operator is defined anew between two versions."""
     found = []
     for node in nodes:
         if node.domain:

@@ -83,7 +83,7 @@ class FeedChecker:
         missing = [s.name for s in self.inputs if s.name not in feeds and not s.has_default]
         if missing:
             needs = ", ".join(_describe(known[name]) for name in missing)
-            raise DataError(f"{self._method()}: nothing is fed to {needs}; give an array for each")
+            raise DataError(f"{self._method()}: nothing is fed to {needs}; pass an array for each")
         sizes: dict[str, tuple[int, str]] = {}
         for name, value in feeds.items():
             spec = known[name]
@@ -155,7 +155,7 @@ class FeedChecker:
             )
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             raise DataError(
-                f"{where} is a masked array, and some elements are masked; give a plain one: "
+                f"{where} is a masked array, and some elements are masked; pass a plain one: "
                 "value.filled(0) or another number"
             )
         _check_dtype(where, kind.dtype, value)
@@ -179,7 +179,7 @@ class FeedChecker:
 
 
 def plain_arrays(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give feeds without subclasses of arrays: operators of `numpy.matrix` mean something else."""
+    """Return feeds as plain arrays: operators of subclasses such as `numpy.matrix` differ."""
     if all(type(value) is np.ndarray for value in feeds.values()):
         return feeds
     return {name: _plain(value) for name, value in feeds.items()}
@@ -204,7 +204,7 @@ def _check_dtype(where: str, expected: ir.DataType, array: np.ndarray[Any, Any])
             return
         if array.dtype.kind != "O":
             raise DataError(
-                f"{where} takes strings, not {array.dtype}; give an object array of str"
+                f"{where} takes strings, not {array.dtype}; pass an object array of str"
             )
         wrong = next((item for item in array.flat if not isinstance(item, str)), None)
         if wrong is not None:
@@ -224,7 +224,7 @@ def _dtype_name(dtype: ir.DataType) -> str:
 
 
 def _dtype_code(dtype: ir.DataType) -> str:
-    """Give what stands for `dtype` in Python."""
+    """Return what stands for `dtype` in Python."""
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return "object"
     kind = dtype.numpy()

@@ -12,18 +12,18 @@ from types import MappingProxyType
 from typing import Any
 
 from narrowpass.errors import BackendError, NarrowpassError
-from narrowpass.framework.boundary import foreign, sentence
+from narrowpass.framework.boundary import sentence, translate_errors
 
 _ADVICE = "this is a defect of the backend: report it to its authors, or use another --backend"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method must give.
+    """What a method must return.
 
     Attributes:
         expected: as a message names it.
-        fits: tells whether a value is that.
+        fits: returns whether a value is that.
     """
 
     expected: str
@@ -31,7 +31,7 @@ class Answer:
 
 
 def of_type(expected: str, *types: type) -> Answer:
-    """Give an answer that is an instance of one of `types`."""
+    """Return an answer that is an instance of one of `types`."""
     return Answer(expected, lambda value: isinstance(value, types))
 
 
@@ -66,24 +66,24 @@ COMMON: Mapping[str, Answer] = MappingProxyType(
 
 
 def guard(cls: type, answers: Mapping[str, Answer]) -> None:
-    """Let the methods that a subclass of `Backend` defines keep to their contract.
+    """Wrap the methods that a subclass of `Backend` defines in checks of their contract.
 
-    What they raise, or give of another kind, becomes a `BackendError`; errors of ours stay as they
-    are. `available` never fails: a backend that cannot even say whether it can run, cannot.
+    What they raise, or return of another kind, becomes a `BackendError`; our errors stay as
+    they are. `available` never fails: a backend that cannot even say whether it can run, cannot.
     """
     for name, answer in answers.items():
         method = vars(cls).get(name)
         if inspect.isfunction(method):
-            setattr(cls, name, _guarded(method, name, answer))
+            setattr(cls, name, _checked_method(method, name, answer))
     method = vars(cls).get("available")
     if inspect.isfunction(method):
-        cls.available = _reasoned(method)  # type: ignore[attr-defined]  # of a backend
+        cls.available = _without_errors(method)  # type: ignore[attr-defined]  # of a backend
 
 
-def _guarded(method: Callable[..., Any], name: str, answer: Answer) -> Callable[..., Any]:
+def _checked_method(method: Callable[..., Any], name: str, answer: Answer) -> Callable[..., Any]:
     @functools.wraps(method)
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with foreign(f"backend {self.name!r} failed in {name}", BackendError, _ADVICE):
+        with translate_errors(f"backend {self.name!r} failed in {name}", BackendError, _ADVICE):
             value = method(self, *args, **kwargs)
             if not answer.fits(value):
                 raise BackendError(
@@ -95,11 +95,11 @@ def _guarded(method: Callable[..., Any], name: str, answer: Answer) -> Callable[
     return ask
 
 
-def _reasoned(method: Callable[[Any], Any]) -> Callable[[Any], str | None]:
+def _without_errors(method: Callable[[Any], Any]) -> Callable[[Any], str | None]:
     @functools.wraps(method)
     def ask(self: Any) -> str | None:
         try:
-            with foreign("it cannot be asked", BackendError):
+            with translate_errors("it cannot be asked", BackendError):
                 reason = method(self)
                 if reason is None or isinstance(reason, str):
                     return reason

@@ -125,7 +125,7 @@ Meter: TypeAlias = Extremes | Counts
 
 
 def chunks(array: object, where: str) -> Iterator[Array]:
-    """Give the elements of an array in flat float32 pieces.
+    """Yield the elements of an array in flat float32 pieces.
 
     Args:
         array: of any shape; float16, bfloat16, float32 or float64.

@@ -86,11 +86,11 @@ class ScaleBound:
     def __post_init__(self) -> None:
         if self.ratio not in get_args(Ratio):
             known = ", ".join(map(repr, get_args(Ratio)))
-            raise UsageError(f"a ScaleBound has the ratio {self.ratio!r}; give one of {known}")
+            raise UsageError(f"a ScaleBound has the ratio {self.ratio!r}; pass one of {known}")
         if not 0 <= self.low < self.high:
             raise UsageError(
                 f"the bound of {self.ratio!r} is empty: low is {self.low}, high {self.high}; "
-                "give 0 <= low < high"
+                "pass 0 <= low < high"
             )
 
     def ratios(
@@ -312,7 +312,7 @@ class NodeQuantization:
 
 
 def _different(of: str, inputs: Sequence[Parameters], output: Parameters) -> Iterable[Violation]:
-    """Return the first difference in scale, and the first in zero point."""
+    """Yield the first difference in scale, and the first in zero point."""
     for each in inputs:
         if each.scale != output.scale:
             yield Violation(f"scale of {of}", each.scale, output.scale)

@@ -20,7 +20,7 @@ _MOST_WORK: Any = 1 << 16  # any integer, which numpy's types do not know
 
 
 def choose_method(methods: Mapping[str, _Method], name: str) -> tuple[str, _Method]:
-    """Give a method and its name; the only one stands for ``main``.
+    """Return a method and its name; the only one stands for ``main``.
 
     Raises:
         UsageError: there is none of that name, or it is no text.
@@ -59,7 +59,7 @@ def choose_outputs(
     readable: Collection[str],
     known: Collection[str],
 ) -> tuple[str, ...]:
-    """Give the names of the values that a run is to give.
+    """Return the names of the values that a run is to return.
 
     Args:
         method: the method's name, for messages.
@@ -100,8 +100,8 @@ def check_targets(method: str, targets: Mapping[str, Any], wanted: Sequence[str]
     for name in targets:
         if name not in wanted:
             raise UsageError(
-                f"`out` has {name!r}, which this run of method {method!r} does not give; "
-                f"it gives {', '.join(wanted)}"
+                f"`out` has {name!r}, which this run of method {method!r} does not return; "
+                f"it returns {', '.join(wanted)}"
             )
     found = _overlapping({k: v for k, v in targets.items() if isinstance(v, np.ndarray)})
     if found is not None:
@@ -113,7 +113,7 @@ def check_targets(method: str, targets: Mapping[str, Any], wanted: Sequence[str]
 
 
 def _overlapping(arrays: Mapping[str, _Array]) -> tuple[str, str] | None:
-    """Give the names of two arrays that overlap, if there are such."""
+    """Return the names of two arrays that overlap, if there are such."""
     placed = sorted((*byte_bounds(array), name) for name, array in arrays.items())
     for index, (_, end, one) in enumerate(placed):
         for start, _, other in placed[index + 1 :]:
@@ -125,7 +125,7 @@ def _overlapping(arrays: Mapping[str, _Array]) -> tuple[str, str] | None:
 
 
 def write_outputs(values: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, _Array]:
-    """Copy results into the caller's arrays, and give these by name.
+    """Copy results into the caller's arrays, and return these by name.
 
     An array may lie where a feed does, and a result may be a view of that feed: it is saved before
     anything is written.
@@ -151,7 +151,7 @@ def write_outputs(values: Mapping[str, Any], targets: Mapping[str, Any]) -> dict
 
 
 def _is_written(name: str, value: Any, targets: Mapping[str, Any]) -> bool:
-    """Tell whether the array of another result lies where this result does."""
+    """Return whether the array of another result lies where this result does."""
     return any(_overlap(value, array) for other, array in targets.items() if other != name)
 
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from narrowpass import Samples
 from narrowpass.ir.subgraphs import model_nodes, subgraphs
-from narrowpass_analysis.values import check_elements, check_numbers, in_groups, on_samples
-from narrowpass_analysis.verification import judges
+from narrowpass_analysis.values import check_elements, check_numbers, run_on_samples, split_groups
+from narrowpass_analysis.verification import judging_backends
 from narrowpass_fp16.data.probes import NOT_RUN, Probes
 from narrowpass_fp16.data.runnable import cut_off
 from narrowpass_fp16.graph.schemas import is_float
@@ -106,10 +106,10 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
         last = next((v for node in reversed(clone.graph) for v in node.outputs if v.name), None)
         clone.graph.outputs.extend([] if last is None else [last])
     inputs = {value.name: numbers[value] for value in clone.graph.inputs}
-    backend = judges(ctx.target)[-1]
+    backend = judging_backends(ctx.target)[-1]
     largest: dict[int, float] = {}
-    for group in in_groups(list(asked)):
-        for at, feeds, values in on_samples(clone, group, _checked(samples), backend):
+    for group in split_groups(list(asked)):
+        for at, feeds, values in run_on_samples(clone, group, _checked(samples), backend):
             check_elements(feeds, values, f"sample {at} of {samples.source}")
             found = [(asked[name], array) for name, array in values.items()]
             found += [(inputs[name], array) for name, array in feeds.items() if _is_wide(array)]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from narrowpass import Accept
 from narrowpass.ir.subgraphs import model_nodes, nested_graphs, subgraphs
 from narrowpass.runtime.oracle import oracle
-from narrowpass_analysis.verification import judges
+from narrowpass_analysis.verification import judging_backends
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -65,7 +65,7 @@ def _runs(model: ir.Model, node: ir.Node, ctx: Context) -> bool:
     # The evaluator takes an operator of a domain that it does not know for a function.
     if node.domain in _domains() and isinstance(oracle().supports(node, ctx), Accept):
         return True
-    *_, backend = judges(ctx.target)
+    *_, backend = judging_backends(ctx.target)
     if backend.name == oracle().name:
         return False
     return isinstance(backend.supports(node, ctx), Accept)

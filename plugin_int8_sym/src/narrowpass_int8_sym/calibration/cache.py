@@ -21,7 +21,7 @@ import numpy as np
 from narrowpass import Histogram
 from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass.framework.documents import parse_json
-from narrowpass.framework.files import make_folder, replacing_file
+from narrowpass.framework.files import create_folder, replacing_file
 from narrowpass_int8_sym.calibration.histogram import Array
 from narrowpass_int8_sym.calibration.observers import Range
 
@@ -146,7 +146,7 @@ class Entry:
             self.ranges = {**known, **self.ranges, **ranges}
         self.partial = partial
         try:
-            make_folder(self.path.parent)
+            create_folder(self.path.parent)
             self._sweep()
             self._write()
         except (NarrowpassError, OSError) as error:

@@ -126,5 +126,5 @@ class Histogram:
             high=start + len(padded) * self.width,
             counts=tuple(counts.tolist()),
             zeros=self.zeros,
-            window=(0.0 if self.meter.folded else low, high),
+            clipping=(0.0 if self.meter.folded else low, high),
         )

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from narrowpass import Bundle, CompileOptions
 from narrowpass.errors import DataError, UsageError
 from narrowpass.runtime.meters import Counts, Meter
-from narrowpass_analysis.values import blaming, check_elements
-from narrowpass_analysis.verification import judges
+from narrowpass_analysis.values import attribute_errors, check_elements
+from narrowpass_analysis.verification import judging_backends
 from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
 from narrowpass_int8_sym.calibration.observers import Calibrator, Observer, Range
@@ -86,7 +86,7 @@ def calibrate(
     chosen = Calibrator.of(calibrator)
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1: {limit}")
-    backend = judges(target)[-1]
+    backend = judging_backends(target)[-1]
     wanted = tuple(dict.fromkeys(names))
     data = _look(samples, limit, hashed=cache is not None)
     entry = None
@@ -239,7 +239,7 @@ class _Run:
         keep = tuple(name for name in names if name not in outputs)
         report.add(first * self.count + done)
         options = CompileOptions(keep=keep, observe=True, cache=False)
-        with blaming(self.backend, ""):
+        with attribute_errors(self.backend, ""):
             compiled = self.backend.compile(Bundle({"main": self.model}), options)
         with compiled as program:
             for number in range(first, self.calibrator.rounds):
@@ -294,7 +294,7 @@ class _Run:
         meters = {name: observer.meter() for name, observer in observers.items()}
         asked = {name: meter for name, meter in meters.items() if meter is not None}
         where = f"sample {number} of {self.samples.source}"
-        with blaming(self.backend, where):
+        with attribute_errors(self.backend, where):
             program.observe(feeds, asked)
         if asked and not any(_saw_elements(meter) for meter in asked.values()):
             check_elements(feeds, {"": np.zeros((0,))}, where)

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import DataError
-from narrowpass_analysis.values import check_elements, in_groups, on_samples
-from narrowpass_analysis.verification import judges
+from narrowpass_analysis.values import check_elements, run_on_samples, split_groups
+from narrowpass_analysis.verification import judging_backends
 from narrowpass_int8_sym.channels.axes import Place
 
 if TYPE_CHECKING:
@@ -109,12 +109,12 @@ def observe_channels(
             number of channels varies.
         BackendError: the model cannot be run.
     """
-    backend = judges(target)[-1]
+    backend = judging_backends(target)[-1]
     named = {place.value.name or "": place for place in places}
     found: dict[str, ChannelStatistics] = {}
-    for group in in_groups(list(named)):
+    for group in split_groups(list(named)):
         sums = {name: _Accumulators(name, named[name]) for name in group}
-        runs = on_samples(model, group, samples, backend, limit)
+        runs = run_on_samples(model, group, samples, backend, limit)
         for number, feeds, values in runs:
             where = f"sample {number} of {samples.source}"
             check_elements(feeds, values, where)

@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import Parameters
-from narrowpass_analysis.values import in_groups, on_samples
-from narrowpass_analysis.verification import judges
+from narrowpass_analysis.values import run_on_samples, split_groups
+from narrowpass_analysis.verification import judging_backends
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.scales import of_range
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
@@ -80,13 +80,13 @@ def best_clipping_ranges(
         if value.name and narrow[value.name] != whole[value.name]
     }
     found: dict[str, Range] = {}
-    backend = judges(target)[-1]
-    for group in in_groups(list(names)):
+    backend = judging_backends(target)[-1]
+    for group in split_groups(list(names)):
         errors = {
             name: _Errors(_between(narrow[name], whole[name]), names[name], symmetric=symmetric)
             for name in group
         }
-        for *_, values in on_samples(model, group, samples, backend, limit):
+        for *_, values in run_on_samples(model, group, samples, backend, limit):
             for name, each in errors.items():
                 each.see(values[name])
         found |= {name: each.best() for name, each in errors.items()}

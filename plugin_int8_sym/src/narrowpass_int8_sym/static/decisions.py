@@ -96,7 +96,7 @@ def report_values(
         low, high = (quantized.scale * (end - quantized.zero_point) for end in (-128, 127))
         # Of symmetric ranges magnitudes were counted.
         window = (0.0 if histogram.low >= 0 else low), high
-        shown = replace(histogram, window=window)
+        shown = replace(histogram, clipping=window)
         by = f"calibrator {calibrator}"
         reason = ""
         if name in replaced:

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass_analysis.values import in_groups, on_samples
-from narrowpass_analysis.verification import judges
+from narrowpass_analysis.values import run_on_samples, split_groups
+from narrowpass_analysis.verification import judging_backends
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Context, Samples
@@ -52,13 +52,13 @@ def value_sqnr(
         samples: feeds for both; `SAMPLES` of them are taken.
         target: what runs them; the reference evaluator where it is None or not available.
     """
-    backend = judges(target)[-1]
+    backend = judging_backends(target)[-1]
     pairs = _pairs(before, after)
     found: dict[str, float] = {}
-    for group in in_groups(list(pairs)):
+    for group in split_groups(list(pairs)):
         signal, noise = dict.fromkeys(group, 0.0), dict.fromkeys(group, 0.0)
-        right = on_samples(before, group, samples, backend, SAMPLES)
-        got = on_samples(after, [pairs[name] for name in group], samples, backend, SAMPLES)
+        right = run_on_samples(before, group, samples, backend, SAMPLES)
+        got = run_on_samples(after, [pairs[name] for name in group], samples, backend, SAMPLES)
         for (*_, wanted), (*_, given) in zip(right, got, strict=True):
             for name in group:
                 exact = wanted[name].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Models compared, measured, and held to a tolerance: two commands, and a library for passes.
+"""Commands that inspect, run, compare and time models, and the library of metrics for passes.
 
 This is the plugin's entry module, which imports neither onnx nor numpy.
 """
@@ -17,8 +17,10 @@ __all__ = ["narrowpass_commands"]
 
 @hookimpl
 def narrowpass_commands() -> list[click.Command]:
-    """Register ``narrowpass bench`` and ``narrowpass compare``."""
+    """Register ``narrowpass bench``, ``compare``, ``inspect`` and ``run``."""
     from narrowpass_analysis.bench import bench
     from narrowpass_analysis.compare import compare
+    from narrowpass_analysis.inspect import inspect
+    from narrowpass_analysis.run import run
 
-    return [bench, compare]
+    return [bench, compare, inspect, run]

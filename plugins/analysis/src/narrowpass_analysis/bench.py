@@ -82,16 +82,16 @@ def bench(
 ) -> None:
     """Time a method on random inputs, or on those from files.
 
-    Dynamic dimensions that neither --input nor --shape gives are taken as 1 and named on standard
+    Dynamic dimensions that neither --input nor --shape sets are taken as 1 and named on standard
     error. A few runs to warm up are not timed.
 
     The JSON document has the keys model, method, backend, threads, inputs (shapes by name),
     latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
-    from narrowpass.cli.feeds import complete_inputs, files_of, read_inputs
     from narrowpass.driver import check_result_file, open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
+    from narrowpass_analysis.inputs import complete_inputs, files_of, read_inputs
     from narrowpass_analysis.latency import measure
 
     given = parse_shapes(shapes)
@@ -143,7 +143,7 @@ def bench(
 
 
 def _trace(method: str, rows: Sequence[NodeTime]) -> dict[str, Any]:
-    """Give rows in the order in which they run as complete events of the trace event format."""
+    """Return rows in the order in which they run as complete events of the trace event format."""
     events = []
     start = 0.0
     for row in rows:

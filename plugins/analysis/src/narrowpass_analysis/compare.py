@@ -89,15 +89,15 @@ def compare(
     For each output the worst over the data is given of: the largest absolute difference; the same
     as a share of the largest value of A ("relative"); signal to noise in dB; the cosine; and the
     share of rows with the largest value at the same place ("top-1"). Integers and strings are
-    equal or not. NaN equals NaN: where there is any, its share in A and B is told.
+    equal or not. NaN equals NaN: where there is any, its share in A and B is reported.
 
     The JSON document has the keys a and b (each path, bytes, backend), samples, tolerance, met
     (null without a tolerance) and methods: by name, a and b (latency in seconds, as in bench) and
     outputs (by name: equal, max_abs, relative, sqnr, cosine, top1, and nan_a and nan_b: the
     share of NaN). Infinity is the largest number of float64.
     """
-    from narrowpass.analysis.metrics import Tolerance
     from narrowpass_analysis.comparison import Comparison
+    from narrowpass_analysis.metrics import Tolerance
 
     try:
         limit = None if tolerance is None else Tolerance.parse(tolerance)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.analysis.calibration import Samples
-from narrowpass.analysis.metrics import Difference, difference
 from narrowpass.bundle import Bundle, is_bundle
-from narrowpass.cli.feeds import describe_input, random_inputs
-from narrowpass.cli.nonfinite import Share
+from narrowpass.calibration.samples import Samples
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
 from narrowpass.ir.sizes import disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
+from narrowpass_analysis.inputs import describe_input, random_inputs
 from narrowpass_analysis.latency import Latency, measure
+from narrowpass_analysis.metrics import Difference, difference
+from narrowpass_analysis.nonfinite import Share
 from narrowpass_analysis.values import check_elements
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class MethodRow:
     nan: dict[str, tuple[Share, Share]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the fields for JSON."""
+        """Return the fields for JSON."""
         a, b = self.latencies
         return {
             "a": a.to_json(),
@@ -100,7 +100,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         chosen = state.registry.backend(backend)
         if pipeline is not None and is_bundle(paths[1]):
             raise UsageError(
-                f"-p: {paths[1]} is a bundle, which is built already; give the ONNX file as B"
+                f"-p: {paths[1]} is a bundle, which is built already; pass the ONNX file as B"
             )
         first, second = (
             open_bundle(
@@ -136,7 +136,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
     def samples(
         self, data: str | None, shapes: Mapping[str, tuple[int, ...]], seed: int
     ) -> tuple[dict[str, Iterable[Feeds]], list[str]]:
-        """Give the samples for each method (by its name in A), and notes on them.
+        """Return the samples for each method (by its name in A), and notes on them.
 
         Raises:
             UsageError: data that is for one method where several are compared.
@@ -146,13 +146,13 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
                 names = ", ".join(one for one, _ in self.pairs)
                 raise UsageError(f"--data fits one method: choose it with --method: {names}")
             return {self.pairs[0][0]: Samples.parse(data)}, []
-        made: dict[str, Iterable[Feeds]] = {}
+        samples: dict[str, Iterable[Feeds]] = {}
         notes: list[str] = []
         for one, _ in self.pairs:
             feeds, more = random_inputs(self.bundles[0].methods[one].graph, shapes, seed)
-            made[one] = [feeds]
+            samples[one] = [feeds]
             notes += more
-        return made, notes
+        return samples, notes
 
     def run(
         self, samples: Mapping[str, Iterable[Feeds]], runs: int, show: Show
@@ -193,7 +193,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         return measure(turns, runs, warm_up=1)
 
     def _converted(self, feeds: Feeds, method: str) -> Feeds:
-        """Give feeds of A with the floating-point types that B takes."""
+        """Return feeds of A with the floating-point types that B takes."""
         types = {v.name: v.type for v in self.bundles[1].methods[method].graph.inputs}
         converted = {}
         for name, array in feeds.items():
@@ -206,7 +206,7 @@ class Comparison(contextlib.AbstractContextManager["Comparison"]):
         return converted
 
     def to_json(self) -> dict[str, Any]:
-        """Give what is compared, for JSON."""
+        """Return what is compared, for JSON."""
         sides = {
             side: {"path": path, "bytes": size, "backend": self.backend}
             for side, path, size in zip(("a", "b"), self.paths, self.sizes, strict=True)
@@ -229,17 +229,17 @@ def _add(row: MethodRow, a: Outputs, b: Outputs, where: str) -> None:
 
 
 def _pairs(a: Bundle, b: Bundle, method: str | None) -> tuple[tuple[str, str], ...]:
-    """Give the names in A and in B of the methods to compare."""
+    """Return the names in A and in B of the methods to compare."""
     if method is None and len(a.methods) == len(b.methods) == 1:
         return ((next(iter(a.methods)), next(iter(b.methods))),)
     ours, theirs = list(a.methods), list(b.methods)
-    told = f"A has {', '.join(ours)}; B has {', '.join(theirs)}"
+    listed = f"A has {', '.join(ours)}; B has {', '.join(theirs)}"
     if method is not None:
         if method not in ours or method not in theirs:
-            raise UsageError(f"--method {method}: it is not in both: {told}")
+            raise UsageError(f"--method {method}: it is not in both: {listed}")
         return ((method, method),)
     if set(ours) != set(theirs):
-        raise UsageError(f"the methods differ: {told}; choose one with --method")
+        raise UsageError(f"the methods differ: {listed}; choose one with --method")
     return tuple((name, name) for name in ours)
 
 
@@ -282,7 +282,7 @@ def _differences(
 
 
 def _alike(ours: ir.Value, theirs: ir.Value) -> bool:
-    """Tell whether two values take the same data: the rank, static sizes, and the kind of type."""
+    """Return whether two values accept the same data: rank, static sizes and kind of type."""
     if ours.shape is not None and theirs.shape is not None:
         if len(ours.shape) != len(theirs.shape):
             return False

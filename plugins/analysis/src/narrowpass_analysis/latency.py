@@ -27,11 +27,11 @@ class Latency:
         return self.percentile(50)
 
     def percentile(self, share: float) -> float:
-        """Give the time that `share` percent of the runs stay below."""
+        """Return the time that `share` percent of the runs stay below."""
         return float(np.percentile(self.times, share))
 
     def to_json(self) -> dict[str, Any]:
-        """Give the figures in seconds, and runs per second."""
+        """Return the figures in seconds, and runs per second."""
         return {
             "runs": len(self.times),
             "median": self.median,
@@ -59,7 +59,7 @@ def measure(
             run()
     times: list[list[float]] = [[] for _ in runs]
     start = time.perf_counter()
-    while _goes_on(len(times[0]), count, time.perf_counter() - start):
+    while _continues(len(times[0]), count, time.perf_counter() - start):
         for run, row in zip(runs, times, strict=True):
             begin = time.perf_counter()
             run()
@@ -67,7 +67,7 @@ def measure(
     return [Latency(tuple(row)) for row in times]
 
 
-def _goes_on(done: int, count: int | None, seconds: float) -> bool:
+def _continues(done: int, count: int | None, seconds: float) -> bool:
     if count is not None:
         return done < count
     return done < _FEWEST_RUNS or (done < _MOST_RUNS and seconds < _BUDGET_SECONDS)

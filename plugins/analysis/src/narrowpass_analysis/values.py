@@ -18,27 +18,27 @@ from narrowpass.errors import BackendError, DataError, NarrowpassError
 from narrowpass.runtime.backend import CompileOptions
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
     from narrowpass.runtime.backend import Backend, Feeds, Outputs
 
 AT_ONCE = 128
 """Values that are kept in one run: more of them would fill the memory."""
 
 
-def in_groups(names: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
-    """Give names, so many at a time as are to be kept in one run."""
+def split_groups(names: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
+    """Yield names, so many at a time as are to be kept in one run."""
     for start in range(0, len(names), size):
         yield list(names[start : start + size])
 
 
-def on_samples(
+def run_on_samples(
     model: ir.Model,
     names: Sequence[str],
     samples: Samples,
     backend: Backend,
     limit: int | None = None,
 ) -> Iterator[tuple[int, Feeds, Outputs]]:
-    """Run a model on samples; give the number of each, its feeds, and the values of these names.
+    """Run a model on samples; yield the number of each, its feeds, and the values of these names.
 
     Values stay in memory while a caller holds them: one that lets go of them before it goes on has
     those of one sample at a time.
@@ -59,12 +59,12 @@ def on_samples(
     outputs = {value.name for value in model.graph.outputs}
     keep = tuple(name for name in names if name not in outputs)
     options = CompileOptions(keep=keep, cache=False)
-    with blaming(backend, ""):
+    with attribute_errors(backend, ""):
         compiled = backend.compile(Bundle({"main": model}), options)
     with compiled as program:
         for number, feeds in enumerate(islice(samples, limit), start=1):
             where = f"sample {number} of {samples.source}"
-            with blaming(backend, where):
+            with attribute_errors(backend, where):
                 values = program.run(feeds, outputs=names or None)
             if not names:
                 check_elements(feeds, values, where)
@@ -73,7 +73,7 @@ def on_samples(
 
 
 @contextlib.contextmanager
-def blaming(backend: Backend, where: str) -> Iterator[None]:
+def attribute_errors(backend: Backend, where: str) -> Iterator[None]:
     """Say of an error that it is the backend's, or the sample's, and not that of a pass.
 
     Args:
@@ -90,13 +90,13 @@ def blaming(backend: Backend, where: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{where}: {error}" if where else str(error)) from error
     except BackendError as error:
-        raise BackendError(f"{_told(backend, where)}: {error}; {_REMEDY}") from error
+        raise BackendError(f"{_backend_text(backend, where)}: {error}; {_REMEDY}") from error
     except (NarrowpassError, MemoryError):
         raise
     except Exception as error:  # the boundary to plugin code: else it would be the pass's fault
         raise BackendError(
-            f"{_told(backend, where)}: {type(error).__name__}: {error}; this is a defect of the "
-            f"backend; {_REMEDY}"
+            f"{_backend_text(backend, where)}: {type(error).__name__}: {error}; this is a defect "
+            f"of the backend; {_REMEDY}"
         ) from error
 
 
@@ -106,7 +106,7 @@ _REMEDY = (
 )
 
 
-def _told(backend: Backend, where: str) -> str:
+def _backend_text(backend: Backend, where: str) -> str:
     doing = f"run the model on {where}" if where else "compile the model"
     return f"backend {backend.name!r} cannot {doing}"
 
@@ -146,5 +146,5 @@ def check_elements(feeds: Feeds, values: Mapping[str, Any], where: str) -> None:
         named = ", ".join(f"{name!r} has shape {list(a.shape)}" for name, a in empty.items())
         raise DataError(
             f"{where} has no elements: input {named}, and nothing can be measured on it; leave "
-            "the sample out, or give it at least one row"
+            "the sample out, or add at least one row"
         )

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.analysis.metrics import Tolerance, difference
 from narrowpass.errors import BackendError, PassError
 from narrowpass.runtime.oracle import oracle
-from narrowpass_analysis.values import check_numbers, in_groups, on_samples
+from narrowpass_analysis.metrics import Tolerance, difference
+from narrowpass_analysis.values import check_numbers, run_on_samples, split_groups
 
 if TYPE_CHECKING:
-    from narrowpass.analysis.calibration import Samples
+    from narrowpass.calibration.samples import Samples
     from narrowpass.runtime.backend import Backend
 
 FEW = 4
 """How many nodes are found one by one."""
 
 Rewrite = Callable[[frozenset[int]], ir.Model]
-"""Gives the model rewritten, with the nodes of these numbers kept wide."""
+"""Returns the model rewritten, with the nodes of these numbers kept wide."""
 
 
 class Verification:
@@ -69,7 +69,7 @@ class Verification:
         self._runs = 0
 
     def problem(self, model: ir.Model) -> str:
-        """Give a sentence on an output that is too far from the model as it was; empty for none."""
+        """Return a sentence on an output that is too far from the original model; else ''."""
         self._runs += 1
         self._log.info("verification: run %d", self._runs)
         for backend, wanted in self._right:
@@ -94,9 +94,9 @@ class Verification:
         of those that harm most as it takes are kept wide.
 
         Args:
-            rewrite: makes the narrow model.
+            rewrite: builds the narrow model.
             nodes: the numbers of the nodes that are narrow, in order.
-            harm: gives them with those that harm most first; asked if it is needed.
+            harm: returns them with the most harmful first; called if it is needed.
 
         Raises:
             PassError: the tolerance cannot be met.
@@ -119,7 +119,7 @@ class Verification:
         return frozenset(wide)
 
     def sensitivity(self, model: ir.Model) -> float:
-        """Give the least signal-to-noise ratio of a model's outputs, in dB; infinite if equal."""
+        """Return the least signal-to-noise ratio of a model's outputs, in dB; infinite if equal."""
         least = np.inf
         backend, wanted = self._right[-1]
         for got, right in zip(self._run(backend, model), wanted, strict=True):
@@ -131,7 +131,7 @@ class Verification:
         """Find how many nodes, the first of these, must stay wide for the tolerance to be met.
 
         Args:
-            rewrite: makes the narrow model.
+            rewrite: builds the narrow model.
             nodes: the numbers of the nodes that are narrow, those that harm most first.
 
         Raises:
@@ -152,7 +152,7 @@ class Verification:
         return frozenset(nodes[:high])
 
     def errors(self, model: ir.Model, names: Sequence[str]) -> dict[str, float]:
-        """Give how far values are from those of the same names in the model as it was.
+        """Return how far values are from those of the same names in the model as it was.
 
         Args:
             model: rewritten.
@@ -164,7 +164,7 @@ class Verification:
         known = [{v.name for n in m.graph for v in n.outputs} for m in (self._model, model)]
         common = [name for name in names if all(name in each for each in known)]
         found: dict[str, float] = {}
-        for chosen in in_groups(common):
+        for chosen in split_groups(common):
             backend, _ = self._right[0]
             pairs = zip(
                 self._run(backend, self._model, chosen),
@@ -181,18 +181,18 @@ class Verification:
     def _run(
         self, backend: Backend, model: ir.Model, names: Sequence[str] = (), *, check: bool = False
     ) -> list[dict[str, Any]]:
-        """Run a model on all samples; give the values of these names, or its outputs."""
+        """Run a model on all samples; yield the values of these names, or its outputs."""
         found = []
         with np.errstate(all="ignore"):
-            for number, feeds, values in on_samples(model, names, self._samples, backend):
+            for number, feeds, values in run_on_samples(model, names, self._samples, backend):
                 if check:
                     check_numbers(feeds, f"sample {number} of {self._samples.source}")
                 found.append(dict(values))
         return found
 
 
-def judges(target: Backend | None) -> list[Backend]:
-    """Give the backends that judge a rewrite: the oracle, and the target.
+def judging_backends(target: Backend | None) -> list[Backend]:
+    """Return the backends that judge a rewrite: the oracle, and the target.
 
     Raises:
         PluginError: no oracle is installed.
@@ -204,7 +204,7 @@ def judges(target: Backend | None) -> list[Backend]:
 
 
 def _relative(got: Any, right: Any) -> float | None:
-    """Give the largest difference over the largest magnitude; None for what is no float."""
+    """Return the largest difference over the largest magnitude; None for what is no float."""
     if not isinstance(right, np.ndarray) or right.dtype != np.float32 or not right.size:
         return None
     with np.errstate(all="ignore"):

@@ -10,8 +10,8 @@ from folding_kit import parse
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Context
-from narrowpass.testing import run_pass
 from narrowpass_constant_folding.passes.freeze_weights import FreezeWeights
+from narrowpass_testing import run_pass
 
 WEIGHTS = {"w": np.arange(12, dtype=np.float32).reshape(4, 3), "b": np.ones(3, np.float32)}
 

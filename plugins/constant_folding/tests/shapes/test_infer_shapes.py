@@ -12,11 +12,11 @@ from onnx.reference import ReferenceEvaluator
 from onnx_cases_kit import node_cases
 
 from narrowpass import Context
-from narrowpass.testing.strategies import models
 from narrowpass_constant_folding.passes.infer_shapes import InferShapes
 from narrowpass_constant_folding.shapes.operators import Operators
 from narrowpass_constant_folding.shapes.types import type_of
 from narrowpass_constant_folding.shapes.values import ShapeValues
+from narrowpass_testing.strategies import models
 
 pytestmark = pytest.mark.once
 

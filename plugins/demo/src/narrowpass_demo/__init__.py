@@ -1,7 +1,7 @@
 """The main job on a small real model: build a digit classifier, run it, and measure.
 
 The model and the images, which it was not trained on, are part of the package; `train_digits.py`
-made both. `run` has what the command prints.
+wrote both. `run` has what the command prints.
 """
 
 from __future__ import annotations

@@ -62,20 +62,20 @@ def demo(state: State, keep: str | None, runs: int | None, as_json: bool) -> Non
 
 @contextlib.contextmanager
 def _folder(keep: str | None) -> Iterator[Path]:
-    """Give the folder to write into."""
+    """Yield the folder to write into."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="narrowpass-demo-") as name:
             yield Path(name)
         return
     path = Path(keep)
     if path.exists() and not path.is_dir():
-        raise UsageError(f"--keep {keep}: is not a folder; give another name")
+        raise UsageError(f"--keep {keep}: is not a folder; choose another name")
     try:
         path.mkdir(parents=True, exist_ok=True)
         yield path
     except OSError as error:
         raise OutputError(
-            f"--keep {keep}: cannot be written: {error.strerror}; give another folder"
+            f"--keep {keep}: cannot be written: {error.strerror}; choose another folder"
         ) from error
 
 

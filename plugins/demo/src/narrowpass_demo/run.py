@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowpass.analysis.calibration import Samples
-from narrowpass.analysis.metrics import difference
 from narrowpass.bundle import Bundle
+from narrowpass.calibration.samples import Samples
 from narrowpass.driver import build
 from narrowpass.ir.sizes import count_bytes, count_nodes, disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Program
 from narrowpass_analysis.latency import measure
+from narrowpass_analysis.metrics import difference
 
 if TYPE_CHECKING:
     from narrowpass.framework.plugins import Plugins, Registry
@@ -50,7 +50,7 @@ class Row:
         latency: median seconds of a run on one image.
         accuracy: share of the test images that it gets right.
         agreement: share of the test images on which it says the same as the original.
-        relative: how far its outputs are from the original's, see `narrowpass.analysis.metrics`.
+        relative: how far its outputs are from the original's, see `narrowpass_analysis.metrics`.
     """
 
     label: str
@@ -65,7 +65,7 @@ class Row:
     relative: float
 
     def to_json(self) -> dict[str, Any]:
-        """Give all fields, for JSON."""
+        """Return all fields, for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -86,7 +86,7 @@ class Result:
     rows: tuple[Row, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Give all fields, for JSON."""
+        """Return all fields, for JSON."""
         return {
             "backend": self.backend,
             "images": self.images,
@@ -110,7 +110,7 @@ def run_demo(
         folder: an existing folder that the model and its builds are written into.
         plugins: what to use.
         runs: runs of each build that are timed; None for as many as fit into a few seconds.
-        show: told of what is going on.
+        show: called with the progress.
 
     Raises:
         OutputError: the folder cannot be written.
@@ -164,7 +164,7 @@ def run_demo(
 
 
 def load_images() -> tuple[Array, Array]:
-    """Give the test images, float32 ``[450, 1, 8, 8]``, 0..1, and labels, uint8 ``[450]``."""
+    """Return the test images, float32 ``[450, 1, 8, 8]``, 0..1, and labels, uint8 ``[450]``."""
     with (
         _resource("digits.npz").open("rb") as file,
         np.load(file, allow_pickle=False) as archive,
@@ -174,7 +174,7 @@ def load_images() -> tuple[Array, Array]:
 
 
 def pipelines(backend: Backend, registry: Registry) -> list[str]:
-    """Give the pipelines to show: the backend's default, then those whose passes are there."""
+    """Return the pipelines to show: the backend's default, then those whose passes are there."""
     installed = {*registry.passes, *registry.pipelines}
     first = backend.default_pipeline(installed)
     texts = [text for text in PIPELINES if set(text.split(",")) <= installed]
@@ -191,12 +191,12 @@ def _folder_name(text: str) -> str:
 
 
 def _reopened(bundle: Bundle, path: Path) -> Bundle:
-    """Give the bundle as it is on disk: that is what a user runs."""
+    """Return the bundle as it is on disk: that is what a user runs."""
     return Bundle.load(path) if path.is_dir() else bundle
 
 
 def _classify(program: Program, images: Array, show: Callable[[int, int], None]) -> Array:
-    """Give the logits of all images."""
+    """Return the logits of all images."""
     parts: list[Array] = []
     for start in range(0, len(images), _BATCH):
         show(start, len(images))

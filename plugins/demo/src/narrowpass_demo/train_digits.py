@@ -1,6 +1,6 @@
 """Train the demo's digit classifier and set its held-out test images aside.
 
-Makes two files, by default beside this script:
+Writes two files, by default beside this script:
 
 ``digits.onnx``
     A small convolutional classifier in float32. Input ``image``: float32
@@ -24,7 +24,7 @@ licensed under CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/).
 otherwise unchanged.
 
 Needs: scikit-learn, torch 2.13 (the CPU build), onnx. Nothing is downloaded. Takes
-less than a minute on one thread. The same versions on the same kind of CPU give the
+less than a minute on one thread. The same versions on the same kind of CPU produce the
 same bytes. Another CPU may add in another order; training amplifies that, so the
 weights differ and so may a few predictions. ``digits.npz`` does not depend on the CPU.
 
@@ -154,7 +154,7 @@ class DigitNet(nn.Module):
         self.stem = nn.Sequential(ConvNorm(1, 16, 3), nn.ReLU())
         self.block1 = Residual(16)
         self.pool1 = nn.MaxPool2d(2)
-        self.widen = nn.Sequential(ConvNorm(16, 32, 1), nn.ReLU())
+        self.expand = nn.Sequential(ConvNorm(16, 32, 1), nn.ReLU())
         self.block2 = Residual(32)
         self.pool2 = nn.AvgPool2d(2)
         self.head = Head(32 * 2 * 2, 64)
@@ -163,7 +163,7 @@ class DigitNet(nn.Module):
         """Return the logits of images with pixels 0..1."""
         x = self.stem(self.normalize(image))
         x = self.pool1(self.block1(x))
-        x = self.pool2(self.block2(self.widen(x)))
+        x = self.pool2(self.block2(self.expand(x)))
         logits: Tensor = self.head(x)
         return logits
 
@@ -231,7 +231,7 @@ def accuracy(model: DigitNet, image: Bytes, label: Bytes) -> float:
 
 
 def export(model: DigitNet) -> bytes:
-    """Export without optimisation; nothing in the file tells where it was made."""
+    """Export without optimisation; nothing in the file says where it was built."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         file = Path(folder) / "digits.onnx"
         # The TorchScript exporter is deprecated, but it is the one that names nodes
@@ -258,7 +258,7 @@ def export(model: DigitNet) -> bytes:
 
 
 def strip(proto: onnx.ModelProto) -> None:
-    """Remove what tells about the exporting machine, and the intermediate types."""
+    """Remove what describes the exporting machine, and the intermediate types."""
     for field in ("producer_name", "producer_version", "doc_string", "metadata_props"):
         proto.ClearField(field)
     graph = proto.graph

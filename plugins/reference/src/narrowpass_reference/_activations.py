@@ -10,7 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Function = Callable[[Array], Array]
-"""Takes an array and gives a new one of the same shape and dtype, element by element."""
+"""Takes an array and returns a new one of the same shape and dtype, element by element."""
 
 _DEFAULTS = MappingProxyType(
     {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -18,7 +18,7 @@ _DEFAULTS = MappingProxyType(
 
 
 def sigmoid(x: Array) -> Array:
-    """Give 1 / (1 + exp(-x)), as half of tanh: nothing overflows."""
+    """Return 1 / (1 + exp(-x)), as half of tanh: nothing overflows."""
     result: Array = 0.5 * np.tanh(0.5 * x) + x.dtype.type(0.5)
     return result
 
@@ -57,7 +57,7 @@ _WITH_BOTH: Mapping[str, tuple[Callable[[Array, float, float], Array], float, fl
 def activations(
     op_type: str, attributes: Mapping[str, Any], directions: int
 ) -> list[list[Function]]:
-    """Give the functions f, g, h of each direction, as many as the operator has.
+    """Return the functions f, g, h of each direction, as many as the operator has.
 
     `activation_alpha` and `activation_beta` hold numbers for those functions that take one, in
     order; where the numbers end, functions have the defaults of the operators of the same names.

@@ -19,7 +19,7 @@ _BATCHED_SCAN_UNTIL = 9
 
 
 class FreeOutputs(OpRun):
-    """An operator that may give back None: the empty optional."""
+    """An operator that may return None: the empty optional."""
 
     def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(np.array(value) if np.isscalar(value) else value for value in res)
@@ -33,7 +33,7 @@ class _WithSubgraph(FreeOutputs):
 
 
 class If(_WithSubgraph):
-    """Gives an empty optional back; onnx's refuses it."""
+    """Returns an empty optional; onnx's refuses it."""
 
     def _run(
         self,
@@ -50,8 +50,8 @@ class If(_WithSubgraph):
 class Loop(_WithSubgraph):
     """Stacks scan outputs along a new first axis, as the specification says.
 
-    onnx's joins them along the first axis that they have. This one also gives scan outputs of a
-    loop without iterations, lets formal inputs hide outer values, and takes optional carried
+    onnx's concatenates them along their first axis. This one also returns scan outputs of a loop
+    without iterations, lets formal inputs hide outer values, and takes optional carried
     values.
     """
 
@@ -177,7 +177,7 @@ def _batched_scan(
 
 
 def _stack(rows: Sequence[Array], kind: onnx.TypeProto) -> Array:
-    """Stack the scan outputs of all iterations; none give an empty array of the declared type."""
+    """Stack the scan outputs of all iterations; without any, return an empty array."""
     if rows:
         return np.stack(rows)
     tensor = kind.tensor_type

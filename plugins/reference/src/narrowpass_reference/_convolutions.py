@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose: products with matrices of some elements of the kernel at a time."""
+"""Conv and ConvTranspose: matmuls with the columns of some elements of the kernel at a time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from narrowpass_reference._windows import Window
+from narrowpass_reference._kernel_windows import KernelWindow
 
 Array = np.ndarray[Any, Any]
 
 
 _AT_ONCE = 1 << 18
-"""So many elements are copied for a product, or as many as the images have."""
+"""So many elements are copied for a matmul, or as many as the images have."""
 
 
 class Conv(OpRun):
     """Needs memory for the images and the result; onnx's for zeros between a kernel's elements.
 
-    Sums are in float32 for float16 and bfloat16, and rounded before the bias is added.
+    Accumulators are float32 for float16 and bfloat16, and rounded before the bias is added.
     """
 
     def _run(
@@ -41,39 +41,41 @@ class Conv(OpRun):
             raise ValueError(f"X must have at least 3 dimensions, not {x.ndim}")
         if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
             raise ValueError(f"W {list(w.shape)} does not fit X {list(x.shape)}, group {groups}")
-        window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+        kernel_window = KernelWindow.of(
+            x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad
+        )
         wide = _wide(x.dtype)
-        padded = window.padded(x, 0)
+        padded = kernel_window.padded(x, 0)
         batch, outputs = x.shape[0], w.shape[0]
         flat = w.astype(wide, copy=False).reshape(
             groups, outputs // groups, w.shape[1], math.prod(w.shape[2:])
         )
         weights = np.ascontiguousarray(flat.swapaxes(2, 3))  # [G, M, taps, C]
         each = outputs // groups
-        places = math.prod(window.counts)
+        places = math.prod(kernel_window.counts)
         result = np.zeros((batch, groups, outputs // groups, places), wide)
-        taps = list(window.taps())
+        taps = list(kernel_window.taps())
         at_once = max(1, max(_AT_ONCE, x.size) // max(1, batch * x.shape[1] * places))
         for start in range(0, len(taps), at_once):
             some = taps[start : start + at_once]
-            shape = (batch, groups, len(some), w.shape[1], *window.counts)
+            shape = (batch, groups, len(some), w.shape[1], *kernel_window.counts)
             rows = np.empty(shape, wide)
             for index, tap in enumerate(some):
-                part = window.view(padded, tap)
-                rows[:, :, index] = part.reshape(batch, groups, w.shape[1], *window.counts)
+                part = kernel_window.view(padded, tap)
+                rows[:, :, index] = part.reshape(batch, groups, w.shape[1], *kernel_window.counts)
             matrices = weights[:, :, start : start + at_once]
             depth = len(some) * w.shape[1]
             result += matrices.reshape(groups, each, depth) @ rows.reshape(
                 batch, groups, depth, places
             )
-        shaped = result.reshape(batch, outputs, *window.counts).astype(x.dtype, copy=False)
+        shaped = result.reshape(batch, outputs, *kernel_window.counts).astype(x.dtype, copy=False)
         return (shaped if b is None else shaped + _along_channels(b, x.ndim),)
 
 
 class ConvTranspose(OpRun):
-    """Takes groups, and `output_shape` with `pads` made of it; onnx's fails or ignores them.
+    """Takes groups, and `output_shape` with `pads` derived from it; onnx's fails or ignores them.
 
-    Sums are in float32 for float16 and bfloat16, and rounded before the bias is added.
+    Accumulators are float32 for float16 and bfloat16, and rounded before the bias is added.
     """
 
     def _run(
@@ -112,20 +114,20 @@ class ConvTranspose(OpRun):
         weights = np.ascontiguousarray(split.transpose(3, 0, 2, 1))  # [taps, G, M, C]
         flat = (x.shape[0], groups, w.shape[0] // groups, math.prod(x.shape[2:]))
         rows = x.reshape(flat).astype(wide, copy=False)
-        # The window is the one of the convolution whose transpose this is.
-        window = Window.of(full, w.shape[2:], strides, dilations)
-        made = np.zeros((x.shape[0], groups * channels, *full), wide)
-        for matrices, tap in zip(weights, window.taps(), strict=True):
+        # The kernel window is the one of the convolution whose transpose this is.
+        kernel_window = KernelWindow.of(full, w.shape[2:], strides, dilations)
+        padded = np.zeros((x.shape[0], groups * channels, *full), wide)
+        for matrices, tap in zip(weights, kernel_window.taps(), strict=True):
             part = matrices @ rows
-            target = window.view(made, tap)
+            target = kernel_window.view(padded, tap)
             target += part.reshape(target.shape)
-        result = np.zeros((*made.shape[:2], *sizes), x.dtype)
+        result = np.zeros((*padded.shape[:2], *sizes), x.dtype)
         there: list[Any] = [...]
         here: list[Any] = [...]
         for start, size, end in zip(starts, sizes, full, strict=True):
             there.append(slice(max(0, -start), max(0, min(size, end - start))))
             here.append(slice(max(0, start), max(0, min(end, start + size))))
-        result[tuple(there)] = made[tuple(here)]
+        result[tuple(there)] = padded[tuple(here)]
         return (result if b is None else result + _along_channels(b, x.ndim),)
 
 
@@ -146,7 +148,7 @@ def _placed(
     output_shape: Sequence[int] | None,
     pads: Sequence[int] | None,
 ) -> tuple[list[int], list[int]]:
-    """Give where the result of a ConvTranspose begins in the full one, and its sizes."""
+    """Return where the result of a ConvTranspose begins in the full one, and its sizes."""
     rank = len(full)
     more = output_padding or [0] * rank
     same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
@@ -157,8 +159,8 @@ def _placed(
         # Pads are never below 0: an output that is larger than the full one is so at its end.
         return [max(0, total + lower) // 2 for total in totals], wanted
     pads = [0] * 2 * rank if pads is None or auto_pad == "VALID" else pads
-    made = [
+    padded = [
         size + extra - before - after
         for size, extra, before, after in zip(full, more, pads[:rank], pads[rank:], strict=True)
     ]
-    return list(pads[:rank]), made
+    return list(pads[:rank]), padded

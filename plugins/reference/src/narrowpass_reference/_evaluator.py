@@ -22,11 +22,11 @@ _LONGEST_CAUSE = 400
 
 
 class Evaluator(ReferenceEvaluator):
-    """Runs a graph, a subgraph or a function body; the base class makes those within it alike.
+    """Runs a graph, a subgraph or a function body; the base class creates those within it alike.
 
     Raises:
-        BackendError: when made, a node that has no implementation or attributes that it cannot
-            take; when run, a node that fails. The message names the node and the cause.
+        BackendError: at construction, a node that has no implementation or unsupported
+            attributes; when run, a node that fails. The message names the node and the cause.
     """
 
     def _init(self) -> None:
@@ -52,7 +52,7 @@ class Evaluator(ReferenceEvaluator):
     def find(
         self, node: onnx.NodeProto, input_types: Sequence[onnx.TypeProto] | None = None
     ) -> Callable[..., Any]:
-        """Find what implements `node`, without making it.
+        """Find what implements `node`, without creating it.
 
         Args:
             node: the node.
@@ -114,7 +114,7 @@ class Evaluator(ReferenceEvaluator):
         missing = [name for name in node.input if name not in results]
         if missing:
             raise BackendError(
-                f"{describe(node.onnx_node)} reads {missing[0]!r}, which nothing before it gives"
+                f"{describe(node.onnx_node)} reads {missing[0]!r}, which nothing before it computes"
             )
         inputs = [results[name] for name in node.input]
         if isinstance(node, OpFunction):
@@ -170,21 +170,21 @@ def _instantiate(found: Callable[..., Any], node: onnx.NodeProto, run_params: An
 def _dead_values(
     nodes: Sequence[onnx.NodeProto], kept: Collection[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Give, for each node, the results that nothing reads after it."""
+    """Return, for each node, the results that nothing reads after it."""
     last: dict[str, int] = {}
-    made: set[str] = set()
+    computed: set[str] = set()
     for index, node in enumerate(nodes):
-        made.update(node.output)
+        computed.update(node.output)
         for name in (*_reads(node), *node.output):
             last[name] = index
     dead: list[list[str]] = [[] for _ in nodes]
-    for name in made - set(kept) - {""}:
+    for name in computed - set(kept) - {""}:
         dead[last[name]].append(name)
     return tuple(map(tuple, dead))
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Give the names that a node and its subgraphs mention: at least those that they read."""
+    """Yield the names that a node and its subgraphs mention: at least those that they read."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -194,15 +194,15 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """Name a node for an error message; one without a name, by what it makes."""
+    """Name a node for an error message; one without a name, by its outputs."""
     operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     if node.name:
         return f"node {node.name!r} ({operator})"
-    return f"the {operator} node that makes {next(iter(node.output), '')!r}"
+    return f"the {operator} node that computes {next(iter(node.output), '')!r}"
 
 
 def root_cause(error: BaseException) -> str:
-    """Give the first line of the innermost error: the evaluator wraps what went wrong."""
+    """Return the first line of the innermost error: the evaluator wraps what went wrong."""
     while error.__cause__ is not None:
         error = error.__cause__
     first = next(iter(str(error).strip().splitlines()), "")

@@ -15,14 +15,14 @@ from narrowpass_reference._evaluator import Evaluator, Value
 Functions = Mapping[tuple[str, str, str], ir.Function]
 
 
-def make_evaluator(
+def create_evaluator(
     nodes: Iterable[ir.Node],
     inputs: Sequence[str],
     outputs: Sequence[str],
     opsets: Mapping[str, int],
     functions: Functions,
 ) -> Evaluator:
-    """Make an evaluator of `nodes`, which must stand in topological order.
+    """Create an evaluator of `nodes`, which must stand in topological order.
 
     Initializers of their graph are not part of it: they are fed as arrays, without a copy.
 
@@ -43,16 +43,16 @@ def make_evaluator(
         for node, proto in zip(body, bodies[key].node, strict=True):
             _inline_external_tensors(node, proto)
         bodies[key].name = _call_name(key)
-    made: list[Evaluator] = []
+    callees: list[Evaluator] = []
     for callee in _callees_first(graph.node, bodies):
         _adapt_calls(callee.node, bodies)
-        made.append(Evaluator(callee, functions=list(made)))
+        callees.append(Evaluator(callee, functions=list(callees)))
     _adapt_calls(graph.node, bodies)
-    return Evaluator(graph, opsets=dict(opsets), functions=list(made))
+    return Evaluator(graph, opsets=dict(opsets), functions=list(callees))
 
 
 def constant_array(value: ir.Value) -> Value:
-    """Give an initializer as the array that the evaluator takes: a view where that can be.
+    """Return an initializer as the array that the evaluator takes: a view where that can be.
 
     Raises:
         BackendError: an initializer without data.
@@ -101,7 +101,7 @@ def _key(node: onnx.NodeProto) -> tuple[str, str, str]:
 
 
 def _call_name(key: tuple[str, str, str]) -> str:
-    """Give the name that tells overloads apart; the evaluator knows domain and name only."""
+    """Return the name that distinguishes overloads; the evaluator knows domain and name only."""
     _, name, overload = key
     return f"{name}:{overload}" if overload else name
 
@@ -109,7 +109,7 @@ def _call_name(key: tuple[str, str, str]) -> str:
 def _callees_first(
     nodes: Iterable[onnx.NodeProto], bodies: Mapping[tuple[str, str, str], onnx.FunctionProto]
 ) -> list[onnx.FunctionProto]:
-    """Give the functions that `nodes` need, each after those that it calls."""
+    """Return the functions that `nodes` need, each after those that it calls."""
     order: dict[tuple[str, str, str], onnx.FunctionProto] = {}
     open_calls: list[tuple[str, str, str]] = []
 

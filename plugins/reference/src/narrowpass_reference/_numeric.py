@@ -24,7 +24,7 @@ class Mean(OpRun):
 
 
 class Softsign(OpRun):
-    """Takes scalars; onnx's writes into what numpy gives for one, which is no array."""
+    """Takes scalars; onnx's writes into what numpy returns for one, which is no array."""
 
     def _run(self, x: Array) -> tuple[Any, ...]:
         return (np.asarray(x / (1 + np.abs(x)), x.dtype),)
@@ -74,7 +74,7 @@ class ReduceLogSumExp(OpRun):
 
 
 def _wide(data: Array) -> type[np.floating[Any]]:
-    """The type to compute in: sums of narrow floats are in float32."""
+    """The type to compute in: accumulators of narrow floats are float32."""
     return np.float64 if data.dtype.kind in "iu" or data.dtype == np.float64 else np.float32
 
 
@@ -180,7 +180,7 @@ class LogSoftmax(OpRun):
 
 
 def log_softmax(x: Array, axis: int) -> Array:
-    """Give the logarithms of a softmax; of narrow floats by way of float32."""
+    """Return the logarithms of a softmax; of narrow floats by way of float32."""
     wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
     shifted = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
     total = np.exp(shifted).sum(axis=axis, keepdims=True)

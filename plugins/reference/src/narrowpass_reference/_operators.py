@@ -56,7 +56,7 @@ class Identity(FreeOutputs):
 
 
 class Optional(FreeOutputs):
-    """Gives the element itself, the form that inputs have; onnx's wraps it in a list."""
+    """Returns the element itself, the form that inputs have; onnx's wraps it in a list."""
 
     def _run(self, value: Any = None, type: Any = None) -> tuple[Any, ...]:  # noqa: A002
         return (value,)
@@ -71,7 +71,7 @@ class DequantizeLinear(OpRun):
         x_scale: Array,
         x_zero_point: Array | None = None,
         axis: int | None = None,
-        **later: Any,  # attributes of newer forms, which the evaluator gives all the same
+        **later: Any,  # attributes of newer forms, which the evaluator passes all the same
     ) -> tuple[Any, ...]:
         scale, zero = x_scale, x_zero_point
         if scale.size > 1:
@@ -146,7 +146,7 @@ class BatchNormalization(OpRun):
 
 
 class Dropout(OpRun):
-    """Opsets 7 to 9: the mask has the type of the data; onnx's gives booleans."""
+    """Opsets 7 to 9: the mask has the type of the data; onnx's returns booleans."""
 
     def _run(self, data: Array, **_: Any) -> tuple[Any, ...]:
         return (data, np.ones_like(data))
@@ -258,7 +258,7 @@ _REPLACED_LATER: Mapping[str, type[OpRun]] = MappingProxyType({"LogSoftmax": Log
 
 
 def replacement(domain: str, op_type: str, version: int) -> type[OpRun] | None:
-    """Give the class to use in place of onnx's, or None where onnx's is right."""
+    """Return the class to use in place of onnx's, or None where onnx's is right."""
     if domain or op_type not in _REPLACED:
         return None
     found, first, end = _REPLACED[op_type]

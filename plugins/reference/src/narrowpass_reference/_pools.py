@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from narrowpass_reference._windows import Window
+from narrowpass_reference._kernel_windows import KernelWindow
 
 Array = np.ndarray[Any, Any]
 
@@ -17,8 +17,8 @@ Array = np.ndarray[Any, Any]
 class MaxPool(OpRun):
     """Pads as `pads` and `auto_pad` say, at any rank; onnx's mixes axes up.
 
-    NaN is greater than all numbers. A place of the window that is all padding gives the least
-    number, and the index -1.
+    NaN is greater than all numbers. A place of the kernel window that is all padding results in
+    the least number, and the index -1.
     """
 
     def _run(
@@ -33,24 +33,24 @@ class MaxPool(OpRun):
         strides: Sequence[int] | None = None,
     ) -> tuple[Any, ...]:
         sizes = x.shape[2:]
-        window = Window.of(
+        kernel_window = KernelWindow.of(
             sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil=bool(ceil_mode)
         )
         least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
-        shape = (*x.shape[:2], *window.counts)
+        shape = (*x.shape[:2], *kernel_window.counts)
         best = np.full(shape, least, x.dtype)
-        padded = window.padded(x, least)
+        padded = kernel_window.padded(x, least)
         if not any(self.output[1:]):
-            for tap in window.taps():
-                best = np.maximum(best, window.view(padded, tap))
+            for tap in kernel_window.taps():
+                best = np.maximum(best, kernel_window.view(padded, tap))
             return (best,)
         # Where storage_order is 1, the last axis is the one whose indices are the farthest apart.
         places = np.arange(math.prod(sizes)).reshape(sizes[::-1] if storage_order else sizes)
         places = places.transpose() if storage_order else places
-        positions = window.padded(places[None, None], -1)
+        positions = kernel_window.padded(places[None, None], -1)
         found = np.full(shape, -1)
-        for tap in window.taps():
-            value, place = window.view(padded, tap), window.view(positions, tap)
+        for tap in kernel_window.taps():
+            value, place = kernel_window.view(padded, tap), kernel_window.view(positions, tap)
             better = (value > best) | ((value != value) & (best == best)) | (found < 0)
             better &= place >= 0
             best = np.where(better, value, best)
@@ -88,21 +88,21 @@ class LpPool(OpRun):
         pads: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
     ) -> tuple[Any, ...]:
-        window = Window.of(
+        kernel_window = KernelWindow.of(
             x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil=bool(ceil_mode)
         )
-        padded = window.padded(x, 0)
+        padded = kernel_window.padded(x, 0)
         wide = np.float64 if x.dtype == np.float64 else np.float32
-        total = np.zeros((*x.shape[:2], *window.counts), wide)
-        for tap in window.taps():
-            total += np.abs(window.view(padded, tap).astype(wide)) ** p
+        total = np.zeros((*x.shape[:2], *kernel_window.counts), wide)
+        for tap in kernel_window.taps():
+            total += np.abs(kernel_window.view(padded, tap).astype(wide)) ** p
         return ((total ** (1 / p)).astype(x.dtype),)
 
 
 class AveragePool(OpRun):
     """Keeps NaN, takes `auto_pad` with `ceil_mode`, and small kernels; onnx's is slow besides.
 
-    Places that a window has beyond the padding at the end, where `ceil_mode` lets it, do not count.
+    Places of a kernel window beyond the padding at the end, with `ceil_mode`, do not count.
     """
 
     def _run(
@@ -117,22 +117,22 @@ class AveragePool(OpRun):
         strides: Sequence[int] | None = None,
     ) -> tuple[Any, ...]:
         sizes = x.shape[2:]
-        window = Window.of(
+        kernel_window = KernelWindow.of(
             sizes, kernel_shape, strides, dilations, pads, auto_pad, ceil=bool(ceil_mode)
         )
-        padded = window.padded(x, 0)
-        counted = window.padded(np.ones((1, 1, *sizes), np.float32), 0)
+        padded = kernel_window.padded(x, 0)
+        counted = kernel_window.padded(np.ones((1, 1, *sizes), np.float32), 0)
         if count_include_pad:
-            after = window.pads[len(sizes) :]
+            after = kernel_window.pads[len(sizes) :]
             inside: list[Any] = [...]
-            inside += map(slice, map(sum, zip(window.before, sizes, after, strict=True)))
+            inside += map(slice, map(sum, zip(kernel_window.before, sizes, after, strict=True)))
             counted[tuple(inside)] = 1
         wide = np.float64 if x.dtype == np.float64 else np.float32
-        total = np.zeros((*x.shape[:2], *window.counts), wide)
-        count = np.zeros((1, 1, *window.counts), wide)
-        for tap in window.taps():
-            total += window.view(padded, tap)
-            count += window.view(counted, tap)
+        total = np.zeros((*x.shape[:2], *kernel_window.counts), wide)
+        count = np.zeros((1, 1, *kernel_window.counts), wide)
+        for tap in kernel_window.taps():
+            total += kernel_window.view(padded, tap)
+            count += kernel_window.view(counted, tap)
         return ((total / np.maximum(count, 1)).astype(x.dtype),)
 
 
@@ -146,7 +146,7 @@ class LpNormalization(OpRun):
 
 
 def norm(x: Array, p: float, axes: tuple[int, ...]) -> Array:
-    """Give the p-norm along axes, which stay with size 1; of narrow floats in float32."""
+    """Return the p-norm along axes, which stay with size 1; of narrow floats in float32."""
     size = np.abs(x.astype(np.float64 if x.dtype == np.float64 else np.float32, copy=False))
     if p == 1:
         return np.asarray(size.sum(axis=axes, keepdims=True))

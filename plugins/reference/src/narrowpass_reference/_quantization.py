@@ -20,9 +20,9 @@ _BITS = {
 
 
 class QuantizeLinear(OpRun):
-    """Saturates infinities, and gives the least integer for NaN, as onnxruntime does.
+    """Saturates infinities, and returns the least integer for NaN, as onnxruntime does.
 
-    onnx's makes 32-bit integers first, which wraps.
+    onnx's converts to 32-bit integers first, which wraps.
     """
 
     def _run(
@@ -58,7 +58,7 @@ class QuantizeLinear(OpRun):
             dtype = onnx.helper.tensor_dtype_to_np_dtype(precision)
             x, scale = x.astype(dtype), scale.astype(dtype)
         least, greatest = _BITS[name]
-        # Integers of 16 bits and their sums are exact in float64, and so are infinities.
+        # Integers of 16 bits and their accumulators are exact in float64, and so are infinities.
         number = np.rint(x / scale).astype(np.float64)
         if y_zero_point is not None:
             number = number + _along(y_zero_point, x, axis, block_size or 0).astype(np.float64)
@@ -67,7 +67,7 @@ class QuantizeLinear(OpRun):
 
 
 def _along(parameter: Array, x: Array, axis: int, block: int) -> Array:
-    """Give scales or zero points so that they broadcast with `x`."""
+    """Reshape scales or zero points so that they broadcast with `x`."""
     if parameter.size == 1 and not block:
         return parameter.reshape(())
     if block:

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN in numpy: the products with the inputs at once, the rest step by step.
+"""LSTM, GRU and RNN in numpy: the matmuls with the inputs at once, the rest step by step.
 
 Gates and formulas are those of the ONNX specification. T is the number of rows, B the batch,
 I and H the sizes of a row and of the state, D the number of directions, G the number of gates.
@@ -123,7 +123,7 @@ class Recurrent:
     def _step(
         self, functions: Sequence[Function], bias: Array | None, p: Array | None, size: int
     ) -> tuple[Step, Array | None]:
-        """Give the step of one direction, and what to add to the input's part of the gates.
+        """Return the step of one direction, and what to add to the input's part of the gates.
 
         Args:
             functions: f, g, h as far as the operator has them.
@@ -150,7 +150,7 @@ def _clipped(function: Function, clip: float) -> Function:
 
 
 def _valid(lengths: Array, rows: int, batch: int) -> Array:
-    """Give which rows belong to their sequences, as booleans [T, B, 1]."""
+    """Return which rows belong to their sequences, as booleans [T, B, 1]."""
     if lengths.shape != (batch,) or (lengths < 0).any() or (lengths > rows).any():
         raise ValueError(
             f"sequence_lens must be {batch} numbers from 0 to {rows}, not {lengths.tolist()}"
@@ -167,7 +167,7 @@ def _sequence(
     *,
     backwards: bool,
 ) -> tuple[Array, ...]:
-    """Give the hidden states [T, B, H] of one direction, and the last states [B, H].
+    """Return the hidden states [T, B, H] of one direction, and the last states [B, H].
 
     Args:
         step: of the operator.
@@ -180,14 +180,14 @@ def _sequence(
     found = np.empty((*gates.shape[:2], matrix.shape[0]), gates.dtype)
     order = range(len(gates))
     for index in reversed(order) if backwards else order:
-        made = step(gates[index], states, matrix)
+        stepped = step(gates[index], states, matrix)
         if valid is None:
-            states = made
-            found[index] = made[0]
+            states = stepped
+            found[index] = stepped[0]
             continue
         here = valid[index]
-        states = tuple(np.where(here, new, old) for new, old in zip(made, states, strict=True))
-        found[index] = np.where(here, made[0], 0)
+        states = tuple(np.where(here, new, old) for new, old in zip(stepped, states, strict=True))
+        found[index] = np.where(here, stepped[0], 0)
     if valid is None:
         return found, *(states if len(gates) else map(np.zeros_like, states))
     some = valid.any(axis=0)
@@ -199,7 +199,7 @@ def _rnn(f: Function) -> Step:
 
 
 def _lstm(f: Function, g: Function, h: Function, *, p: Array | None, coupled: bool) -> Step:
-    """Give the step of an LSTM; the gates stand in the order i, o, f, c."""
+    """Return the step of an LSTM; the gates stand in the order i, o, f, c."""
 
     def plain(gate: Array, states: States, r: Array) -> States:
         hidden, cell = states
@@ -227,7 +227,7 @@ def _lstm(f: Function, g: Function, h: Function, *, p: Array | None, coupled: bo
 
 
 def _gru(f: Function, g: Function) -> Step:
-    """Give the step of a GRU that resets the state first; the gates stand in the order z, r, h."""
+    """Return the step of a GRU that resets the state first; the gates are in the order z, r, h."""
 
     def step(gate: Array, states: States, r: Array) -> States:
         (hidden,) = states
@@ -241,15 +241,15 @@ def _gru(f: Function, g: Function) -> Step:
 
 
 def _gru_reset_after(f: Function, g: Function, *, end: Array) -> Step:
-    """Give the step of a GRU that resets the product, to which `end` [H] was added."""
+    """Return the step of a GRU that resets the recurrent matmul, to which `end` [H] was added."""
 
     def step(gate: Array, states: States, r: Array) -> States:
         (hidden,) = states
         size = hidden.shape[-1]
-        product = hidden @ r
-        both = f(gate[:, : 2 * size] + product[:, : 2 * size])
+        hidden_gates = hidden @ r
+        both = f(gate[:, : 2 * size] + hidden_gates[:, : 2 * size])
         z, reset = both[:, :size], both[:, size:]
-        new = g(gate[:, 2 * size :] + reset * (product[:, 2 * size :] + end))
+        new = g(gate[:, 2 * size :] + reset * (hidden_gates[:, 2 * size :] + end))
         return ((1 - z) * new + z * hidden,)
 
     return step
@@ -260,10 +260,10 @@ class RecurrentOperator(OpRun):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._made: Recurrent | None = None
+        self._recurrent: Recurrent | None = None
         if not self.has_linked_attribute:
             given = {name: getattr(self, name) for name in self.attributes_names_}
-            self._made = Recurrent(self.op_type, given)
+            self._recurrent = Recurrent(self.op_type, given)
 
     def _run(self, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
-        return tuple((self._made or Recurrent(self.op_type, attributes))(*inputs))
+        return tuple((self._recurrent or Recurrent(self.op_type, attributes))(*inputs))

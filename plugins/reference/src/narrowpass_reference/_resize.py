@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 class Resize(OpRun):
     """Begins with the first element where one is left of an axis, by `pytorch_half_pixel`.
 
-    onnx's begins half an element before, and only where a scale gives exactly one.
+    onnx's begins half an element before, and only where a scale results in exactly one.
     """
 
     def _run(
@@ -88,7 +88,7 @@ class Resize(OpRun):
 def _factors(
     lengths: Sequence[int], scales: Array | None, sizes: Array | None, policy: str
 ) -> tuple[list[float], list[int]]:
-    """Give the factor and the length of the result for each axis."""
+    """Return the factor and the length of the result for each axis."""
     if scales is not None and scales.size:
         factors = [float(scale) for scale in scales]
         return factors, [
@@ -107,7 +107,7 @@ def _factors(
 
 
 def _places(how: str, count: int, length: int, factor: float, region: tuple[float, float]) -> Array:
-    """Give where the elements of the result lie in the operand, along an axis."""
+    """Return where the elements of the result lie in the operand, along an axis."""
     index = np.arange(count, dtype=np.float64)
     whole = factor * length  # before it was rounded to a count
     centred = (index + 0.5) / factor - 0.5 if factor else index
@@ -142,7 +142,7 @@ _ROUNDED: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
 
 
 def _weighted(place: Array, kind: str, scale: float, sharpness: float) -> tuple[Array, Array]:
-    """Give the indices of elements around places, and their weights, both [taps, count].
+    """Return the indices of elements around places, and their weights, both [taps, count].
 
     Args:
         place: where the results lie.

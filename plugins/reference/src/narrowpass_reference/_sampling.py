@@ -55,7 +55,7 @@ def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
 
 
 def _taps(place: Array, kind: str) -> list[tuple[Array, Array]]:
-    """Give the indices of the elements around places, and the weights of these."""
+    """Return the indices of the elements around places, and the weights of these."""
     if kind == "nearest":
         return [(np.rint(place), np.ones_like(place))]
     first = np.floor(place)
@@ -85,7 +85,7 @@ def _far(t: Array) -> Array:
 
 
 def _inside(index: Array, size: int, padding: str, *, aligned: bool) -> tuple[Array, Array]:
-    """Give indices within 0 to `size` - 1, and which of them count."""
+    """Return indices within 0 to `size` - 1, and which of them count."""
     everywhere = np.ones(index.shape, bool)
     if padding == "zeros":
         everywhere = (index >= 0) & (index < size)
@@ -104,7 +104,7 @@ def _inside(index: Array, size: int, padding: str, *, aligned: bool) -> tuple[Ar
 def _gathered(
     x: Array, batch: Array, chosen: Sequence[tuple[Array, Array, Array]]
 ) -> tuple[Array, Array]:
-    """Give the elements [N, C, *out] at an index for each axis, and which count, [N, 1, *out]."""
+    """Return the elements [N, C, *out] at an index for each axis, and which count, [N, 1, *out]."""
     place: tuple[Any, ...] = (batch, slice(None), *(index for index, _, _ in chosen))
     found = x[place]
     here = np.all([valid for _, valid, _ in chosen], axis=0)

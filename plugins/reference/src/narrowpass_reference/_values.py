@@ -1,4 +1,4 @@
-"""Results of the evaluator, made to have the types that the model declares."""
+"""Results of the evaluator, converted to the types that the model declares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from narrowpass_reference._evaluator import Value
 
 
 def conform(value: Value, kind: ir.TypeProtocol | None, name: str) -> Value:
-    """Give `value` as its declared type says: the exact dtype, strings as object arrays.
+    """Return `value` as its declared type says: the exact dtype, strings as object arrays.
 
     Raises:
         BackendError: a value whose type is another one altogether.

@@ -25,14 +25,14 @@ class ReferenceBackend(Backend):
     priority: ClassVar[int] = 0
 
     def default_pipeline(self, passes: Collection[str]) -> str:
-        """Give ``fold`` where it is installed."""
+        """Return ``fold`` where it is installed."""
         return "fold" if "fold" in passes else ""
 
     def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
         """Accept what has an implementation, or a function body in its schema or its model.
 
         A node outside the standard domains is accepted: whether its model has a function of that
-        name can be told only when the model is compiled, which rejects it by name if not.
+        name is known only when the model is compiled, which rejects it by name if not.
         """
         version = node.version
         if version is None and node.graph is not None:

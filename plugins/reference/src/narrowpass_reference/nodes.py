@@ -9,25 +9,25 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_reference._evaluator import Value
-from narrowpass_reference._graph import constant_array, make_evaluator
+from narrowpass_reference._graph import constant_array, create_evaluator
 from narrowpass_reference._values import conform
 
 
 class NodeEvaluator:
     """Runs some nodes of a model: what a backend falls back to for nodes that it rejects.
 
-    Made once, run often, by several threads at once if need be. Later changes of the nodes have
+    Created once, run often, by several threads at once if need be. Later changes of the nodes have
     no effect.
 
     Args:
         nodes: nodes of one graph of `model`, in topological order.
-        model: gives operator set versions and functions.
+        model: has operator set versions and functions.
 
     Attributes:
-        inputs: names of the values that the nodes, or subgraphs in them, read and do not make.
+        inputs: names of the values that the nodes, or subgraphs in them, read and do not compute.
             Initializers are not among them: they are bound, as views of the weights.
         defaults: names of the initializers that are inputs of their graph as well.
-        outputs: names of the values that the nodes make.
+        outputs: names of the values that the nodes compute.
 
     Raises:
         BackendError: a node that the reference evaluator cannot run; the message names it.
@@ -38,8 +38,8 @@ class NodeEvaluator:
     outputs: tuple[str, ...]
 
     def __init__(self, nodes: Sequence[ir.Node], model: ir.Model) -> None:
-        made = [value for node in nodes for value in node.outputs if value.name]
-        own = {value.name for value in made}
+        computed = [value for node in nodes for value in node.outputs if value.name]
+        own = {value.name for value in computed}
         read = [value for value in _read_from_outside(nodes) if value.name not in own]
         self._constants = {
             value.name or "": constant_array(value)
@@ -52,12 +52,14 @@ class NodeEvaluator:
             for value in read
             if value.name in self._constants and value.is_graph_input()
         )
-        self.outputs = tuple(value.name or "" for value in made)
-        self._types = {value.name: value.type for value in made}
+        self.outputs = tuple(value.name or "" for value in computed)
+        self._types = {value.name: value.type for value in computed}
         # Nodes may say a version of their own, as those do that a backend wrote.
         stated = {node.domain: node.version for node in nodes if node.version}
         opsets = {**model.opset_imports, **stated}
-        self._evaluator = make_evaluator(nodes, self.inputs, self.outputs, opsets, model.functions)
+        self._evaluator = create_evaluator(
+            nodes, self.inputs, self.outputs, opsets, model.functions
+        )
 
     def run(
         self, values: Mapping[str, Value], outputs: Sequence[str] | None = None
@@ -68,7 +70,7 @@ class NodeEvaluator:
             values: arrays, lists of arrays or None by name: all of `inputs`, and initializers
                 that are to be overridden. Other names are ignored. Nothing is copied or checked
                 but that all are there.
-            outputs: which of `self.outputs` to give; None for all.
+            outputs: which of `self.outputs` to return; None for all.
 
         Returns:
             The values by name, of the declared dtypes. They may share memory with `values` and
@@ -83,7 +85,7 @@ class NodeEvaluator:
         wanted = self.outputs if outputs is None else tuple(outputs)
         unknown = [name for name in wanted if name not in self._types]
         if unknown:
-            raise BackendError(f"none of the nodes makes {unknown[0]!r}")
+            raise BackendError(f"none of the nodes computes {unknown[0]!r}")
         taken = {name: values[name] for name in (*self.inputs, *self._constants) if name in values}
         with np.errstate(all="ignore"):
             results = self._evaluator.evaluate({**self._constants, **taken}, frozenset(wanted))
@@ -91,7 +93,7 @@ class NodeEvaluator:
 
 
 def _read_from_outside(nodes: Iterable[ir.Node]) -> Iterator[ir.Value]:
-    """Give the values that the nodes and their subgraphs read and do not make, each once."""
+    """Yield the values that the nodes and their subgraphs read and do not compute, each once."""
     seen: set[ir.Value] = set()
 
     def visit(within: Iterable[ir.Node]) -> Iterator[ir.Value]:

@@ -153,7 +153,7 @@ class NarrowpassBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Tell whether `device` is the CPU."""
+        """Return whether `device` is the CPU."""
         try:
             return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, ValueError):
@@ -183,7 +183,7 @@ def _newest_opset(domain: str) -> int:
 def _one_node_model(
     node: onnx.NodeProto, feeds: Mapping[str, Any], version: int
 ) -> onnx.ModelProto:
-    """Make a model of a node whose inputs have the types of `feeds`; outputs are inferred."""
+    """Create a model of a node whose inputs have the types of `feeds`; outputs are inferred."""
     inputs = [onnx.helper.make_value_info(name, _type_of(value)) for name, value in feeds.items()]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = onnx.helper.make_graph([node], "node", inputs, outputs)

@@ -23,7 +23,7 @@ from narrowpass.runtime.requests import (
     write_outputs,
 )
 from narrowpass_reference._evaluator import Evaluator, Value
-from narrowpass_reference._graph import constant_array, make_evaluator
+from narrowpass_reference._graph import constant_array, create_evaluator
 from narrowpass_reference._values import conform, fresh
 from narrowpass_reference.threads import blas_threads
 
@@ -64,7 +64,7 @@ class _Method:
             else value
             for name, value in feeds.items()
         }
-        # Division by zero, overflow and NaN give what IEEE 754 says: no reason to warn.
+        # Division by zero, overflow and NaN follow IEEE 754: no reason to warn.
         with np.errstate(all="ignore"):
             return self.evaluator.evaluate(
                 {**self.constants, **own}, frozenset(wanted), seconds=seconds
@@ -75,7 +75,7 @@ class ReferenceProgram(Program):
     """Runs methods with onnx's reference evaluator. Several threads may run it at once.
 
     Slow by design: it is the oracle for other backends. `CompileOptions.threads` is the most that
-    numpy's matrix products use.
+    numpy's matmuls use.
     """
 
     def __init__(self, bundle: Bundle, options: CompileOptions) -> None:
@@ -124,12 +124,12 @@ class ReferenceProgram(Program):
         return {name: given[name] for name in wanted}
 
     def explain(self) -> list[NodePlan]:
-        """Tell of each node, those of subgraphs included, what runs it."""
+        """Report for each node, those of subgraphs included, what runs it."""
         self._check_open()
         return [plan for method in self._methods.values() for plan in method.plans]
 
     def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
-        """Run a method `runs` times and tell the median time of each node of its graph.
+        """Run a method `runs` times and report the median time of each node of its graph.
 
         A node with subgraphs, or that calls a function, stands for what runs in it.
 
@@ -157,7 +157,7 @@ class ReferenceProgram(Program):
         ]
 
     def stats(self) -> dict[str, Any]:
-        """Give the counts of methods, nodes and initializers, and the bytes of the latter.
+        """Return the counts of methods, nodes and initializers, and the bytes of the latter.
 
         The bytes are those of arrays, of which most are views of mapped files: an initializer
         that several methods share is counted once for each.
@@ -209,7 +209,7 @@ def _compile(name: str, model: ir.Model, keep: Sequence[str]) -> _Method:
     readable = {value: values[value].type for value in kept}
     readable.update((value.name or "", value.type) for value in graph.outputs)
     try:
-        evaluator = make_evaluator(
+        evaluator = create_evaluator(
             graph,
             [value.name or "" for value in graph.inputs],
             outputs,

@@ -1,4 +1,4 @@
-"""How many threads numpy's matrix products use."""
+"""How many threads numpy's matmuls use."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def computed_types(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.DataType]:
-    """Give the type of nodes that compute with bytes, though they are written with floats.
+    """Return the type of nodes that compute with bytes, though they are written with floats.
 
-    These are what stands between DequantizeLinear and QuantizeLinear, products of bytes whose
-    result stays float, products whose rows are quantized when they run, and the DequantizeLinear
+    These are what stands between DequantizeLinear and QuantizeLinear, int8 matmuls whose
+    result stays float, matmuls with dynamic per-token quantization, and the DequantizeLinear
     that say how bytes are read.
 
     Args:
@@ -45,7 +45,7 @@ def _is(node: ir.Node | None, op_type: str) -> bool:
 
 
 def _read(node: ir.Node) -> ir.DataType | None:
-    """Give the integers that a DequantizeLinear reads."""
+    """Return the integers that a DequantizeLinear reads."""
     given = node.inputs[0] if _is(node, "DequantizeLinear") else None
     if given is None:
         return None
@@ -56,7 +56,7 @@ def _read(node: ir.Node) -> ir.DataType | None:
 def _reads_bytes(
     node: ir.Node, dequantized: dict[ir.Node, ir.DataType], chain: set[ir.Node]
 ) -> bool:
-    """Tell whether all floats that a node computes with are bytes, and some are computed ones."""
+    """Return whether all floats that a node computes with are bytes, and some are computed ones."""
     if node.op_type in _WEIGHTED and not _is_product(node):
         return False
     computed = 0
@@ -74,7 +74,7 @@ def _reads_bytes(
 
 
 def _is_product(node: ir.Node) -> bool:
-    """Tell whether a node multiplies bytes with bytes."""
+    """Return whether a node is an int8 matmul or convolution."""
     if node.op_type not in _WEIGHTED or node.domain or len(node.inputs) < 2:
         return False
     return all(

@@ -46,13 +46,13 @@ def draw(model: ir.Model, method: str, reports: Sequence[Report]) -> Drawing:
     """Describe all graphs of a method.
 
     Args:
-        model: not changed; types that it does not tell are inferred.
+        model: not changed; types that it lacks are inferred.
         method: its name.
         reports: what the passes decided, in this method and in others.
     """
     model = _typed(model)
     texts, dtypes = Texts(), Texts()
-    told = _Told(texts, method, reports)
+    decisions = _Decisions(texts, method, reports)
     functions = {key: number for number, key in enumerate(model.functions, 1)}
     waiting: list[tuple[str, list[int] | None, ir.Graph | ir.Function]]
     waiting = [("main graph", None, model.graph)]
@@ -61,19 +61,19 @@ def draw(model: ir.Model, method: str, reports: Sequence[Report]) -> Drawing:
     nodes: list[ir.Node] = []
     computed: dict[ir.Node, ir.DataType] = {}
     for title, up, container in waiting:  # it grows meanwhile
-        made = GraphData(container, texts, dtypes)
-        for number, node in enumerate(made.nodes):
+        graph_data = GraphData(container, texts, dtypes)
+        for number, node in enumerate(graph_data.nodes):
             called = functions.get(node.op_identifier())
             opens = [] if called is None else [called]
             for attribute, inner in bodies(node):
                 opens.append(len(waiting))
                 waiting.append((attribute, [len(graphs), number], inner))
-            rows = told.about(node)
-            made.entries[number] |= {"opens": opens} if opens else {}
-            made.entries[number] |= {"told": rows} if rows else {}
-        nodes += made.nodes
-        computed |= computed_types(made.nodes)
-        graphs.append({"title": title, "up": up, **made.to_json()})
+            rows = decisions.about(node)
+            graph_data.entries[number] |= {"opens": opens} if opens else {}
+            graph_data.entries[number] |= {"decisions": rows} if rows else {}
+        nodes += graph_data.nodes
+        computed |= computed_types(graph_data.nodes)
+        graphs.append({"title": title, "up": up, **graph_data.to_json()})
     classes = {dtype_name(dtype): precision(dtype) for dtype in ir.DataType}
     return Drawing(
         {
@@ -85,7 +85,7 @@ def draw(model: ir.Model, method: str, reports: Sequence[Report]) -> Drawing:
         Counter(
             precision(computed.get(n, n.outputs[0].dtype if n.outputs else None)) for n in nodes
         ),
-        Counter(color for color in map(told.color, nodes) if color),
+        Counter(color for color in map(decisions.color, nodes) if color),
         sum(node.op_type == "Cast" and not node.domain for node in nodes),
     )
 
@@ -99,7 +99,7 @@ def _typed(model: ir.Model) -> ir.Model:
     return model
 
 
-class _Told:
+class _Decisions:
     """What the passes decided in a method.
 
     Args:
@@ -113,15 +113,20 @@ class _Told:
         self._rows: dict[str, list[list[Any]]] = defaultdict(list)
         for report in reports:
             part = report.methods.get(method)
-            for told in () if part is None else part.decisions:
-                words = (report.name, told.get("decision"), told.get("by"), told.get("reason"))
+            for decision in () if part is None else part.decisions:
+                words = (
+                    report.name,
+                    decision.get("decision"),
+                    decision.get("by"),
+                    decision.get("reason"),
+                )
                 row: list[Any] = [texts.add(str(word or "")) for word in words]
-                numbers = [_number(told.get(key)) for key in ("measured", "limit", "error")]
+                numbers = [_number(decision.get(key)) for key in ("measured", "limit", "error")]
                 row += [] if numbers == [None, None, None] else numbers
-                self._rows[str(told.get("node", ""))].append(row)
+                self._rows[str(decision.get("node", ""))].append(row)
 
     def about(self, node: ir.Node) -> list[list[Any]]:
-        """Give what was decided about a node, its weights and what it makes.
+        """Return what was decided about a node, its weights and its outputs.
 
         Each is pass, decision, who decided and why; then measured value, limit and error where
         there are any; then the value that it is about where it is about one.
@@ -137,7 +142,7 @@ class _Told:
         return rows
 
     def color(self, node: ir.Node) -> str | None:
-        """Give the colour that the last pass with colours gave a node."""
+        """Return the colour that the last pass with colours gave a node."""
         for row in reversed(self._rows.get(_label(node), ())):
             word: str = self._texts.all[row[1]].partition(",")[0]
             if word in _COLORS:
@@ -146,12 +151,12 @@ class _Told:
 
 
 def _label(node: ir.Node) -> str:
-    """Give the name by which passes call a node."""
+    """Return the name by which passes call a node."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
 def _number(value: Any) -> int | float | str | None:
-    """Give a number as JSON has it: infinities and what is not a number as text."""
+    """Return a number as JSON has it: infinities and what is not a number as text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if math.isfinite(value) else str(value)

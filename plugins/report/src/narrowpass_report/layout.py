@@ -30,8 +30,8 @@ class Edge:
     """A node reads a value of another.
 
     Attributes:
-        value: any number that tells values apart.
-        source: the node that makes it.
+        value: any number that identifies the value.
+        source: the node that computes it.
         target: the node that reads it.
     """
 
@@ -71,28 +71,28 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[Edge]) -> Layout:
         sizes: width and height of each node.
         edges: between them; those of a cycle may point upwards.
     """
-    made = Layout(_layers(len(sizes), edges))
-    count = max(made.layers, default=-1) + 1
-    made.heights = [0] * count
-    for layer, (_, height) in zip(made.layers, sizes, strict=True):
-        made.heights[layer] = max(made.heights[layer], height)
+    layout = Layout(_layers(len(sizes), edges))
+    count = max(layout.layers, default=-1) + 1
+    layout.heights = [0] * count
+    for layer, (_, height) in zip(layout.layers, sizes, strict=True):
+        layout.heights[layer] = max(layout.heights[layer], height)
     top = 0
-    for height in made.heights:
-        made.tops.append(top)
+    for height in layout.heights:
+        layout.tops.append(top)
         top += height + GAP
-    points = _Points(made, edges, _POINTS * len(sizes) + _LEAST)
+    points = _Points(layout, edges, _POINTS * len(sizes) + _LEAST)
     rows: list[list[int]] = [[] for _ in range(count)]
     for point, layer in enumerate(points.layers):
         rows[layer].append(point)
     widths = [width for width, _ in sizes] + [0] * (len(points.layers) - len(sizes))
     x = placing.place(rows, points.links, widths, len(sizes))
-    made.x = x[: len(sizes)]
+    layout.x = x[: len(sizes)]
     points.straighten(x)
-    return made
+    return layout
 
 
 def _layers(count: int, edges: Sequence[Edge]) -> list[int]:
-    """Give longest paths from above; what only waits for its reader stands right above that."""
+    """Return longest paths from above; what only waits for its reader stands right above that."""
     reads: list[set[int]] = [set() for _ in range(count)]
     readers: list[set[int]] = [set() for _ in range(count)]
     for edge in edges:
@@ -125,14 +125,14 @@ class _Points:
     """Nodes, and the points where lines pass through layers.
 
     Args:
-        made: with layers; gets runs, segments and far edges.
+        layout: with layers; gets runs, segments and far edges.
         edges: between nodes.
         most: how many points there may be for lines.
     """
 
-    def __init__(self, made: Layout, edges: Sequence[Edge], most: int) -> None:
-        self._made, self._nodes = made, len(made.layers)
-        self.layers = list(made.layers)
+    def __init__(self, layout: Layout, edges: Sequence[Edge], most: int) -> None:
+        self._layout, self._nodes = layout, len(layout.layers)
+        self.layers = list(layout.layers)
         self.links: list[tuple[int, int]] = []
         self._values: list[int] = []
         by_value: dict[int, list[int]] = defaultdict(list)
@@ -140,7 +140,7 @@ class _Points:
             if self._span(edge) > 0:
                 by_value[edge.value].append(index)
             else:
-                made.far.append(index)
+                layout.far.append(index)
         spans = {
             value: max(self._span(edges[index]) for index in indices)
             for value, indices in by_value.items()
@@ -149,20 +149,20 @@ class _Points:
             reach = span if span - 1 <= most else _NEAR
             most -= span - 1 if reach == span else 0
             near = [i for i in by_value[value] if self._span(edges[i]) <= reach]
-            made.far += [i for i in by_value[value] if self._span(edges[i]) > reach]
+            layout.far += [i for i in by_value[value] if self._span(edges[i]) > reach]
             if near:
                 self._add(value, [edges[index] for index in near])
 
     def _span(self, edge: Edge) -> int:
-        return self._made.layers[edge.target] - self._made.layers[edge.source]
+        return self._layout.layers[edge.target] - self._layout.layers[edge.source]
 
     def _add(self, value: int, edges: Sequence[Edge]) -> None:
         """Lead a value's line from its node down to the last reader."""
         source = edges[0].source
-        first = self._made.layers[source]
+        first = self._layout.layers[source]
         targets: dict[int, set[int]] = defaultdict(set)
         for edge in edges:
-            targets[self._made.layers[edge.target]].add(edge.target)
+            targets[self._layout.layers[edge.target]].add(edge.target)
         last, point = max(targets), source
         for layer in range(first + 1, last + 1):
             for target in sorted(targets.get(layer, ())):
@@ -178,19 +178,19 @@ class _Points:
 
     def straighten(self, x: Sequence[int]) -> None:
         """Write runs and segments: points of a line that stand below each other are one run."""
-        made = self._made
+        layout = self._layout
         run_of: dict[int, int] = {}
         for (upper, lower), value in zip(self.links, self._values, strict=True):
             if lower >= self._nodes:
                 layer = self.layers[lower]
                 run = run_of.get(upper)
                 if run is not None and x[upper] == x[lower]:
-                    made.runs[run] = (x[lower], made.runs[run][1], layer)
+                    layout.runs[run] = (x[lower], layout.runs[run][1], layer)
                     run_of[lower] = run
                     continue
-                run_of[lower] = len(made.runs)
-                made.runs.append((x[lower], layer, layer))
-            made.segments.append((self._id(upper, run_of), self._id(lower, run_of), value))
+                run_of[lower] = len(layout.runs)
+                layout.runs.append((x[lower], layer, layer))
+            layout.segments.append((self._id(upper, run_of), self._id(lower, run_of), value))
 
     def _id(self, point: int, run_of: dict[int, int]) -> int:
         return point if point < self._nodes else self._nodes + run_of[point]

@@ -55,26 +55,26 @@ class GraphData:
             self._add_end("output", value)
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the page draws; lists of tuples are flat."""
+        """Return what the page draws; lists of tuples are flat."""
         edges = [
             Edge(number, self._makers[number], index)
             for index, entry in enumerate(self.entries)
             for number in dict.fromkeys([*entry.get("in", ()), *entry.get("captured", ())])
             if self._makers.get(number, index) != index
         ]
-        made = lay_out(self._sizes, edges)
-        far = [edges[index] for index in made.far]
+        layout = lay_out(self._sizes, edges)
+        far = [edges[index] for index in layout.far]
         return {
             "count": len(self.nodes),
             "nodes": self.entries,
             "values": self._values,
-            "layers": made.layers,
-            "x": made.x,
+            "layers": layout.layers,
+            "x": layout.x,
             "sizes": [number for size in self._sizes for number in size],
-            "tops": made.tops,
-            "heights": made.heights,
-            "runs": [number for run in made.runs for number in run],
-            "segments": [number for segment in made.segments for number in segment],
+            "tops": layout.tops,
+            "heights": layout.heights,
+            "runs": [number for run in layout.runs for number in run],
+            "segments": [number for segment in layout.segments for number in segment],
             "far": [number for e in far for number in (e.source, e.target, e.value)],
         }
 
@@ -122,7 +122,7 @@ class GraphData:
 
 
 def bodies(node: ir.Node) -> list[tuple[str, ir.Graph]]:
-    """Give the graphs within a node, with the names of their attributes."""
+    """Return the graphs within a node, with the names of their attributes."""
     names: dict[ir.Graph, str] = {}
     for attribute in node.attributes.values() if node.attributes else ():
         if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH:
@@ -131,12 +131,12 @@ def bodies(node: ir.Node) -> list[tuple[str, ir.Graph]]:
 
 
 def is_weight(value: ir.Value) -> bool:
-    """Tell whether a value is a tensor of the model."""
+    """Return whether a value is a tensor of the model."""
     return value.const_value is not None and value.producer() is None
 
 
 def shape_text(shape: ir.Shape | None) -> str:
-    """Give a shape as text; nothing where it is not known."""
+    """Return a shape as text; nothing where it is not known."""
     if shape is None:
         return ""
     sizes = [dim if isinstance(dim, int) else dim.value for dim in shape]
@@ -144,7 +144,7 @@ def shape_text(shape: ir.Shape | None) -> str:
 
 
 def _captured(node: ir.Node) -> dict[ir.Value, None]:
-    """Give what the subgraphs of a node read from outside of them; not what the node reads."""
+    """Return what the subgraphs of a node read from outside of them; not what the node reads."""
     inner = [graph for body in subgraphs(node) for graph in nested_graphs(body)]
     if not inner:
         return {}

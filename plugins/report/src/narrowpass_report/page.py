@@ -47,7 +47,7 @@ class WebPage(ReportWriter):
 
 
 def render(bundle: Bundle, title: str) -> str:
-    """Give the page.
+    """Return the page.
 
     Args:
         bundle: with the reports of its passes.
@@ -108,7 +108,7 @@ def _method(name: str, model: ir.Model, reports: Sequence[Report], *, several: b
 
 
 def _json(data: Any) -> str:
-    """Give JSON that an HTML parser finds no tag in."""
+    """Return JSON that an HTML parser finds no tag in."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_UNSAFE)
 

@@ -22,7 +22,7 @@ _GRAVITY = 0.02
 def place(
     rows: list[list[int]], links: Sequence[tuple[int, int]], widths: Sequence[int], nodes: int
 ) -> list[int]:
-    """Give the x of each point.
+    """Return the x of each point.
 
     Args:
         rows: points of each layer, in any order; they are ordered.
@@ -108,7 +108,7 @@ class _Places:
                 self._x[point] = place - offset / 2
 
     def solve(self) -> list[int]:
-        """Give the places."""
+        """Return the places."""
         for _ in range(2):
             self._sweep(range(len(self._rows)), [self._above])
             self._sweep(range(len(self._rows) - 1, -1, -1), [self._below])
@@ -146,7 +146,7 @@ class _Places:
 def _fit(
     wanted: Sequence[float], weights: Sequence[float], offsets: Sequence[float]
 ) -> list[float]:
-    """Give the places nearest to those wanted, by least squares, that keep their distances."""
+    """Return the places nearest to those wanted, by least squares, that keep their distances."""
     blocks: list[tuple[float, float, int]] = []  # mean, weight, length
     for want, weight, offset in zip(wanted, weights, offsets, strict=True):
         mean, total, length = want - offset, weight, 1

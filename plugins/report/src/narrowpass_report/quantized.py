@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from narrowpass.analysis.histogram import Histogram
+from narrowpass.calibration.histogram import Histogram
 
 _MOST = 500
 """Histograms and layers that a page shows: browsers are slow to lay out more."""
@@ -22,50 +22,50 @@ _WIDTH, _HEIGHT = 256, 64
 _BEST = 60.0
 """Noise in dB at which a bar is full: each bit of a type is worth some 6."""
 
-Told = Mapping[str, Any]
+DecisionFields = Mapping[str, Any]
 
 
-def quantized(method: str, decisions: Sequence[Told]) -> str:
-    """Give the part of a pass's section about ranges and noise; nothing where it has none.
+def quantized(method: str, decisions: Sequence[DecisionFields]) -> str:
+    """Return the part of a pass's section about ranges and noise; nothing where it has none.
 
     Args:
         method: whose graph has the nodes.
         decisions: as the report has them.
     """
-    values = [told for told in decisions if told.get("histogram") is not None]
-    layers = [told for told in decisions if _is_number(told.get("sqnr"))]
+    values = [decision for decision in decisions if decision.get("histogram") is not None]
+    layers = [decision for decision in decisions if _is_number(decision.get("sqnr"))]
     if not values and not layers:
         return ""
     return _values(values) + _layers(method, layers) + _stayed_wide(decisions)
 
 
-def _values(values: Sequence[Told]) -> str:
+def _values(values: Sequence[DecisionFields]) -> str:
     if not values:
         return ""
     figures = "".join(map(_figure, values[:_MOST]))
     return (
-        f"<h3>Values and their windows: {len(values)}</h3>\n"
+        f"<h3>Values and their clipping ranges: {len(values)}</h3>\n"
         '<p class="note">Elements by size, the heights logarithmic, without zeros. What is '
-        "outside of the window is clipped.</p>\n"
+        "outside of the clipping range is clipped.</p>\n"
         f'<div class="histograms" tabindex="0">{figures}</div>\n{_more(values)}'
     )
 
 
-def _figure(told: Told) -> str:
-    name = escape(str(told.get("node", "")))
+def _figure(decision: DecisionFields) -> str:
+    name = escape(str(decision.get("node", "")))
     try:
-        histogram = Histogram.from_json(told["histogram"])
+        histogram = Histogram.from_json(decision["histogram"])
     except ValueError:
         return f"<figure><figcaption>{name}: its histogram cannot be read</figcaption></figure>\n"
     total = sum(histogram.counts) + histogram.zeros
     facts = [f"{_short(histogram.low)} to {_short(histogram.high)}"]
-    if histogram.window is not None:
-        low, high = map(_short, histogram.window)
-        facts = [f"window {low} to {high}", f"clipped {histogram.clipped:.2%}"]
+    if histogram.clipping is not None:
+        low, high = map(_short, histogram.clipping)
+        facts = [f"clipping range {low} to {high}", f"clipped {histogram.clipped:.2%}"]
     if histogram.zeros:
         facts.append(f"zeros {histogram.zeros / total:.0%}")
-    if _is_number(told.get("sqnr")):
-        facts.append(f"{told['sqnr']:.1f} dB")
+    if _is_number(decision.get("sqnr")):
+        facts.append(f"{decision['sqnr']:.1f} dB")
     return (
         f"<figure>{_drawing(histogram)}<figcaption><b>{name}</b> "
         f'<span class="soft">{escape(", ".join(facts))}</span></figcaption></figure>\n'
@@ -73,11 +73,11 @@ def _figure(told: Told) -> str:
 
 
 def _drawing(histogram: Histogram) -> str:
-    """Give the bars, the window behind them, and a line at zero."""
+    """Return the bars, the clipping range behind them, and a line at zero."""
     low, high = histogram.low, histogram.high
-    window = histogram.window or (low, high)
-    # A window that holds zero may be wider than what the bins cover.
-    left, right = min(low, window[0]), max(high, window[1])
+    clipping = histogram.clipping or (low, high)
+    # A clipping range that holds zero may be wider than what the bins cover.
+    left, right = min(low, clipping[0]), max(high, clipping[1])
 
     def across(number: float) -> float:
         return round((number - left) / (right - left) * _WIDTH, 1)
@@ -92,12 +92,12 @@ def _drawing(histogram: Histogram) -> str:
         x, wide = across(start), across(start + width) - across(start)
         height = round(math.log1p(count) / math.log1p(largest) * _HEIGHT, 1)
         middle = start + width / 2
-        kind = "inside" if window[0] <= middle <= window[1] else "outside"
+        kind = "inside" if clipping[0] <= middle <= clipping[1] else "outside"
         bars[kind].append(f"M{x:g} {_HEIGHT}v-{height:g}h{max(wide, 0.5):.1f}v{height:g}z")
     paths = "".join(
         f'<path class="{kind}" d="{"".join(drawn)}"/>' for kind, drawn in bars.items() if drawn
     )
-    first, last = across(window[0]), across(window[1])
+    first, last = across(clipping[0]), across(clipping[1])
     zero = across(0.0)
     line = f'<path class="zero" d="M{zero:g} 0v{_HEIGHT}"/>' if left <= 0 <= right else ""
     return (
@@ -107,15 +107,16 @@ def _drawing(histogram: Histogram) -> str:
     )
 
 
-def _layers(method: str, layers: Sequence[Told]) -> str:
+def _layers(method: str, layers: Sequence[DecisionFields]) -> str:
     if not layers:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(str(told.get('node', '')))}</td>"
-        f"<td>{escape(str(told.get('op_type', '')))}</td>"
-        f'<td class="number">{told["sqnr"]:.1f}</td>'
-        f'<td><div class="gauge"><i style="width:{_share(told["sqnr"]):.0%}"></i></div></td></tr>\n'
-        for told in layers[:_MOST]
+        f"<tr><td>{escape(str(decision.get('node', '')))}</td>"
+        f"<td>{escape(str(decision.get('op_type', '')))}</td>"
+        f'<td class="number">{decision["sqnr"]:.1f}</td>'
+        f'<td><div class="gauge"><i style="width:{_share(decision["sqnr"]):.0%}"></i></div></td>'
+        "</tr>\n"
+        for decision in layers[:_MOST]
     )
     return (
         f"<h3>Signal to quantization noise: {len(layers)}</h3>\n"
@@ -125,13 +126,13 @@ def _layers(method: str, layers: Sequence[Told]) -> str:
     )
 
 
-def _stayed_wide(decisions: Sequence[Told]) -> str:
-    """Give the nodes that stayed wide, by the reason."""
+def _stayed_wide(decisions: Sequence[DecisionFields]) -> str:
+    """Return the nodes that stayed wide, by the reason."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for told in decisions:
-        if _WIDE.intersection(str(told.get("decision", "")).split(", ")):
-            decided = str(told.get("by", "")), str(told.get("reason", ""))
-            found[decided].append(str(told.get("node", "")))
+    for decision in decisions:
+        if _WIDE.intersection(str(decision.get("decision", "")).split(", ")):
+            decided = str(decision.get("by", "")), str(decision.get("reason", ""))
+            found[decided].append(str(decision.get("node", "")))
     if not found:
         return "<h3>Stayed wide: nothing</h3>\n"
     rows = []
@@ -149,7 +150,7 @@ def _stayed_wide(decisions: Sequence[Told]) -> str:
     )
 
 
-def _more(items: Sequence[Told]) -> str:
+def _more(items: Sequence[DecisionFields]) -> str:
     more = len(items) - _MOST
     note = f'<p class="note">and {more} more, in the reports folder of the bundle</p>\n'
     return note if more > 0 else ""

@@ -17,7 +17,7 @@ _ORDER = list(PRECISIONS)
 
 
 def summary(model: ir.Model, drawing: Drawing) -> str:
-    """Give the bars of a method."""
+    """Return the bars of a method."""
     by_type = _bytes_by_type(model)
     sized = {dtype_name(dtype): size for dtype, size in by_type.items()}
     classes = {dtype_name(dtype): precision(dtype) for dtype in by_type}
@@ -39,7 +39,7 @@ def summary(model: ir.Model, drawing: Drawing) -> str:
 
 
 def _bytes_by_type(model: ir.Model) -> Counter[ir.DataType]:
-    """Give the bytes of initializers; one tensor used by several counts once."""
+    """Return the bytes of initializers; one tensor used by several counts once."""
     tensors = {
         id(value.const_value): value.const_value
         for graph in model.graphs()
@@ -63,8 +63,8 @@ def _bar(
     for name, count in largest:
         if count:
             kind, share = classes[name], count / total
-            told = f"{name} {format_bytes(count) if sizes else f'{count:,}'}"
-            text = escape(f"{told} ({share:.1%})")
+            label = f"{name} {format_bytes(count) if sizes else f'{count:,}'}"
+            text = escape(f"{label} ({share:.1%})")
             pieces.append(f'<i class="{kind}" style="flex-grow:{share:.6f}" title="{text}"></i>')
             words.append(f'<li class="{kind}">{text}</li>')
     return (

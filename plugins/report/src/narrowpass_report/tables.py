@@ -19,7 +19,7 @@ _NUMBERS = {"measured", "limit", "error", "sqnr"}
 
 
 def section(number: int, report: Report) -> str:
-    """Give the part of the page about one pass.
+    """Return the part of the page about one pass.
 
     Args:
         number: of the pass in the pipeline; links lead to ``#pass-NUMBER``.
@@ -46,7 +46,7 @@ def table(
     *,
     method: str | None = None,
 ) -> str:
-    """Give a table, whose cells are shown as text.
+    """Return a table, whose cells are shown as text.
 
     Args:
         columns: the headings.

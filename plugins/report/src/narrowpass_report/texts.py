@@ -13,7 +13,7 @@ PRECISIONS = {
     "other": "integers and others",
     "unknown": "unknown",
 }
-"""What the page calls the classes that `precision` gives; ``report.css`` has their colours."""
+"""What the page calls the classes that `precision` returns; ``report.css`` has their colours."""
 
 _FLOATS = {
     ir.DataType.DOUBLE: "float64",
@@ -25,7 +25,7 @@ _OTHERS = {ir.DataType.BOOL, ir.DataType.STRING}
 
 
 def precision(dtype: ir.DataType | None) -> str:
-    """Give the class of element types that the page has a colour for."""
+    """Return the class of element types that the page has a colour for."""
     if dtype is None or dtype == ir.DataType.UNDEFINED:
         return "unknown"
     if dtype in _FLOATS:
@@ -34,14 +34,14 @@ def precision(dtype: ir.DataType | None) -> str:
 
 
 def dtype_name(dtype: ir.DataType | None) -> str:
-    """Give the name of an element type, with the bits of each; nothing where it is not known."""
+    """Return the name of an element type, with the bits of each; nothing where it is not known."""
     if dtype is None or dtype == ir.DataType.UNDEFINED:
         return ""
     return _FLOATS.get(dtype, dtype.name.lower())
 
 
 class Texts:
-    """Texts by number, since the same ones are told of many nodes.
+    """Texts by number, since the same ones are shown for many nodes.
 
     Attributes:
         all: the texts in the order of their numbers.
@@ -52,7 +52,7 @@ class Texts:
         self._numbers: dict[str, int] = {}
 
     def add(self, text: str) -> int:
-        """Give the number of a text."""
+        """Return the number of a text."""
         number = self._numbers.setdefault(text, len(self.all))
         if number == len(self.all):
             self.all.append(text)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Instrument(abc.ABC):
-    """Told of every pass of a pipeline. All methods do nothing unless overridden.
+    """Called for every pass of a pipeline. All methods do nothing unless overridden.
 
     A subclass is a dataclass; its init fields are the options of its text form
     ``name{option=value}``, as for a pass. An instrument must not change the model.

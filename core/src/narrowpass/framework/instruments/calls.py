@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from narrowpass.errors import NarrowpassError, PluginError
-from narrowpass.framework.boundary import foreign, sentence
+from narrowpass.framework.boundary import sentence, translate_errors
 
 if TYPE_CHECKING:
     import logging
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from narrowpass.framework.passes import Pass
 
 
-def tell(instruments: Sequence[Instrument], event: str, *arguments: object) -> None:
+def notify(instruments: Sequence[Instrument], event: str, *arguments: object) -> None:
     """Call the method `event` of each instrument.
 
     Raises:
@@ -23,17 +23,19 @@ def tell(instruments: Sequence[Instrument], event: str, *arguments: object) -> N
     """
     for instrument in instruments:
         name = getattr(instrument, "name", type(instrument).__name__)
-        with foreign(f"instrument {name!r} failed in {event}", PluginError, "leave it out"):
+        with translate_errors(
+            f"instrument {name!r} failed in {event}", PluginError, "leave it out"
+        ):
             getattr(instrument, event)(*arguments)
 
 
-def tell_failure(
+def notify_failure(
     instruments: Sequence[Instrument], pass_: Pass, error: BaseException, log: logging.Logger
 ) -> None:
-    """Tell the instruments that a pass failed; one that fails, too, does not hide the first error.
+    """Notify the instruments of a pass that failed; one that fails, too, hides no error.
 
     Args:
-        instruments: all are told.
+        instruments: all are notified.
         pass_: the pass.
         error: what it raised; an error of ours stands for what is no `Exception`.
         log: takes a warning for each instrument that fails.
@@ -41,6 +43,6 @@ def tell_failure(
     shown = error if isinstance(error, Exception) else PluginError(sentence(error))
     for instrument in instruments:
         try:
-            tell([instrument], "failed", pass_, shown)
+            notify([instrument], "failed", pass_, shown)
         except NarrowpassError as problem:
             log.warning("%s", problem)

@@ -44,10 +44,10 @@ class Dump(Instrument):
         self._count = 0
 
     def _write(self, label: str, model: ir.Model) -> None:
-        from narrowpass.framework.files import make_folder
+        from narrowpass.framework.files import create_folder
         from narrowpass.ir.io import save_model
 
         folder = Path(self.dir)
-        make_folder(folder)
+        create_folder(folder)
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", label)
         save_model(model, folder / f"{self._count:02d}-{safe}.onnx")

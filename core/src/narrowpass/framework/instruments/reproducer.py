@@ -84,13 +84,13 @@ class Reproducer(Instrument):
         }
 
     def failed(self, pass_: Pass, error: Exception) -> None:  # noqa: D102
-        from narrowpass.framework.files import make_folder
+        from narrowpass.framework.files import create_folder
         from narrowpass.ir.io import save_model
 
         if self._model is None:
             return
         folder = Path(self.dir)
-        make_folder(folder)
+        create_folder(folder)
         save_model(self._model, folder / MODEL_FILE)
         self._description["error"] = f"{type(error).__name__}: {error}"
         self._description["versions"] = {

@@ -6,7 +6,7 @@ from narrowpass.framework.instruments import Instrument
 
 
 def narrowpass_instruments() -> list[type[Instrument]]:
-    """Give the instruments that the options of ``narrowpass build`` stand for."""
+    """Return the instruments that the options of ``narrowpass build`` stand for."""
     from narrowpass.framework.instruments.dump import Dump
     from narrowpass.framework.instruments.printing import PrintAfterChange
     from narrowpass.framework.instruments.reproducer import Reproducer

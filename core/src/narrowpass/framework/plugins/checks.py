@@ -21,26 +21,26 @@ from narrowpass.runtime.backend import Backend
 
 
 def named(hook: str, result: Any) -> Mapping[str, Any]:
-    """Give what a hook returned by name.
+    """Return what a hook returned by name.
 
     Raises:
-        PluginError: something that is not of the kind that the hook gives, or has a name that
+        PluginError: something that is not of the kind that the hook returns, or has a name that
             pipeline text and the command line cannot have.
     """
     if hook == "narrowpass_pipelines":
         if not isinstance(result, Mapping):
-            raise PluginError(f"{hook} must give a mapping of names to pipeline text")
+            raise PluginError(f"{hook} must return a mapping of names to pipeline text")
         texts = dict(result)
         for name, text in texts.items():
             check_pipeline(name, text)
         return texts
     if isinstance(result, str | bytes | Mapping) or not hasattr(result, "__iter__"):
-        raise PluginError(f"{hook} must give a list, not {result!r}")
+        raise PluginError(f"{hook} must return a list, not {result!r}")
     found: dict[str, Any] = {}
     for item in result:
         _CHECKS[hook](item)
         if item.name in found:
-            raise PluginError(f"{hook} gives two things called {item.name!r}")
+            raise PluginError(f"{hook} returns two things called {item.name!r}")
         found[item.name] = item
     return found
 

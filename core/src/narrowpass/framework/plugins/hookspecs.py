@@ -40,7 +40,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def narrowpass_passes() -> Iterable[type[Pass]]:  # type: ignore[empty-body]
-    """Give the passes of this plugin.
+    """Return the passes of this plugin.
 
     Called once by `Plugins.registry`, before any pipeline text is parsed.
 
@@ -53,7 +53,7 @@ def narrowpass_passes() -> Iterable[type[Pass]]:  # type: ignore[empty-body]
 
 @hookspec
 def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-body]
-    """Give the op classifiers of this plugin, chosen by ``classifier=NAME`` in pipeline text.
+    """Return the op classifiers of this plugin, chosen by ``classifier=NAME`` in pipeline text.
 
     Called once by `Plugins.registry`, before any pass runs.
 
@@ -66,7 +66,7 @@ def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-bo
 
 @hookspec
 def narrowpass_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
-    """Give the backends of this plugin.
+    """Return the backends of this plugin.
 
     Called once by `Plugins.registry`. Whether a backend can run on this machine is asked later,
     through `Backend.available`; a hook must not fail because it cannot.
@@ -80,7 +80,7 @@ def narrowpass_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
 
 @hookspec
 def narrowpass_instruments() -> Iterable[type[Instrument]]:  # type: ignore[empty-body]
-    """Give the pass instruments of this plugin, used by ``build --instrument NAME{...}``.
+    """Return the pass instruments of this plugin, used by ``build --instrument NAME{...}``.
 
     Called once by `Plugins.registry`.
 
@@ -93,7 +93,7 @@ def narrowpass_instruments() -> Iterable[type[Instrument]]:  # type: ignore[empt
 
 @hookspec
 def narrowpass_pipelines() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Give named pipelines: one may stand in pipeline text wherever a pass may.
+    """Return named pipelines: one may stand in pipeline text wherever a pass may.
 
     Called once by `Plugins.registry`.
 
@@ -107,7 +107,7 @@ def narrowpass_pipelines() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 @hookspec
 def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
-    """Give report writers: each writes the files of one ending for ``--report``.
+    """Return report writers: each writes the files of one ending for ``--report``.
 
     Called once by `Plugins.registry`.
 
@@ -120,7 +120,7 @@ def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
 
 @hookspec
 def narrowpass_commands() -> Iterable[click.Command]:  # type: ignore[empty-body]
-    """Give commands that this plugin adds to the ``narrowpass`` command line.
+    """Return commands that this plugin adds to the ``narrowpass`` command line.
 
     Called by the command line when a command is asked for that narrowpass does not have, and for
     its list of commands.

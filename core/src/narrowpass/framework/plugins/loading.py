@@ -86,11 +86,11 @@ class Plugins:
     def registry(self) -> Registry:
         """What the loaded plugins register. The hooks are called once, on first use.
 
-        A plugin whose hook raises, or gives something of the wrong kind, contributes nothing;
+        A plugin whose hook raises, or returns something of the wrong kind, contributes nothing;
         `Registry.failed` has its error.
 
         Raises:
-            PluginError: two plugins give the same name to two things of one kind, or share an
+            PluginError: two plugins use the same name to two things of one kind, or share an
                 entry-point name; both distributions are named.
         """
         by_name: dict[str, PluginInfo] = {}
@@ -166,7 +166,7 @@ def load_plugins(
     entry_points = list(instance_of(entry_points, Iterable, "`entry_points`", _POINTS))
     for point in entry_points:
         if not hasattr(point, "load"):
-            raise UsageError(f"`entry_points` cannot have {kind_of(point)}; give {_POINTS}")
+            raise UsageError(f"`entry_points` cannot have {kind_of(point)}; pass {_POINTS}")
     environment = os.environ.get(DISABLE_VARIABLE, "").split(",")
     patterns = [*disabled, *filter(None, map(str.strip, environment))]
     manager = pluggy.PluginManager(hookspecs.PROJECT)
@@ -193,7 +193,7 @@ def load_plugins(
 
 
 def installed_plugins() -> Plugins:
-    """Give the installed plugins, found anew only where something may have been installed."""
+    """Return the installed plugins, found anew only where something may have been installed."""
     folders = tuple((folder, _changed(folder)) for folder in sys.path)
     # Who puts another function in its place, as tests do, means it.
     found_by = importlib.metadata.entry_points
@@ -224,7 +224,7 @@ def _distribution_of(point: EntryPoint) -> str:
 
 
 def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
-    """Import one plugin and give the names of the hooks that it implements."""
+    """Import one plugin and return the names of the hooks that it implements."""
     _check_requirement(point)
     if manager.has_plugin(point.name):
         raise PluginError(f"another distribution has a plugin called {point.name!r} too")
@@ -235,7 +235,7 @@ def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ..
 
 
 def _hooks_of(manager: pluggy.PluginManager, plugin: Any, point: EntryPoint) -> tuple[str, ...]:
-    """Give the hooks that `plugin` implements; misspelled and unmarked ones are errors."""
+    """Return the hooks that `plugin` implements; misspelled and unmarked ones are errors."""
     known = [name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")]
     implemented = []
     for name in dir(plugin):

@@ -46,7 +46,7 @@ class Contribution:
             results: what each hook gave, by the hook's name.
 
         Raises:
-            PluginError: something that is not of the kind that the hook gives.
+            PluginError: something that is not of the kind that the hook returns.
         """
         items: dict[str, Mapping[str, Any]] = {}
         for hook, result in results.items():

@@ -13,7 +13,8 @@ from narrowpass.ir.io.converted import (
     rounding_at_most,
 )
 from narrowpass.ir.io.load import load_model, load_proto
-from narrowpass.ir.io.mapped import MappedFile, MappedTensor
+from narrowpass.ir.io.mapped import MappedTensor
+from narrowpass.ir.io.mapped_file import MappedFile
 from narrowpass.ir.io.save import save_model
 from narrowpass.ir.io.viewed import ViewedTensor
 

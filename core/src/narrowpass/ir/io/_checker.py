@@ -17,7 +17,7 @@ _LOG = logging.getLogger("narrowpass")
 
 
 def check_file(path: str | os.PathLike[str]) -> str | None:
-    """Give what onnx.checker says against the file at `path`; None where it says nothing."""
+    """Return what onnx.checker says against the file at `path`; None where it says nothing."""
     name = os.fspath(path)
     try:
         name.encode()
@@ -33,7 +33,7 @@ def check_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def check_but_for_shapes(path: str | os.PathLike[str]) -> str | None:
-    """Give what `check_file` does, had the graph's inputs and outputs all a type and a shape.
+    """Return what `check_file` does, had the graph's inputs and outputs all a type and a shape.
 
     The checker stops at the first that has none. The format leaves both open, and runtimes take
     such a model.
@@ -48,7 +48,7 @@ def check_but_for_shapes(path: str | os.PathLike[str]) -> str | None:
 
 
 def check_proto(proto: onnx.ModelProto) -> str | None:
-    """Give what onnx.checker says against `proto`; None where it says nothing.
+    """Return what onnx.checker says against `proto`; None where it says nothing.
 
     Large and external tensors are emptied in `proto`: the checker would copy the former, and
     refuses every link in the path of the latter, which load has looked at already.
@@ -75,7 +75,7 @@ def remember(model: ir.Model, complaint: str) -> None:
 
 
 def remembered(model: ir.Model) -> str | None:
-    """Give what `remember` noted."""
+    """Return what `remember` noted."""
     return model.graph.meta.get(_KEY)
 
 

@@ -10,7 +10,8 @@ import onnx
 from narrowpass.errors import ModelError
 from narrowpass.ir.io._inline import element_type
 from narrowpass.ir.io._walk import proto_tensors
-from narrowpass.ir.io.mapped import MappedFile, serialized_size
+from narrowpass.ir.io.mapped import serialized_size
+from narrowpass.ir.io.mapped_file import MappedFile
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that git-lfs left in place of the real one."""
@@ -48,7 +49,7 @@ def open_external(proto: onnx.ModelProto, path: str) -> dict[str, MappedFile]:
 
 
 def _text(value: object, what: str) -> str:
-    # protobuf gives bytes for text that is not UTF-8.
+    # protobuf returns bytes for text that is not UTF-8.
     if isinstance(value, str):
         return value
     raise ModelError(
@@ -114,7 +115,7 @@ def _open(location: str, path: str, what: str) -> MappedFile:
 
 
 def _resolve(location: str, path: str, what: str) -> Path:
-    """Give the real path of a data file that belongs to the model."""
+    """Return the real path of a data file that belongs to the model."""
     if not location:
         raise ModelError(f"{what}: its external data names no file ; export it again")
     if "\0" in location:

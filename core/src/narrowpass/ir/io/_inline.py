@@ -26,7 +26,7 @@ _FIELDS = {
 
 
 def element_type(tensor: onnx.TensorProto, what: str) -> ir.DataType:
-    """Give the type of a tensor whose type and dimensions make sense.
+    """Return the type of a tensor whose type and dimensions are valid.
 
     Raises:
         ModelError: an unknown type, or a negative dimension.
@@ -57,7 +57,7 @@ def _entries(dtype: ir.DataType, count: int) -> int:
 
 
 def detach(tensor: ir.TensorProtocol, what: str) -> ir.TensorProtocol:
-    """Give a tensor that does not keep the protobuf message, and with it the whole file, alive.
+    """Return a tensor that does not keep the protobuf message, and with it the whole file, alive.
 
     Args:
         tensor: as the IR reads it.

@@ -11,7 +11,7 @@ _ML = "ai.onnx.ml"
 
 
 def without_maps(proto: onnx.ModelProto, name: str) -> None:
-    """Give scores of classes as the tensor that a ZipMap makes maps of, in place.
+    """Return scores of classes as the tensor that a ZipMap converts to maps, in place.
 
     A ZipMap whose result is an output of the model, and nothing else, becomes an Identity: the
     output keeps its name and is float32 [rows, classes]. A warning says so, and which class each

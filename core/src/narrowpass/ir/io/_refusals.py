@@ -52,7 +52,7 @@ def refuse(proto: onnx.ModelProto, name: str) -> None:
 
 def _refuse_header(proto: onnx.ModelProto, name: str) -> None:
     if not proto.HasField("graph"):
-        raise ModelError(f"{name}: no ONNX model: it has no graph; give a file from an exporter")
+        raise ModelError(f"{name}: no ONNX model: it has no graph; pass a file from an exporter")
     if not proto.HasField("ir_version") or proto.ir_version == 0:
         raise ModelError(f"{name}: the model has no ir_version; export it again")
     if proto.ir_version < OLDEST_IR_VERSION:
@@ -163,7 +163,7 @@ def _texts(node: onnx.NodeProto) -> Iterator[str]:
 
 def _refuse_bad_text(name: str, *texts: object) -> None:
     for text in texts:
-        # protobuf gives bytes for text that is not UTF-8.
+        # protobuf returns bytes for text that is not UTF-8.
         if not isinstance(text, str):
             raise ModelError(
                 f"{name}: the name {str(text)[:80]} is not UTF-8 text; the file is damaged, "
@@ -219,7 +219,7 @@ def _refuse_type(kind: onnx.TypeProto, value: str, name: str) -> None:
     elif field == "map_type":
         raise ModelError(
             f"{name}: value {value!r} is a map, which is not supported; leave out the node that "
-            "makes it (ZipMap) when exporting"
+            "adds it (ZipMap) when exporting"
         )
     elif field in ("tensor_type", "sparse_tensor_type"):
         element = getattr(kind, field).elem_type

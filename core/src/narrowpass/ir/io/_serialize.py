@@ -18,10 +18,10 @@ Replace = Callable[[str, ir.Value], ir.TensorProtocol | None]
 def external_reference(
     tensor: ir.TensorProtocol, location: str, offset: int, length: int
 ) -> ir.ExternalTensor:
-    """Give what `serialize` writes for a tensor whose bytes lie in another file.
+    """Return what `serialize` writes for a tensor whose bytes lie in another file.
 
     Args:
-        tensor: gives type, shape and texts.
+        tensor: has type, shape and texts.
         location: the file, relative to the model's folder, with forward slashes.
         offset: of the first byte.
         length: the number of bytes.
@@ -59,7 +59,7 @@ def serialize(model: ir.Model, replace: Replace) -> onnx.ModelProto:
             tensor = value.const_value
             if tensor is None:
                 raise ModelError(
-                    f"initializer {value.name!r} has no data; give it a tensor, or remove it"
+                    f"initializer {value.name!r} has no data; set its tensor, or remove it"
                 )
             undo.append((value, tensor, tensor.name))
             other = replace(scope, value)
@@ -71,7 +71,7 @@ def serialize(model: ir.Model, replace: Replace) -> onnx.ModelProto:
     except ir.serde.SerdeError as error:
         raise _explained(error) from error
     finally:
-        # The IR's writer gives every tensor the name of its value.
+        # The IR's writer names every tensor after its value.
         for value, tensor, name in reversed(undo):
             value.const_value = tensor
             if tensor.name != name:
@@ -82,7 +82,7 @@ def serialize(model: ir.Model, replace: Replace) -> onnx.ModelProto:
 
 
 def _normalized(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
-    """Give what the IR's writer should write in place of `tensor`; None for the tensor itself."""
+    """Return what the IR's writer should write in place of `tensor`; None for the tensor itself."""
     if isinstance(tensor, ir.ExternalTensor):
         return _loaded(tensor)
     if isinstance(tensor, ir.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
@@ -126,14 +126,14 @@ def _explained(error: BaseException) -> NarrowpassError:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Give the innermost exception that led to `error`."""
+    """Return the innermost exception that led to `error`."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def one_line(error: BaseException) -> str:
-    """Give what an exception says, in one line of bounded length."""
+    """Return what an exception says, in one line of bounded length."""
     text = " ".join(str(error).split())
     return (text[:300] or type(error).__name__).rstrip(".")
 

@@ -82,7 +82,7 @@ _CARRIED_TYPES = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BO
 
 
 def shape_operands(model: ir.Model) -> set[ir.Value]:
-    """Give the initializers whose values shape inference reads, directly or through others.
+    """Return the initializers whose values shape inference reads, directly or through others.
 
     Followed backwards from the operands that decide shapes: through operators that compute
     small whole numbers, out of model-local functions to the arguments of their calls, out of a
@@ -112,7 +112,7 @@ class _Search:
         return self._found
 
     def _bind(self, node: ir.Node) -> None:
-        """Note which values a node gives to the formal inputs of what it runs."""
+        """Note which values a node passes to the formal inputs of what it runs."""
         function = self._functions.get(node.op_identifier())
         if function is not None:
             formals = list(function.inputs)
@@ -125,7 +125,7 @@ class _Search:
                 self._formals[formal].append(actual)
 
     def _follow(self, values: Iterator[ir.Value]) -> None:
-        # The second item tells that the value itself decides a shape, in any type and rank.
+        # The second item says that the value itself decides a shape, in any type and rank.
         pending = [(value, True) for value in values]
         while pending:
             step = pending.pop()

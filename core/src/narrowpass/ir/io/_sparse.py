@@ -1,4 +1,4 @@
-"""Sparse tensors of a protobuf model, made dense: the IR, and all that runs it, has dense ones."""
+"""Sparse tensors of a protobuf model, converted to dense ones, the only ones of the IR."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _dense(sparse: onnx.SparseTensorProto, what: str) -> onnx.TensorProto:
 
 
 def _places(sparse: onnx.SparseTensorProto, count: int, what: str) -> Array:
-    """Give the places of the values in the dense tensor, in a row; checked."""
+    """Return the places of the values in the dense tensor, in a row; checked."""
     if not count and not sparse.indices.ByteSize():
         return np.empty(0, np.int64)
     if sparse.indices.data_type != onnx.TensorProto.INT64:

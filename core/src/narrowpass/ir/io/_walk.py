@@ -12,7 +12,7 @@ ProtoContainer = onnx.GraphProto | onnx.FunctionProto
 
 
 def containers(model: ir.Model) -> Iterator[tuple[str, Container]]:
-    """Give the graph, the functions and all subgraphs, each after the one it stands in.
+    """Yield the graph, the functions and all subgraphs, each after the one it stands in.
 
     The text before each is its scope: empty for the main graph; for a subgraph the scope
     around it, the first output of its node and the attribute; for a function its identifier.
@@ -40,7 +40,7 @@ def _descend(scope: str, container: Container) -> Iterator[tuple[str, Container]
 
 
 def initializers(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
-    """Give every initializer of the graph and of all subgraphs, with its scope."""
+    """Yield every initializer of the graph and of all subgraphs, with its scope."""
     for scope, container in containers(model):
         if isinstance(container, ir.Graph):
             for value in container.initializers.values():
@@ -48,7 +48,7 @@ def initializers(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
 
 
 def proto_containers(proto: onnx.ModelProto) -> Iterator[ProtoContainer]:
-    """Give the graph, the functions and all subgraphs of a protobuf model."""
+    """Yield the graph, the functions and all subgraphs of a protobuf model."""
     yield from _descend_proto(proto.graph)
     for function in proto.functions:
         yield from _descend_proto(function)
@@ -66,7 +66,7 @@ def _descend_proto(container: ProtoContainer) -> Iterator[ProtoContainer]:
 
 
 def proto_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Give every tensor of a protobuf model with what messages call it."""
+    """Yield every tensor of a protobuf model with what messages call it."""
     for container in proto_containers(proto):
         if isinstance(container, onnx.GraphProto):
             for tensor in container.initializer:

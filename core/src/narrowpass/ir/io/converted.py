@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.io.mapped import MappedTensor, Writable, write_all
+from narrowpass.ir.io.mapped import MappedTensor
+from narrowpass.ir.io.mapped_file import Writable, write_all
 
 CHUNK = 1 << 20
 """Bytes of the result that are in memory at a time."""
@@ -80,7 +81,7 @@ class ConvertedTensor(ir.TensorProtocol):
         return self.size * (self._dtype.bitwidth // 8)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Give the elements, as a fresh array."""
+        """Return the elements, as a fresh array."""
         return _converted(self._source.numpy(), self._dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -109,7 +110,7 @@ class ConvertedTensor(ir.TensorProtocol):
         return little.tobytes()[start : start + size]
 
     def tobytes(self) -> bytes:
-        """Give the bytes as ONNX serializes them: little endian."""
+        """Return the bytes as ONNX serializes them: little endian."""
         return self.read(0, self.nbytes)
 
     def tofile(self, file: Writable) -> None:
@@ -132,7 +133,7 @@ _FLOATS = {
 
 
 def elements(tensor: ir.TensorProtocol, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Give some of a tensor's elements in order, without the others where that can be.
+    """Return some of a tensor's elements in order, without the others where that can be.
 
     Args:
         tensor: of a type of whole bytes.
@@ -215,7 +216,7 @@ class Rounding:
 
 @np.errstate(over="ignore", invalid="ignore")
 def rounding(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
-    """Read a float32 tensor once, piece by piece, and tell what `dtype` would make of it."""
+    """Read a float32 tensor once, piece by piece, and measure its conversion to `dtype`."""
     largest = error = power = 0.0
     infinite = False
     for wide, size, some in _pieces(tensor):
@@ -227,7 +228,7 @@ def rounding(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
 
 
 def rounding_at_most(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
-    """Give the same with an error that is not exceeded, some ten times as fast.
+    """Return the same with an error that is not exceeded, some ten times as fast.
 
     Rounding moves a number by at most half a unit in the last place: a fixed share of it, or of the
     least normal number where it is smaller than that. Nothing is rounded to find that out. Numbers
@@ -239,7 +240,7 @@ def rounding_at_most(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
     infinite = False
     for wide, size, some in _pieces(tensor):
         largest, infinite = max(largest, size), infinite or some
-        # Elements whose squares are lost make the bound too high, which is no harm.
+        # Elements whose squares are lost raise the bound, which is no harm.
         power += _square(wide, size)
     small = share * float(limits.tiny)
     if not power:
@@ -248,7 +249,7 @@ def rounding_at_most(tensor: ir.TensorProtocol, dtype: ir.DataType) -> Rounding:
 
 
 def _square(array: np.ndarray[Any, Any], largest: float) -> float:
-    """Give the sum of squares, in float64 where float32 may not hold it."""
+    """Return the sum of squares, in float64 where float32 may not hold it."""
     wide = array.astype(np.float64) if largest > _SQUARES else array
     return float(wide @ wide)
 

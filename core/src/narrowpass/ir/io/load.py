@@ -25,7 +25,8 @@ from narrowpass.ir.io._refusals import refuse
 from narrowpass.ir.io._serialize import one_line, root_cause
 from narrowpass.ir.io._sparse import densify
 from narrowpass.ir.io._walk import containers, initializers, proto_containers, proto_tensors
-from narrowpass.ir.io.mapped import MappedFile, MappedTensor
+from narrowpass.ir.io.mapped import MappedTensor
+from narrowpass.ir.io.mapped_file import MappedFile
 
 _PROTOBUF_LIMIT = 2**31 - 1
 
@@ -65,18 +66,18 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def load_proto(proto: onnx.ModelProto) -> ir.Model:
-    """Give the IR of a model that was parsed already; `proto` stays as it is.
+    """Return the IR of a model that was parsed already; `proto` stays as it is.
 
     Raises:
         ModelError: it holds what is not supported, or its weights lie in other files: only a path
-            tells where.
+            says where.
         VerificationError: the structure of the model breaks a rule of ONNX.
     """
     name = "the ModelProto"
     for owner, tensor in proto_tensors(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise ModelError(
-                f"{name}: {owner} lies in another file; give the path of the .onnx file, or load "
+                f"{name}: {owner} lies in another file; pass the path of the .onnx file, or load "
                 "its data with onnx.load_external_data_for_model"
             )
     copy = onnx.ModelProto()
@@ -113,7 +114,7 @@ def _of_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
 
 
 def _sorted(model: ir.Model, error: VerificationError) -> bool:
-    """Sort nodes where only subgraphs read what is computed later; tell whether that is right then.
+    """Sort nodes where only subgraphs read later results; return whether the order is then valid.
 
     onnxruntime's quantizers put nodes before those whose results their subgraphs read: they look at
     a node's own inputs alone. onnxruntime sorts them when it loads the file.
@@ -137,9 +138,9 @@ def _read(name: str) -> bytes:
     try:
         status = Path(name).stat()
         if stat.S_ISDIR(status.st_mode):
-            raise UsageError(f"{name}: is a folder; give the .onnx file in it")
+            raise UsageError(f"{name}: is a folder; pass the .onnx file in it")
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{name}: is not a regular file; give an .onnx file")
+            raise UsageError(f"{name}: is not a regular file; pass an .onnx file")
         if status.st_size > _PROTOBUF_LIMIT:
             raise ModelError(
                 f"{name}: has {status.st_size} bytes, more than a protobuf file can (2 GiB); store "
@@ -148,7 +149,7 @@ def _read(name: str) -> bytes:
         data = Path(name).read_bytes()
     except FileNotFoundError:
         link = " (a link to a file that is gone)" if Path(name).is_symlink() else ""
-        raise UsageError(f"{name}: no such file{link}; give the path of an .onnx file") from None
+        raise UsageError(f"{name}: no such file{link}; pass the path of an .onnx file") from None
     except OSError as error:
         raise UsageError(f"{name}: cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -179,7 +180,7 @@ def parse_model(data: bytes, name: str) -> onnx.ModelProto:
 
 
 def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
-    """Give the IR of a parsed model; its external tensors are not resolved yet.
+    """Return the IR of a parsed model; its external tensors are not resolved yet.
 
     Raises:
         ModelError: it holds something that the IR cannot.
@@ -217,7 +218,7 @@ def _forget_unknown_dimensions(proto: onnx.ModelProto) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop the log records that onnx-ir makes in this thread: we raise for what they tell."""
+    """Drop the log records of onnx-ir in this thread: we raise for what they report."""
     thread = threading.get_ident()
 
     def others(record: logging.LogRecord) -> bool:
@@ -232,7 +233,7 @@ def _quiet() -> Iterator[None]:
 
 
 def replace_tensors(model: ir.Model, files: Mapping[str, MappedFile], name: str) -> None:
-    """Make external tensors parts of `files`, by location, and copy inline ones out of protobuf.
+    """Map external tensors to parts of `files`, by location, and copy inline ones.
 
     Raises:
         ModelError: a tensor that is not whole in its file.

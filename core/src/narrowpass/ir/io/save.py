@@ -21,7 +21,7 @@ from narrowpass.ir.io._collection import without_collection
 from narrowpass.ir.io._serialize import external_reference, serialize
 from narrowpass.ir.io._shape_operands import shape_operands
 from narrowpass.ir.io._walk import initializers, proto_tensors
-from narrowpass.ir.io.mapped import Writable, write_all
+from narrowpass.ir.io.mapped_file import Writable, write_all
 
 ALIGNMENT = 64
 """Every tensor of a data file starts at a multiple of this."""
@@ -30,7 +30,7 @@ INLINE_BELOW = 1024
 """Tensors of fewer bytes stay in the model file."""
 
 _PROTOBUF_LIMIT = 2**31 - 1
-# What a tensor's bytes take in protobuf beside themselves: tags and lengths, at three levels.
+# What a tensor's bytes need in protobuf beside themselves: tags and lengths, at three levels.
 _OVERHEAD = 24
 
 
@@ -42,7 +42,7 @@ def save_model(
     Where the file would exceed `inline_limit`, initializers go to a data file beside it, which
     is named by its content (``model.onnx.<checksum>.data``), so that the old model and its data
     stay a pair until the new pair is complete. Data files of earlier writes to the same path
-    are deleted afterwards. The same model gives the same bytes.
+    are deleted afterwards. The same model is written as the same bytes.
 
     Args:
         model: any valid model. It is the same afterwards.
@@ -100,7 +100,7 @@ def _save(model: ir.Model, target: Path, limit: int) -> None:
 
 
 def _inline(model: ir.Model, outside: _External, limit: int) -> onnx.ModelProto | None:
-    """Give the model with all tensors inside, or None where that exceeds `limit`."""
+    """Return the model with all tensors inside, or None where that exceeds `limit`."""
     # Far from the limit one serialization answers; near it, that could exceed memory or protobuf.
     if outside.candidate_bytes() > limit // 2:
         small = serialize(model, outside.reference).ByteSize()
@@ -133,15 +133,15 @@ class _External:
             end = self._offsets[key] + tensor.nbytes
 
     def candidate_bytes(self) -> int:
-        """Give the bytes of all tensors that may lie outside."""
+        """Return the bytes of all tensors that may lie outside."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def inline_size(self) -> int:
-        """Give the most that the model file grows by when these tensors are inside."""
+        """Return the most that the model file grows by when these tensors are inside."""
         return self.candidate_bytes() + len(self._tensors) * _OVERHEAD
 
     def reference(self, scope: str, value: ir.Value) -> ir.TensorProtocol | None:
-        """Give the reference to write for an initializer; None for one that stays inside."""
+        """Return the reference to write for an initializer; None for one that stays inside."""
         tensor = self._tensors.get(value)
         if tensor is None:
             return None
@@ -150,7 +150,7 @@ class _External:
         )
 
     def write(self, target: Path) -> tuple[Path, bool]:
-        """Write the data file; give its path, and whether it was not there before."""
+        """Write the data file; return its path, and whether it was not there before."""
         with temporary(target) as (file, name):
             stream = _Summed(file)
             for key, tensor in self._distinct.items():
@@ -168,7 +168,7 @@ class _External:
 class _Summed:
     """A file with a checksum of what is written to it.
 
-    The checksum tells versions of the data apart, and is no proof against forgery: a hash that
+    The checksum distinguishes versions of the data, and is no proof against forgery: a hash that
     is would take longer than the writing.
     """
 
@@ -188,7 +188,7 @@ class _Summed:
 
 
 def write_tensor(stream: Writable, tensor: ir.TensorProtocol) -> None:
-    """Write the serialized bytes of any tensor, in pieces where it can give pieces."""
+    """Write the serialized bytes of any tensor, in pieces where it can."""
     tofile = getattr(tensor, "tofile", None)
     if tofile is None:
         stream.write(tensor.tobytes())
@@ -208,7 +208,7 @@ def _check(model: ir.Model, name: Path, target: Path) -> None:
     if complaint is None:
         return
     if remembered(model) is not None:
-        # It was refused as it was read, too: not our doing, and no reason to give up here.
+        # It was refused as it was read, too: not our doing, and no reason to stop here.
         warn(target, complaint)
         return
     other = check_but_for_shapes(name)
@@ -226,9 +226,9 @@ def _refuse_target(target: Path) -> None:
     if "\0" in str(target):
         raise UsageError(f"{str(target)!r}: is no file name: it has a NUL character")
     if target.is_dir():
-        raise UsageError(f"{target}: is a folder; give the name of a file in it")
+        raise UsageError(f"{target}: is a folder; pass the name of a file in it")
     if target.exists() and not target.is_file():
-        raise UsageError(f"{target}: is not a regular file; give another name")
+        raise UsageError(f"{target}: is not a regular file; choose another name")
 
 
 @contextlib.contextmanager

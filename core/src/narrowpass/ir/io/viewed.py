@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.io.mapped import Writable, serialized_size
+from narrowpass.ir.io.mapped import serialized_size
+from narrowpass.ir.io.mapped_file import Writable
 
 
 class ViewedTensor(ir.TensorProtocol):
@@ -76,11 +77,11 @@ class ViewedTensor(ir.TensorProtocol):
         return int(self._source.nbytes)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Give the elements; one byte each where the type has fewer bits."""
+        """Return the elements; one byte each where the type has fewer bits."""
         return self.of(self._source.numpy())
 
     def of(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Give the elements that the bytes of an array, which has those of `source`, stand for."""
+        """Return the elements of an array that has the bytes of `source`."""
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if self._dtype.bitwidth < 8:
             return ir.PackedTensor(raw, self._dtype, shape=self._shape).numpy()
@@ -96,7 +97,7 @@ class ViewedTensor(ir.TensorProtocol):
         raise BufferError(f"tensor {self.name!r} has no memory and no DLPack form; use numpy()")
 
     def tobytes(self) -> bytes:
-        """Give the bytes as ONNX serializes them."""
+        """Return the bytes as ONNX serializes them."""
         return self._source.tobytes()
 
     def tofile(self, file: Writable) -> None:

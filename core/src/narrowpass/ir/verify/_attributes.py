@@ -41,7 +41,7 @@ _CONSTANT_ATTRIBUTES: Mapping[str, str] = {
 def attribute_problems(
     attributes: Mapping[str, ir.Attr], function: ir.Function | None
 ) -> Iterator[str]:
-    """Tell what is wrong with a node's attributes, whatever its operator.
+    """Yield what is wrong with a node's attributes, whatever its operator.
 
     Args:
         attributes: as the node lists them.
@@ -63,7 +63,7 @@ def attribute_problems(
 
 
 def stated_type(name: str | None, attributes: Mapping[str, ir.Attr]) -> tuple[str, str] | None:
-    """Give the attribute that states the type of a node's first output, and that type.
+    """Return the attribute that states the type of a node's first output, and that type.
 
     Args:
         name: the operator's entry in `TYPE_ATTRIBUTES`, None where it has none.

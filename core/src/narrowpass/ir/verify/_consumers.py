@@ -14,7 +14,7 @@ from narrowpass.ir.verify._problems import node_label, value_label
 def consumer_problems(
     values: Collection[ir.Value], nodes: AbstractSet[ir.Node], inputs: int
 ) -> Iterator[str]:
-    """Tell which values list wrong consumers.
+    """Yield which values list wrong consumers.
 
     Args:
         values: all values of the model.

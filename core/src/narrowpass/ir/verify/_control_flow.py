@@ -14,7 +14,7 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def control_flow_problems(node: ir.Node, inputs: Types, outputs: Types) -> Iterator[str]:
-    """Tell where an If, Loop, Scan or SequenceMap node and its graphs disagree.
+    """Yield where an If, Loop, Scan or SequenceMap node and its graphs disagree.
 
     Args:
         node: a node of the standard domain that is one of `CONTROL_FLOW`.
@@ -66,5 +66,5 @@ def _matched(where: str, what: str, inner: Sequence[ir.Value], outer: Types) -> 
         if found is not None and text not in (None, "", found):
             yield (
                 f"{what} {index} {value_label(value)} of its {where} is {found}, but the node "
-                f"makes it {text}"
+                f"sets it to {text}"
             )

@@ -1,4 +1,4 @@
-"""A cheap hash that tells whether a model object changed."""
+"""A cheap hash that shows whether a model object changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Part = Any
 
 
 def fingerprint(model: ir.Model) -> str:
-    """Give a hash of a model that changes if, and only if, what a file would hold changes.
+    """Return a hash of a model that changes if, and only if, what a file would hold changes.
 
     Large weights are not read: a tensor of 1 KiB or more counts as changed when it is another
     object, or has another name, type or shape. So the hash is good for comparisons within one
@@ -112,7 +112,7 @@ def _attribute_parts(key: str, attribute: ir.Attr) -> Iterator[Part]:
 
 
 def _plain(value: Any) -> Part:
-    """Give an attribute's value, where it is neither graph nor tensor."""
+    """Return an attribute's value, where it is neither graph nor tensor."""
     if isinstance(value, ir.TypeAndShape):
         return (repr(value.type), _shape(value.shape))
     if isinstance(value, tuple | list):

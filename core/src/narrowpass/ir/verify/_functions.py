@@ -19,7 +19,7 @@ def function_name(identifier: Callee) -> str:
 
 
 def function_problems(key: Callee, function: ir.Function) -> Iterator[str]:
-    """Tell what is wrong with a function that its model lists as `key`, apart from its nodes."""
+    """Yield what is wrong with a function that its model lists as `key`, apart from its nodes."""
     if key != function.identifier():
         yield f"is listed as {function_name(key)!r}; list it by its own name"
     if not function.name:
@@ -34,7 +34,7 @@ def function_problems(key: Callee, function: ir.Function) -> Iterator[str]:
 
 
 def call_problems(function: ir.Function, inputs: int, outputs: int) -> Iterator[str]:
-    """Tell what is wrong with a call that has so many inputs and outputs."""
+    """Yield what is wrong with a call that has so many inputs and outputs."""
     for what, count, most in (
         ("inputs", inputs, len(function.inputs)),
         ("outputs", outputs, len(function.outputs)),
@@ -45,7 +45,7 @@ def call_problems(function: ir.Function, inputs: int, outputs: int) -> Iterator[
 
 
 def recursion(calls: Mapping[Callee, Iterable[Callee]]) -> list[Callee] | None:
-    """Give one cycle of calls, its first function once more at the end; None if there is none."""
+    """Return one cycle of calls, its first function once more at the end; None if there is none."""
     finished: set[Callee] = set()
     for root in calls:
         if root in finished:

@@ -10,7 +10,7 @@ from narrowpass.ir.verify._types import tensor_text, type_text
 
 
 def initializer_problems(key: str, value: ir.Value) -> Iterator[str]:
-    """Tell what is wrong with an initializer that its graph lists as `key`."""
+    """Yield what is wrong with an initializer that its graph lists as `key`."""
     if value.name != key:
         yield f"is named {value.name!r} in its own field"
     if value.producer() is not None:

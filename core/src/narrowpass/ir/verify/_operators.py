@@ -1,6 +1,6 @@
 """What the operator schemas demand of a node: arity, attributes, types.
 
-A digest of a schema is made once per verification and operator version; the outcome for one
+A digest of a schema is computed once per verification and operator version; the outcome for one
 combination of input and output types is kept too, since large models repeat few of them.
 """
 
@@ -84,7 +84,7 @@ class Operator:
     _outcomes: dict[tuple[Types, Types], tuple[str, ...]] = field(default_factory=dict)
 
     def signature_problems(self, inputs: Types, outputs: Types) -> tuple[str, ...]:
-        """Tell what is wrong with these inputs and outputs.
+        """Return what is wrong with these inputs and outputs.
 
         Args:
             inputs: as they are written, trailing empty ones too.
@@ -116,7 +116,7 @@ class Operator:
     def attribute_problems(
         self, attributes: Mapping[str, ir.Attr], outputs: Types
     ) -> Iterator[str]:
-        """Tell what is wrong with a node's attributes, and where its first output defies one."""
+        """Yield what is wrong with a node's attributes, and where its first output defies one."""
         known = self.attributes
         for name, attribute in attributes.items():
             expected = known.get(name)
@@ -132,7 +132,7 @@ class Operator:
             yield f"lacks the attribute {name!r}, which {self.title} requires"
         stated = stated_type(self.type_attribute, attributes)
         if stated and outputs and outputs[0] not in (None, "", stated[1]):
-            yield f"output 0 is {outputs[0]}, but the attribute {stated[0]!r} makes it {stated[1]}"
+            yield f"output 0 is {outputs[0]}, but attribute {stated[0]!r} sets it to {stated[1]}"
 
 
 def _count_problem(title: str, what: str, count: int, limits: tuple[int, int]) -> list[str]:
@@ -193,7 +193,7 @@ def _parameter(formal: onnx.defs.OpSchema.FormalParameter) -> _Parameter:
 
 
 def _number(kind: Any) -> int:
-    """Give the number of an `onnx.defs` attribute type, whose stub hides that it is an enum."""
+    """Return the number of an `onnx.defs` attribute type, whose stub hides that it is an enum."""
     return int(kind.value)
 
 
@@ -221,14 +221,14 @@ def _digest(schema: onnx.defs.OpSchema) -> Operator:
 
 
 def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    """Give the schema of an operator as of an opset version, None where there is none."""
+    """Return the schema of an operator as of an opset version, None where there is none."""
     if not onnx.defs.has(op_type, version, domain):
         return None
     return onnx.defs.get_schema(op_type, version, domain)
 
 
 class Operators:
-    """Digests of operator schemas, made when first asked for."""
+    """Digests of operator schemas, computed when first asked for."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int], Operator | str | None] = {}

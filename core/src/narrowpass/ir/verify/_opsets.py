@@ -14,14 +14,14 @@ _IMPORTS_SINCE_IR_VERSION = 3
 
 
 def opset_versions(model: ir.Model) -> dict[str, int]:
-    """Give the versions that the main graph imports, by domain; ``ai.onnx`` is ``""``."""
+    """Return the versions that the main graph imports, by domain; ``ai.onnx`` is ``""``."""
     if not model.opset_imports and model.ir_version < _IMPORTS_SINCE_IR_VERSION:
         return {"": 1}
     return normalized(model.opset_imports)
 
 
 def versions_anywhere(model: ir.Model) -> dict[str, int]:
-    """Give the main graph's versions, and those of domains that only functions import."""
+    """Return the main graph's versions, and those of domains that only functions import."""
     versions = opset_versions(model)
     for function in model.functions.values():
         for domain, version in normalized(function.opset_imports).items():
@@ -30,7 +30,7 @@ def versions_anywhere(model: ir.Model) -> dict[str, int]:
 
 
 def normalized(imports: Mapping[str, int]) -> dict[str, int]:
-    """Give imports with ``""`` for ``ai.onnx``; where both are imported, ``""`` counts."""
+    """Return imports with ``""`` for ``ai.onnx``; where both are imported, ``""`` counts."""
     return {
         "" if domain == "ai.onnx" else domain: version
         for domain, version in sorted(imports.items(), reverse=True)
@@ -38,7 +38,7 @@ def normalized(imports: Mapping[str, int]) -> dict[str, int]:
 
 
 def opset_problems(versions: Mapping[str, int]) -> Iterator[str]:
-    """Tell which imported versions are out of range.
+    """Yield which imported versions are out of range.
 
     Files import domains that no node of theirs uses, in versions of their own: beside the main
     domain, only the loader refuses what is too new, and only where a node uses it.
@@ -54,7 +54,7 @@ def opset_problems(versions: Mapping[str, int]) -> Iterator[str]:
 def opset_conflict(
     domain: str, op_type: str, version: int, model_version: int | None
 ) -> Iterator[str]:
-    """Tell whether a function's version of an operator differs from the model's."""
+    """Yield a problem where a function's version of an operator differs from the model's."""
     if model_version is None or model_version == version:
         return
     ours = find_schema(domain, op_type, version)

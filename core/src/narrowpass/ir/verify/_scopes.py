@@ -26,7 +26,7 @@ class Scope:
     names: dict[str, ir.Value] = field(default_factory=dict)
 
     def find(self, name: str) -> tuple[ir.Value, Scope] | None:
-        """Give the value that a name means here, and the scope that defines it."""
+        """Return the value that a name means here, and the scope that defines it."""
         scope: Scope | None = self
         while scope is not None:
             value = scope.names.get(name)
@@ -36,7 +36,7 @@ class Scope:
         return None
 
     def clash(self, name: str) -> str | None:
-        """Tell why a node may not give an output this name; None if it may."""
+        """Return why a node may not name an output so; None if it may."""
         found = self.find(name)
         if found is None:
             return None
@@ -45,7 +45,7 @@ class Scope:
         return f"{kind}: also {_origin(other)}{scope.where}"
 
     def unresolved(self, value: ir.Value) -> str | None:
-        """Tell why a value cannot be used here; None if it can."""
+        """Return why a value cannot be used here; None if it can."""
         if not value.name:
             return "cannot be used, since it has no name"
         found = self.find(value.name)
@@ -69,7 +69,7 @@ class Scope:
         return f"is used before {node_label(producer)} computes it; sort the graph topologically"
 
     def missing_output(self, value: ir.Value) -> str | None:
-        """Tell why a value cannot be an output of this graph; None if it can."""
+        """Return why a value cannot be an output of this graph; None if it can."""
         name = value.name
         if not name:
             return "has no name"

@@ -24,7 +24,7 @@ class ValueSpec:
             for what is no dense tensor, the whole type, such as ``seq(tensor(float))``; None
             where it is unknown.
         shape: its dimensions; None where the rank is unknown.
-        has_default: whether it is an input that may be left out, since an initializer gives
+        has_default: whether it is an input that may be left out, since an initializer has
             its value.
     """
 
@@ -34,7 +34,7 @@ class ValueSpec:
     has_default: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Give ``name``, ``dtype`` and ``shape``, and ``default`` where there is one."""
+        """Return ``name``, ``dtype`` and ``shape``, and ``default`` where there is one."""
         shape = None if self.shape is None else list(self.shape)
         spec: dict[str, Any] = {"name": self.name, "dtype": self.dtype, "shape": shape}
         return {**spec, "default": True} if self.has_default else spec
@@ -49,7 +49,7 @@ class Signature:
 
     @classmethod
     def of(cls, model: ir.Model) -> Signature:
-        """Give the signature of a model's main graph."""
+        """Return the signature of a model's main graph."""
         graph = model.graph
         return cls(
             tuple(_spec(value, value.is_initializer()) for value in graph.inputs),
@@ -57,7 +57,7 @@ class Signature:
         )
 
     def differences(self, other: Signature) -> list[str]:
-        """Tell in sentences how `other` differs; none where they are equal.
+        """Return sentences on how `other` differs; none where they are equal.
 
         A dimension, rank or type that becomes known is a difference too: callers may rely on
         its freedom, and other tools check feeds against what is declared.
@@ -71,7 +71,7 @@ class Signature:
         ]
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
-        """Give ``inputs`` and ``outputs``, each a list with one object per value."""
+        """Return ``inputs`` and ``outputs``, each a list with one object per value."""
         return {
             "inputs": [spec.to_json() for spec in self.inputs],
             "outputs": [spec.to_json() for spec in self.outputs],

@@ -170,8 +170,8 @@ class _Walk:
                 found.append("has the name of a graph input, but is another value")
             if known is None and self._model.ir_version <= _INITIALIZERS_ARE_INPUTS:
                 found.append(
-                    f"is no graph input, as IR version {self._model.ir_version} demands; make it "
-                    f"one, or raise the IR version to {_INITIALIZERS_ARE_INPUTS + 1}"
+                    f"is no graph input, as IR version {self._model.ir_version} demands; add it to "
+                    f"the inputs, or raise the IR version to {_INITIALIZERS_ARE_INPUTS + 1}"
                 )
             if value.graph is not graph or not value.is_initializer():
                 found.append("is not marked as an initializer of its graph")

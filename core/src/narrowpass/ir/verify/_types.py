@@ -20,7 +20,7 @@ _WRAPPERS: dict[type, str] = {
 
 
 def type_text(kind: Any) -> str | None:
-    """Give the ONNX text of an `onnx_ir` type, or None where it is not fully known."""
+    """Return the ONNX text of an `onnx_ir` type, or None where it is not fully known."""
     if type(kind) is ir.TensorType:
         return _TENSORS[kind.dtype]
     wrapper = _WRAPPERS.get(type(kind))
@@ -33,12 +33,12 @@ def type_text(kind: Any) -> str | None:
 
 
 def tensor_text(dtype: int) -> str | None:
-    """Give the text of a dense tensor type, None for ``UNDEFINED`` or an unknown number."""
+    """Return the text of a dense tensor type, None for ``UNDEFINED`` or an unknown number."""
     return _TENSORS[dtype] if 0 <= dtype < len(_TENSORS) else None
 
 
 def dtype_text(kind: Any) -> str | None:
-    """Give ``float`` for a dense tensor, the whole type's text otherwise, None if unknown."""
+    """Return ``float`` for a dense tensor, the whole type's text otherwise, None if unknown."""
     text = type_text(kind)
     if text is None or not isinstance(kind, ir.TensorType):
         return text

@@ -16,17 +16,17 @@ const SIZE_NAMES = ["no weights", "below 1 kB", "1 to 10 kB", "10 to 100 kB", "0
 /** What is known of a node for its colours, by what to colour by. */
 function classify(method, graph, node) {
   const value = graph.values[(node.kind === "output" ? node.in : node.out)[0]];
-  const told = node.told ?? [];
-  const words = told.filter((row) => row.length < 8).map((row) => method.texts[row[1]]);
+  const decisions = node.decisions ?? [];
+  const words = decisions.filter((row) => row.length < 8).map((row) => method.texts[row[1]]);
   const color = words.map((text) => text.split(",")[0]).filter((word) => DECIDED.includes(word)).pop();
-  const shares = told.map(shareOf).filter((share) => share !== null);
+  const shares = decisions.map(shareOf).filter((share) => share !== null);
   const bytes = (node.in ?? []).reduce((sum, i) => sum + (graph.values[i]?.[3] ?? 0), 0);
   return {
     type: value ? method.dtypes[value[1]][1] : "unknown",
     color: color ?? null,
     decision: color ?? words.pop() ?? null,
     share: shares.length ? Math.max(...shares) : null,
-    error: told.reduce((worst, row) => (typeof row[6] === "number" ? Math.max(worst ?? 0, row[6]) : worst), null),
+    error: decisions.reduce((worst, row) => (typeof row[6] === "number" ? Math.max(worst ?? 0, row[6]) : worst), null),
     bytes,
   };
 }
@@ -38,7 +38,7 @@ function shareOf(row) {
   return Math.abs(row[4] / row[5]);
 }
 
-/** Ways to colour: each gives a node's class, and the classes with their colours and names. */
+/** Ways to colour: each returns a node's class, and the classes with their colours and names. */
 const MODES = {
   precision: {
     label: "precision",

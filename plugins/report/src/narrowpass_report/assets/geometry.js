@@ -3,7 +3,7 @@
 const COLUMN_GAP = 56;
 const LANE = 6; // pixels between lines that run beside each other from one column to the next
 
-/** Give the place of each node and the path of each line, for a canvas of this shape. */
+/** Return the place of each node and the path of each line, for a canvas of this shape. */
 function arrange(graph, width, height) {
   const points = pointsOf(graph);
   const crossing = linesBetween(graph, points);
@@ -68,7 +68,7 @@ function columns(graph, points, crossing, width, height) {
   return best;
 }
 
-/** Give a layer at about this height below another, after a thin gap. */
+/** Return a layer at about this height below another, after a thin gap. */
 function breakAfter(graph, crossing, from, height) {
   let found = graph.tops.length, least = Infinity;
   for (let layer = from + 1; layer < graph.tops.length; layer++) {
@@ -116,17 +116,17 @@ function placed(graph, points, starts) {
     const box = boxes[column[layer]], p = points[i];
     return { x: p.x + box.shift, y: graph.tops[layer] - box.top + graph.heights[layer] / 2, w: 2 * p.half, h: p.height };
   });
-  const made = lines.map((line) => ({
+  const paths = lines.map((line) => ({
     value: line.value, source: line.source, target: line.target, parent: line.parent,
     path: path(at(line.from, line.straight), at(line.to, !line.straight), line, boxes),
   }));
-  spread(nodes, made);
+  spread(nodes, paths);
   const bounds = { left: -30, right: x - COLUMN_GAP / 2, top: -30, bottom: 30 };
   for (const box of boxes) {
     bounds.top = Math.min(bounds.top, -30 - LANE * box.lanes);
     bounds.bottom = Math.max(bounds.bottom, box.bottom + 30 + LANE * box.lanes);
   }
-  return { nodes, lines: made, bounds };
+  return { nodes, lines: paths, bounds };
 }
 
 /** Lines within a column or from one to the next: segments, and the pieces of runs. */
@@ -142,19 +142,19 @@ function linesOf(graph, points, column) {
     let line = add(end(upper, start), end(lower, points[lower].first), { value, source, parent, target: lower < count ? lower : -1 });
     if (lower < count) continue;
     into.set(lower, { source });
-    const made = [];
+    const paths = [];
     for (let layer = points[lower].first; layer <= points[lower].last;) {
       let last = layer;
       while (last < points[lower].last && column[last + 1] === column[layer]) last++;
       const same = end(lower, layer), until = end(lower, last);
       line = add(same, until, { value, source, parent: line, target: -1, straight: true });
-      made.push({ last, line });
+      paths.push({ last, line });
       if (last < points[lower].last) {
         line = add(end(lower, last), end(lower, last + 1), { value, source, parent: line, target: -1 });
       }
       layer = last + 1;
     }
-    pieces.set(lower, made);
+    pieces.set(lower, paths);
   }
   return lines;
 }

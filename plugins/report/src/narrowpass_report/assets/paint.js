@@ -2,7 +2,7 @@
 
 const TEXT_SCALE = 0.42, SMALL_TEXT_SCALE = 0.62, SHAPE_SCALE = 0.16;
 
-/** Draw all that is in view; gives the number of nodes of the graph that were drawn. */
+/** Draw all that is in view; returns the number of nodes of the graph that were drawn. */
 function paint(view) {
   const { context: c, camera, scene, palette } = view;
   const ratio = devicePixelRatio || 1;
@@ -134,7 +134,7 @@ function paintText(view, node, place, ink) {
   c.fillText(fitted(c, second, place.w - 14), place.x, place.y + 9.5);
 }
 
-/** A change of type: its upper half has the colour of what it reads, the lower of what it makes. */
+/** A change of type: its upper half has the colour of what it reads, the lower of what it computes. */
 function paintCast(view, i, place, color) {
   const { context: c, camera, palette, graph } = view;
   const x = place.x - place.w / 2, y = place.y - place.h / 2, slant = 9;

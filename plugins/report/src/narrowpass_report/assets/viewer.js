@@ -6,7 +6,7 @@ class Viewer {
   constructor(root, method, drawn) {
     this.root = root;
     this.method = method;
-    this.drawn = drawn; // told of the number of nodes after each drawing
+    this.drawn = drawn; // called with the number of nodes after each drawing
     this.mode = "precision";
     this.only = null; // the class of the legend that is not faded
     this.found = [];
@@ -19,26 +19,26 @@ class Viewer {
   }
 
   build() {
-    const button = (text, label, click) => make("button", { type: "button", text, title: label, "aria-label": label, on: { click } });
-    this.search = make("input", { type: "search", placeholder: "Find a node or an operator", "aria-label": "Find a node or an operator" });
-    this.matches = make("output", { class: "soft" });
-    this.colorBy = make("select", { "aria-label": "Colour by" },
-      ...Object.entries(MODES).map(([value, { label }]) => make("option", { value, text: label })));
-    this.trail = make("nav", { class: "trail", "aria-label": "Graphs" });
-    this.canvas = make("canvas", { tabindex: "0", role: "img" });
-    this.tip = make("div", { class: "tip", hidden: "" });
-    this.panel = make("aside", { tabindex: "-1", "aria-live": "polite", "aria-label": "Details" });
-    this.legend = make("div", { class: "legend", role: "group", "aria-label": "Legend" });
+    const button = (text, label, click) => createElement("button", { type: "button", text, title: label, "aria-label": label, on: { click } });
+    this.search = createElement("input", { type: "search", placeholder: "Find a node or an operator", "aria-label": "Find a node or an operator" });
+    this.matches = createElement("output", { class: "soft" });
+    this.colorBy = createElement("select", { "aria-label": "Colour by" },
+      ...Object.entries(MODES).map(([value, { label }]) => createElement("option", { value, text: label })));
+    this.trail = createElement("nav", { class: "trail", "aria-label": "Graphs" });
+    this.canvas = createElement("canvas", { tabindex: "0", role: "img" });
+    this.tip = createElement("div", { class: "tip", hidden: "" });
+    this.panel = createElement("aside", { tabindex: "-1", "aria-live": "polite", "aria-label": "Details" });
+    this.legend = createElement("div", { class: "legend", role: "group", "aria-label": "Legend" });
     this.root.replaceChildren(
-      make("div", { class: "tools" }, this.search,
+      createElement("div", { class: "tools" }, this.search,
         button("↑", "Previous match", () => this.step(-1)), button("↓", "Next match", () => this.step(1)),
-        this.matches, make("span", { class: "space" }),
-        make("label", {}, "Colour by ", this.colorBy),
+        this.matches, createElement("span", { class: "space" }),
+        createElement("label", {}, "Colour by ", this.colorBy),
         button("−", "Zoom out", () => this.zoom(1 / 1.4)), button("+", "Zoom in", () => this.zoom(1.4)),
         button("Fit", "Show all of the graph", () => this.fit()),
         button("Full screen", "Fill the screen", () => this.fill())),
       this.trail,
-      make("div", { class: "stage" }, make("div", { class: "sheet" }, this.canvas, this.tip), this.panel),
+      createElement("div", { class: "stage" }, createElement("div", { class: "sheet" }, this.canvas, this.tip), this.panel),
       this.legend);
     this.context = this.canvas.getContext("2d");
   }
@@ -73,7 +73,7 @@ class Viewer {
     for (let n = this.number; ;) {
       const { title, up } = this.method.graphs[n], number = n;
       const node = up && this.method.graphs[up[0]].nodes[up[1]];
-      steps.unshift(make("button", {
+      steps.unshift(createElement("button", {
         type: "button", class: "link", "aria-current": n === this.number ? "page" : null,
         text: node ? `${node.name || "(unnamed)"}: ${title}` : title, on: { click: () => this.open(number) },
       }));
@@ -87,9 +87,9 @@ class Viewer {
   showNothing() {
     const { count, far } = this.graph;
     this.panel.replaceChildren(
-      make("p", { class: "soft", text: `${count} nodes, from top to bottom, column by column. Click one to see what was decided about it and why.` }),
-      make("p", { class: "soft", text: "Drag to move, turn the wheel to zoom. With the keyboard: arrows, +, − and 0." }),
-      ...(far.length ? [make("p", { class: "soft", text: `${far.length / 3} long lines are drawn only for the node that is chosen.` })] : []));
+      createElement("p", { class: "soft", text: `${count} nodes, from top to bottom, column by column. Click one to see what was decided about it and why.` }),
+      createElement("p", { class: "soft", text: "Drag to move, turn the wheel to zoom. With the keyboard: arrows, +, − and 0." }),
+      ...(far.length ? [createElement("p", { class: "soft", text: `${far.length / 3} long lines are drawn only for the node that is chosen.` })] : []));
   }
 
   recolor() {
@@ -101,26 +101,26 @@ class Viewer {
     this.classes.slice(0, this.graph.count).forEach((key) => counts.set(key, (counts.get(key) ?? 0) + 1));
     if (!counts.has(this.only)) this.only = null;
     const keys = this.entries.filter(([key]) => counts.has(key)).map(([key, color, name], at) => {
-      const sample = make("i", {});
+      const sample = createElement("i", {});
       sample.style.background = `var(${color})`;
-      return make("button", {
+      return createElement("button", {
         type: "button", "aria-pressed": String(this.only === key), title: "Show only these",
         on: { click: () => {
           this.only = this.only === key ? null : key;
           this.recolor();
           this.legend.children[at].focus(); // the button is another one now
         } },
-      }, sample, `${name} `, make("b", { text: String(counts.get(key)) }));
+      }, sample, `${name} `, createElement("b", { text: String(counts.get(key)) }));
     });
     const signs = [];
     if (this.facts.some((fact) => fact.color)) {
-      for (const word of DECIDED) signs.push(make("span", {}, make("i", { class: `sign ${word}` }), `decided ${word}`));
+      for (const word of DECIDED) signs.push(createElement("span", {}, createElement("i", { class: `sign ${word}` }), `decided ${word}`));
     }
     if (this.graph.nodes.some((_, i) => this.isCast(i))) {
-      signs.push(make("span", {}, make("i", { class: "sign cast" }), "cast: from the upper type to the lower"));
+      signs.push(createElement("span", {}, createElement("i", { class: "sign cast" }), "cast: from the upper type to the lower"));
     }
     this.legend.replaceChildren(...keys, ...signs);
-    this.canvas.setAttribute("aria-label", `Graph of ${this.graph.count} nodes; the tables below tell the same as text`);
+    this.canvas.setAttribute("aria-label", `Graph of ${this.graph.count} nodes; the tables below have the same as text`);
     this.draw();
   }
 
@@ -279,9 +279,9 @@ class Viewer {
     if (i !== null) {
       const node = this.graph.nodes[i], value = this.graph.values[(node.kind === "output" ? node.in : node.out)[0]];
       const [type, shape] = value ? [this.method.dtypes[value[1]][0], this.method.texts[value[2]]] : ["", ""];
-      this.tip.replaceChildren(make("b", { text: node.kind ? KINDS[node.kind] : this.operator(node, true) }),
-        make("span", { text: node.name }), make("span", { text: [type, shape].filter(Boolean).join(" · ") }),
-        make("span", { text: (node.told ?? []).slice(-1).map((row) => this.method.texts[row[1]]).join("") }));
+      this.tip.replaceChildren(createElement("b", { text: node.kind ? KINDS[node.kind] : this.operator(node, true) }),
+        createElement("span", { text: node.name }), createElement("span", { text: [type, shape].filter(Boolean).join(" · ") }),
+        createElement("span", { text: (node.decisions ?? []).slice(-1).map((row) => this.method.texts[row[1]]).join("") }));
       this.tip.style.left = `${Math.min(x + 14, this.width - this.tip.offsetWidth - 6)}px`;
       this.tip.style.top = `${y + 18 + this.tip.offsetHeight > this.height ? y - this.tip.offsetHeight - 10 : y + 18}px`;
     }
