@@ -14,7 +14,7 @@ import pytest
 from int8_kit import Array
 
 import narrowpass
-from narrowpass import Bundle, Context, Decision, Samples
+from narrowpass import Backend, Bundle, Context, Decision, Samples
 from narrowpass.runtime.quantization import OperatorSpec, QuantizationSpec, ScaleBound
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_reference import ReferenceBackend
@@ -115,11 +115,13 @@ def quantized(
     model: ir.Model,
     data: list[Feeds],
     spec: QuantizationSpec | None = None,
+    *,
+    target: Backend | None = None,
     **options: Any,
 ) -> Quantized:
     """Run the pass under all checks; a second run must change nothing."""
     samples = Samples("test data", lambda: data)
-    ctx = Context(target=Limited(spec or QuantizationSpec()), samples=samples)
+    ctx = Context(target=target or Limited(spec or QuantizationSpec()), samples=samples)
     pass_ = Int8Sym(**options)
     result = run_pass(pass_, model, ctx=ctx)
     told = told_of(pass_, model, ctx)

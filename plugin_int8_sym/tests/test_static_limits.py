@@ -9,8 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from int8_kit import floats
-from static_kit import graph, limits, quantized
+from static_kit import Limited, graph, limits, quantized
 
+import narrowpass
+from narrowpass import Reject
 from narrowpass.errors import NarrowpassError
 from narrowpass.runtime.quantization import (
     FixedOutput,
@@ -242,3 +244,33 @@ def test_a_target_that_wants_other_integers(spec):
     data = images()
     with pytest.raises(NarrowpassError, match="limited has"):
         quantized(chain("m = Relu (a)"), data, spec)
+
+
+class Particular(Limited):
+    """A backend that rejects one proposed node for a reason of its own."""
+
+    def supports_quantized(self, node, quantization, ctx):
+        assert quantization.weight_scales is not None or node.op_type != "Conv"
+        if node.outputs[0].name == "b":
+            return Reject("its kernel takes 8 channels")
+        return super().supports_quantized(node, quantization, ctx)
+
+
+def test_a_proposal_that_the_target_rejects_stays_float_with_its_reason(caplog):
+    model = chain("b = Conv (a, k) m = Relu (b)", k=floats(4, 4, 1, 1))
+    with caplog.at_level(logging.WARNING):
+        result = quantized(model, images(), target=Particular(limits(Conv=PRODUCT)))
+    assert result.verdicts["b"] == "float"
+    assert result.reasons["b"] == "the target: its kernel takes 8 channels"
+    assert result.verdicts["a"] == result.verdicts["y"] == "int8"
+    assert "'b' stays float: the target: its kernel takes 8 channels" in caplog.text
+
+
+@pytest.mark.parametrize("middle", ["m = Relu (a)", "b = Conv (a, k) c = Add (a, b) m = Relu (c)"])
+def test_the_native_backend_computes_in_int8_what_was_quantized_for_it(middle):
+    backend = pytest.importorskip("narrowpass_xnn_cpu.backend").XnnCpuBackend()
+    k = {"k": floats(4, 4, 1, 1)} if "k)" in middle else {}
+    result = quantized(chain(middle, **k), images(), target=backend)
+    with narrowpass.load(narrowpass.build(result.model, ""), backend) as program:
+        dtypes = [plan.dtype for plan in program.explain() if plan.op_type in ("Conv", "Add")]
+    assert dtypes == ["int8"] * (result.count["Conv"] + result.count["Add"])

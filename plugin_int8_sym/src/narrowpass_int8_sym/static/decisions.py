@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from narrowpass import Decision
+from narrowpass import Decision, Reject
 from narrowpass.framework.classify import matching_nodes
 from narrowpass.runtime.quantization import Parameters, Violation
 from narrowpass_int8_sym.calibration import Range
@@ -40,7 +40,7 @@ class Outcome:
         found: what could be quantized.
         choice: what is.
         held: what had to stay float for the results' sake, and why.
-        broken: what cannot keep a limit of the target.
+        broken: what cannot keep a limit of the target, or what that rejects otherwise.
         red: the nodes that each item of the option ``red`` selects.
         tables: nodes whose table is stored in bytes.
         reasons: why nodes had to stay float, of units and of tables.
@@ -49,7 +49,7 @@ class Outcome:
     found: MatchedUnits
     choice: Choice
     held: Mapping[Unit, str]
-    broken: Mapping[Unit, Violation]
+    broken: Mapping[Unit, Violation | Reject]
     red: Mapping[str, Sequence[ir.Node]]
     tables: Sequence[ir.Node]
     reasons: Mapping[ir.Node, str]
@@ -137,15 +137,12 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
             left(node, "verification", reason)
     for unit, broken in outcome.broken.items():
         for node in unit.nodes:
-            found[node] = Decision(
-                label(node),
-                node.op_type,
-                "float",
-                "constraint",
-                f"{broken}, of the target",
-                broken.measured,
-                broken.limit,
-            )
+            left(node, "constraint", f"{broken}, of the target")
+            if isinstance(broken, Violation):
+                measured, limit = broken.measured, broken.limit
+                found[node] = replace(found[node], measured=measured, limit=limit)
+            else:
+                found[node] = replace(found[node], reason=f"the target: {broken.reason}")
     for unit in outcome.choice.units:
         wide = unit in outcome.choice.wide
         reason = "its result stays float: nothing int8 reads it" if wide else ""

@@ -13,6 +13,7 @@ from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import (
     INPUTS_TO_OUTPUT,
     WEIGHT_TO_OUTPUT,
+    NodeQuantization,
     Parameters,
     QuantizationSpec,
     Violation,
@@ -213,6 +214,28 @@ def _relation(
     return Relation(bound, inputs, output, scales.astype(np.float64) * alpha, least)
 
 
+def proposal(
+    unit: Unit,
+    choice: Choice,
+    values: Mapping[ir.Value, Parameters],
+    channels: Mapping[Unit, Array],
+) -> NodeQuantization:
+    """Return the Q/DQ around the first node of a unit, with all scales known.
+
+    Args:
+        unit: one of the choice.
+        choice: what is quantized.
+        values: scale and zero point of each value.
+        channels: the scales of weights, float32 [] or [C].
+    """
+    inputs = tuple(values[value] for value in (*unit.inputs, *unit.constants))
+    output = None if unit in choice.wide else values[unit.outputs[0]]
+    weights = channels.get(unit)
+    if unit.op_type == "MatMul" and unit.weighted is None:
+        weights = np.array(inputs[1].scale)
+    return NodeQuantization(inputs, output, weights, unit.slope)
+
+
 def _broken(
     unit: Unit,
     choice: Choice,
@@ -223,10 +246,8 @@ def _broken(
     """Return the first limit that a unit does not keep, with all scales known."""
     if unit.weighted is not None and headroom(unit.weighted) < 1:
         return Violation("largest sum", LARGEST_SUM - headroom(unit.weighted), LARGEST_SUM)
-    inputs = [values[value] for value in (*unit.inputs, *unit.constants)]
-    output = None if unit in choice.wide else values[unit.outputs[0]]
-    weights = channels.get(unit)
-    if unit.op_type == "MatMul" and unit.weighted is None:
-        weights = np.array(inputs[1].scale)
-    found = spec.violations(unit.op_type, inputs, output, weights, unit.slope)
+    asked = proposal(unit, choice, values, channels)
+    found = spec.violations(
+        unit.op_type, asked.inputs, asked.output, asked.weight_scales, asked.slope
+    )
     return found[0] if found else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass import Reject
 from narrowpass.errors import PassError
 from narrowpass.ir.inference import inferred
 from narrowpass.runtime.quantization import QuantizationSpec, Violation
@@ -22,6 +23,7 @@ from narrowpass_int8_sym.static.parameters import (
     Magnitudes,
     QuantizationParameters,
     Scheme,
+    proposal,
     quantization_parameters,
 )
 from narrowpass_int8_sym.static.selection import Choice, choose
@@ -230,7 +232,7 @@ class Static:
                 for unit in found.units
                 if any(node in reasons for node in unit.nodes)
             }
-            choice, chosen, broken = self._fitting(found, set(kept), calibrated, spec)
+            choice, chosen, broken = self._fitting(found, set(kept), calibrated, spec, ctx)
         weighted_nodes = [unit.weighted for unit in choice.units if unit.weighted is not None]
         tables = find_tables(model.graph, self._red(model) | set(reasons), weighted_nodes)
         outcome = Outcome(found, choice, kept, broken, selected(self.red, model), tables, reasons)
@@ -249,18 +251,24 @@ class Static:
         return bool(choice.units or tables)
 
     def _fitting(
-        self, found: MatchedUnits, held: set[Unit], calibrated: Calibrated, spec: QuantizationSpec
-    ) -> tuple[Choice, QuantizationParameters, dict[Unit, Violation]]:
-        """Choose, and choose again without what cannot keep its limits."""
-        broken: dict[Unit, Violation] = {}
+        self,
+        found: MatchedUnits,
+        held: set[Unit],
+        calibrated: Calibrated,
+        spec: QuantizationSpec,
+        ctx: Context,
+    ) -> tuple[Choice, QuantizationParameters, dict[Unit, Violation | Reject]]:
+        """Choose, and choose again without what cannot keep its limits, or the target rejects."""
+        broken: dict[Unit, Violation | Reject] = {}
         while True:
             choice = choose(found.units, held | set(broken))
             chosen = quantization_parameters(
                 choice, calibrated.ranges, self.scheme, spec, calibrated.magnitudes
             )
-            if not chosen.refused:
+            refused = chosen.refused or rejected(choice, chosen, ctx)
+            if not refused:
                 return choice, chosen, broken
-            broken |= chosen.refused
+            broken |= refused
 
     def _red(self, model: ir.Model) -> set[ir.Node]:
         return {node for nodes in selected(self.red, model).values() for node in nodes}
@@ -292,6 +300,24 @@ class Static:
         left = {node: reason for unit, reason in other.items() for node in unit.nodes}
         units = tuple(unit for unit in found.units if unit not in other)
         return MatchedUnits(units, {**found.left, **left})
+
+
+def rejected(choice: Choice, chosen: QuantizationParameters, ctx: Context) -> dict[Unit, Reject]:
+    """Return the units whose proposed Q/DQ the target rejects, with its reasons.
+
+    Regions of several nodes have no operator to ask for, and what ``green`` names is quantized
+    whatever the target computes it in.
+    """
+    if ctx.target is None:
+        return {}
+    answers = {
+        unit: ctx.target.supports_quantized(
+            unit.nodes[0], proposal(unit, choice, chosen.values, chosen.weights), ctx
+        )
+        for unit in choice.units
+        if unit.op_type and not unit.asked
+    }
+    return {unit: answer for unit, answer in answers.items() if isinstance(answer, Reject)}
 
 
 def _not_in(spec: QuantizationSpec, unit: Unit) -> str:
