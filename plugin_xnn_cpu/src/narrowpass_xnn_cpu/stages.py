@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
 from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
-STAGES = (*stages.STAGES, "pack")
-"""In the order in which they run. The last one needs the native library."""
+STAGES = (*stages.STAGES, "pack", "bind")
+"""In the order in which they run. The last two need the native library."""
 
 
 def plans(
@@ -42,10 +46,14 @@ def plans(
         BackendError: a method that cannot be lowered.
         UsageError: there is no such stage.
     """
-    if stage == "pack":
+    if stage in ("pack", "bind"):
         with XnnProgram(bundle, options, backend) as program:
-            for method, partitions in program.partitions.items():
-                sections = [_packed(partition) for partition in partitions]
+            for method in program.methods:
+                facts = _facts
+                if stage == "bind":
+                    program.run(_zeros(program, method), method)
+                    facts = _bound_facts
+                sections = [_section(each, facts) for each in program.partitions[method]]
                 yield LoweredPlan(stage, method, tuple(sections))
         return
     identities = names.printed(bundle)
@@ -55,14 +63,36 @@ def plans(
         yield stages.plan_of(stage, name, graph, identities, winograd=backend.winograd)
 
 
-def _packed(partition: Partition) -> Section:
-    """Return a partition with the kernel of each operation and the bytes that it packed."""
+def _zeros(program: XnnProgram, method: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Return inputs that a method is bound to: zeros, with symbolic dimensions of 1.
+
+    Raises:
+        BackendError: an input that is no tensor of known rank.
+    """
+    feeds = {}
+    for spec in program.inputs(method):
+        if spec.has_default:
+            continue
+        dtype = ir.DataType.__members__.get((spec.dtype or "").upper())
+        if dtype is None or spec.shape is None:
+            raise BackendError(
+                f"stage 'bind': input {spec.name!r} is no tensor of a known dtype and rank"
+            )
+        sizes = [size if isinstance(size, int) else 1 for size in spec.shape]
+        feeds[spec.name] = np.zeros(sizes, dtype.numpy())
+    return feeds
+
+
+def _section(
+    partition: Partition, facts_of: Callable[[PackedStep, Partition], Mapping[str, Any]]
+) -> Section:
+    """Return a partition with what is known of each operation."""
     facts: dict[LoweredOp, Mapping[str, Any]] = {}
     items: list[LoweredOp | ShapeNode] = []
     for item in partition.items:
         if isinstance(item, PackedStep):
             items.append(item.op)
-            facts[item.op] = _facts(item)
+            facts[item.op] = facts_of(item, partition)
         elif isinstance(item, ShapeNode):
             items.append(item)
     fixed = {name: slot for slot, name in partition.fixed.items()}
@@ -72,7 +102,23 @@ def _packed(partition: Partition) -> Section:
     return Section("native", lowered, facts)
 
 
-def _facts(step: PackedStep) -> Mapping[str, Any]:
+def _bound_facts(step: PackedStep, partition: Partition) -> Mapping[str, Any]:
+    """Return the output's shape and memory, and the call, of a step that was bound."""
+    bound = partition.bound
+    if bound is None:
+        return {}
+    placement = bound.placements()[step]
+    facts: dict[str, Any] = {"shape": placement.shape, "memory": placement.memory}
+    if placement.offset:
+        facts["offset"] = placement.offset
+    facts["call"] = placement.call or "none"
+    if placement.scratch:
+        facts["scratch"] = placement.scratch
+    return facts
+
+
+def _facts(step: PackedStep, partition: Partition) -> Mapping[str, Any]:
+    """Return the kernel of a step, and the bytes that it packed."""
     facts: dict[str, Any] = {"kernel": step.kernel}
     if step.precision:
         facts["precision"] = step.precision

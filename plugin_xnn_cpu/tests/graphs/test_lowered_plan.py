@@ -227,3 +227,24 @@ def test_the_command_prints_a_stage(tmp_path):
 def test_kernels_and_bytes_after_packing():
     plan = text(network(), "pack")
     assert 'with {kernel: "' in plan
+
+
+def test_shapes_calls_and_memory_after_binding():
+    """The arena holds inner values one after the other; the result is written to the output."""
+    plan = text(network(), "bind")
+    first, second, head = (
+        next(line for line in plan.splitlines() if f'node "{name}"' in line)
+        for name in ("first", "second", "head")
+    )
+    assert "shape: [1, 6, 6, 8]" in first
+    assert 'memory: "arena"' in first
+    assert "shape: [1, 6, 6, 8]" in second
+    assert 'shape: [1, 5], memory: "output y"' in head
+    assert 'call: "NP_' in head
+
+
+def test_an_input_without_a_rank_is_not_bound():
+    model = network()
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(BackendError, match="input 'x' is no tensor of a known dtype and rank"):
+        text(model, "bind")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
-from narrowpass_xnn_cpu.lowered.selection import Selection
+from narrowpass_xnn_cpu.native.table.selected import Selection
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.native.target import Target

@@ -13,13 +13,13 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import create_convolution, select
+from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

@@ -19,7 +19,6 @@ from narrowpass_xnn_cpu.lower.int8.instead import or_floats
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
@@ -30,6 +29,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 )
 from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.native.table.convolution import adds_residual_int8, stores_offsets
+from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

@@ -23,7 +23,6 @@ from narrowpass_xnn_cpu.lower.int8.values import BYTES
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
@@ -35,6 +34,7 @@ from narrowpass_xnn_cpu.native.table import (
     create_matmul,
     select,
 )
+from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

@@ -29,13 +29,13 @@ from narrowpass_xnn_cpu.lower.op import Op, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.few_rows import FewRows
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import select
+from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

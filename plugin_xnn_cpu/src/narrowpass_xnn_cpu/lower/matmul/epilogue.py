@@ -18,8 +18,8 @@ from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

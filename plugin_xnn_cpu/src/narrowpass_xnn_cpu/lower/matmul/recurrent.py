@@ -21,7 +21,6 @@ from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul, rows_for
 from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
-from narrowpass_xnn_cpu.lowered.selection import Selection
 from narrowpass_xnn_cpu.native.own.recurrent import (
     FUNCTIONS,
     GATES,
@@ -31,6 +30,7 @@ from narrowpass_xnn_cpu.native.own.recurrent import (
     identity_of_zeros,
 )
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
+from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

@@ -37,6 +37,25 @@ class _Output:
     binds: list[tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where a step of a bound partition writes, and what it calls.
+
+    Attributes:
+        shape: of the output, in the order of axes in which it lies.
+        call: of the executor; empty where nothing runs.
+        memory: ``arena``, ``constant``, ``input NAME`` or ``output NAME``.
+        offset: of the output's first byte there.
+        scratch: bytes of scratch memory.
+    """
+
+    shape: Shape
+    call: str
+    memory: str
+    offset: int
+    scratch: int
+
+
 class Bound:
     """A partition for certain shapes: its tape and its memory.
 
@@ -84,6 +103,7 @@ class Bound:
         self._storage = storage_of(shapes, runs)
         active = [step for step in runs if runs[step].call]
         direct = self._direct_outputs(outputs, active)
+        self._direct_roots = direct
         self._moving = moving = set(inputs.values()) | set(direct)
         numbers: dict[Slot, int] = {}
         entries = []
@@ -133,6 +153,21 @@ class Bound:
         self._copied = [output for output in self._outputs if not output.direct]
         self._direct = [output for output in self._outputs if output.direct]
         self._large = any(output.size >= SMALL for output in self._direct)
+
+    def placements(self) -> dict[Step, Placement]:
+        """Return where each step writes and what it calls, in the order in which they run."""
+        return {step: self._placement(step, run) for step, run in self._runs.items()}
+
+    def _placement(self, step: Step, run: Run) -> Placement:
+        root, offset = self._storage[step.output]
+        memory = "constant"
+        if root in self._offsets:
+            memory, offset = "arena", self._offsets[root] + offset
+        elif root in self._inputs:
+            memory = f"input {self._inputs[root]}"
+        elif root in self._direct_roots:
+            memory = f"output {self._direct_roots[root]}"
+        return Placement(run.shape, run.call, memory, offset, run.scratch if run.call else 0)
 
     def _binds(self, root: Slot) -> list[tuple[int, int]]:
         """Return the buffers that lie in the memory of a slot, with their first bytes."""
