@@ -26,7 +26,7 @@ from narrowpass.runtime.quantization import (
 pytestmark = pytest.mark.once
 
 IMAGE = "float[1,4,8,8]"
-PRODUCT = ScaleBound("input * weight / output", 2.0**-32, 2.0**8)
+WEIGHTED = ScaleBound("input * weight / output", 2.0**-32, 2.0**8)
 SUM = ScaleBound("input / output", 2.0**-10, 2.0**8)
 MUL = ScaleBound("input * input / output", 2.0**-16, 2.0**8)
 
@@ -45,38 +45,38 @@ def chain(middle, scale=1.0, **constants):
     return graph(text, {"w": floats(4, 4, 1, 1) * np.float32(scale), **constants})
 
 
-def ratios(made, op_type):
+def ratios(rewritten, op_type):
     """Give what each node of an operator reads over what it gives, as it was written."""
-    for node in made.model.graph:
+    for node in rewritten.model.graph:
         if node.op_type != op_type or node.domain:
             continue
         scales = []
         for value in node.inputs[:2]:
             maker = value.producer()
             if maker is not None and maker.op_type == "DequantizeLinear":
-                scales.append(np.asarray(made.constant(maker.inputs[1]), np.float64))
+                scales.append(np.asarray(rewritten.constant(maker.inputs[1]), np.float64))
         value = node.outputs[0]
         while not any(use.node.op_type == "QuantizeLinear" for use in value.uses()):
             value = next(iter(value.uses())).node.outputs[0]
         reader = next(use.node for use in value.uses() if use.node.op_type == "QuantizeLinear")
-        yield scales, float(made.constant(reader.inputs[1]))
+        yield scales, float(rewritten.constant(reader.inputs[1]))
 
 
 def test_without_limits_nothing_is_raised():
     model, data = chain("m = Relu (a)"), images()
     plain = quantized(model, data)
-    limited = quantized(model, data, limits(Conv=PRODUCT))
+    limited = quantized(model, data, limits(Conv=WEIGHTED))
     for name in ("x.float", "m.float", "y"):
         assert plain.parameters(name) == limited.parameters(name)
 
 
 def test_a_ratio_that_is_too_large_raises_the_result(caplog):
     high = 2.0**-14
-    limit = limits(Conv=replace(PRODUCT, high=high))
+    limit = limits(Conv=replace(WEIGHTED, high=high))
     model, data = chain("m = Relu (a)"), images()
-    made = quantized(model, data, limit)
-    assert set(made.verdicts.values()) == {"int8"}
-    for (operand, weight), result in ratios(made, "Conv"):
+    rewritten = quantized(model, data, limit)
+    assert set(rewritten.verdicts.values()) == {"int8"}
+    for (operand, weight), result in ratios(rewritten, "Conv"):
         assert np.float32((operand * weight / result).max()) < high
         # No more than was asked.
         assert (operand * weight / result).max() > high * (1 - 2.0**-18)
@@ -89,14 +89,14 @@ def test_a_ratio_that_is_too_small_raises_the_channel_alone():
     text = f"g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} y) {{ y = Conv (x, w) }}"
     model, data = graph(text, {"w": weight}), images()
     plain = quantized(model, data)
-    made = quantized(model, data, limits(Conv=replace(PRODUCT, low=2.0**-16)))
-    raised = made.constant("w.scale") / plain.constant("w.scale")
+    rewritten = quantized(model, data, limits(Conv=replace(WEIGHTED, low=2.0**-16)))
+    raised = rewritten.constant("w.scale") / plain.constant("w.scale")
     np.testing.assert_array_equal(raised[[0, 2, 3]], 1)
     assert raised[1] > 1000
-    for (operand, weights), result in ratios(made, "Conv"):
+    for (operand, weights), result in ratios(rewritten, "Conv"):
         assert (operand * weights / result).min() == pytest.approx(2.0**-16, rel=1e-5)
     # What rounds to zero is less than a step of the result.
-    assert made.sqnr() == pytest.approx(plain.sqnr(), abs=0.5)
+    assert rewritten.sqnr() == pytest.approx(plain.sqnr(), abs=0.5)
 
 
 @pytest.mark.parametrize("factor", [2.0**-14, 2.0**14])
@@ -104,12 +104,12 @@ def test_a_ratio_that_is_too_small_raises_the_channel_alone():
 def test_operands_of_sums(operator, factor):
     k = (floats(4, 4, 1, 1) * np.float32(factor)).astype(np.float32)
     model = chain(f"b = Conv (x, k) m = {operator} (a, b)", k=k)
-    made = quantized(model, images(), limits(**{operator: SUM}))
-    assert set(made.verdicts.values()) == {"int8"}
-    (((a, b), result),) = ratios(made, operator)
+    rewritten = quantized(model, images(), limits(**{operator: SUM}))
+    assert set(rewritten.verdicts.values()) == {"int8"}
+    (((a, b), result),) = ratios(rewritten, operator)
     for scale in (float(a), float(b)):
         assert 2.0**-10 <= np.float32(scale / result) < 2.0**8
-    assert made.sqnr() > 20
+    assert rewritten.sqnr() > 20
 
 
 def test_operands_of_products_of_elements():
@@ -121,15 +121,15 @@ def test_operands_of_products_of_elements():
     )
     (((a, b), result),) = ratios(low, "Mul")
     assert np.float32(a * b / result) >= 2.0**-4
-    made = quantized(chain("b = Conv (x, k) m = Mul (a, b)", k=k), images(), limits(Mul=MUL))
-    assert made.sqnr() > 20
+    rewritten = quantized(chain("b = Conv (x, k) m = Mul (a, b)", k=k), images(), limits(Mul=MUL))
+    assert rewritten.sqnr() > 20
 
 
 def test_slopes():
     middle = "m = LeakyRelu <alpha = 0.001> (a)"
     closed = ScaleBound("input / output", 2.0**-8, 2.0**7, closed=True)
-    made = quantized(chain(middle), images(), limits(LeakyRelu=closed))
-    ((operands, result),) = ratios(made, "LeakyRelu")
+    rewritten = quantized(chain(middle), images(), limits(LeakyRelu=closed))
+    ((operands, result),) = ratios(rewritten, "LeakyRelu")
     assert np.float32(operands[0] * 0.001 / result) >= 2.0**-8
 
 
@@ -151,10 +151,10 @@ def test_what_cannot_be_kept_stays_float_with_a_warning(caplog):
         => ({IMAGE} y) {{
         a = Conv (x, w) b = Conv (a, k) m = Concat <axis = 1> (a, b) y = Conv (m, v) }}"""
     constants = {"w": floats(4, 4, 1, 1), "k": floats(4, 4, 1, 1), "v": floats(4, 8, 1, 1)}
-    limit = limits(Conv=replace(PRODUCT, high=2.0**-7))
+    limit = limits(Conv=replace(WEIGHTED, high=2.0**-7))
     with caplog.at_level(logging.WARNING):
-        made = quantized(graph(text, constants), images(), limit)
-    left = [item for item in made.decisions if item.decision == "float"]
+        rewritten = quantized(graph(text, constants), images(), limit)
+    left = [item for item in rewritten.decisions if item.decision == "float"]
     assert [item.by for item in left if item.op_type == "Conv"] == ["constraint"]
     (item,) = [item for item in left if item.by == "constraint"]
     assert item.node == "b"
@@ -164,7 +164,7 @@ def test_what_cannot_be_kept_stays_float_with_a_warning(caplog):
     warnings = {r.getMessage() for r in caplog.records if r.levelno == logging.WARNING}
     assert len(warnings) == 1
     assert "Conv 'b' stays float: input * weight / output is" in warnings.pop()
-    assert made.sqnr() > 25
+    assert rewritten.sqnr() > 25
 
 
 def test_the_floor_is_that_of_the_presets():
@@ -172,27 +172,27 @@ def test_the_floor_is_that_of_the_presets():
     weight[2] *= np.float32(1e-5)
     text = f"g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} y) {{ y = Conv (x, w) }}"
     model, data = graph(text, {"w": weight}), images(1e-3)
-    made = quantized(model, data, limits(Conv=PRODUCT), scale_policy="floor")
-    assert made.parameters("x.float")[0] == 2.0**-12
-    assert made.constant("w.scale")[2] == np.float32(2.0**-12)
-    solved = quantized(model, data, limits(Conv=PRODUCT))
+    rewritten = quantized(model, data, limits(Conv=WEIGHTED), scale_policy="floor")
+    assert rewritten.parameters("x.float")[0] == 2.0**-12
+    assert rewritten.constant("w.scale")[2] == np.float32(2.0**-12)
+    solved = quantized(model, data, limits(Conv=WEIGHTED))
     assert solved.parameters("x.float")[0] < 2.0**-15
-    assert solved.sqnr() > made.sqnr() + 10
+    assert solved.sqnr() > rewritten.sqnr() + 10
 
 
 def test_the_floor_raises_nothing_for_a_limit(caplog):
-    limit = limits(Conv=replace(PRODUCT, high=2.0**-14))
-    made = quantized(chain("m = Relu (a)"), images(), limit, scale_policy="floor")
-    assert {item.by for item in made.decisions if item.op_type == "Conv"} == {"constraint"}
-    assert not made.modified
+    limit = limits(Conv=replace(WEIGHTED, high=2.0**-14))
+    rewritten = quantized(chain("m = Relu (a)"), images(), limit, scale_policy="floor")
+    assert {item.by for item in rewritten.decisions if item.op_type == "Conv"} == {"constraint"}
+    assert not rewritten.modified
     assert "stays float" in caplog.text
 
 
 def test_the_smallest_scale():
-    made = quantized(chain("m = Relu (a)"), images(), QuantizationSpec(smallest_scale=2.0**-4))
+    rewritten = quantized(chain("m = Relu (a)"), images(), QuantizationSpec(smallest_scale=2.0**-4))
     for name in ("x.float", "m.float", "y"):
-        assert made.parameters(name)[0] >= 2.0**-4
-    assert (made.constant("w.scale") >= 2.0**-4).all()
+        assert rewritten.parameters(name)[0] >= 2.0**-4
+    assert (rewritten.constant("w.scale") >= 2.0**-4).all()
 
 
 def softmax_as(output):
@@ -201,11 +201,11 @@ def softmax_as(output):
 
 def test_the_only_quantization_of_a_result():
     fixed = softmax_as(FixedOutput("int8", 2.0**-8, -128))
-    made = quantized(chain("m = Softmax (a)"), images(), fixed, green=("op:Softmax",))
-    assert made.parameters("m.float") == (2.0**-8, -128)
+    rewritten = quantized(chain("m = Softmax (a)"), images(), fixed, green=("op:Softmax",))
+    assert rewritten.parameters("m.float") == (2.0**-8, -128)
     other = softmax_as(FixedOutput("uint8", 2.0**-8, 0))
-    made = quantized(chain("m = Softmax (a)"), images(), other, green=("op:Softmax",))
-    (item,) = [item for item in made.decisions if item.op_type == "Softmax"]
+    rewritten = quantized(chain("m = Softmax (a)"), images(), other, green=("op:Softmax",))
+    (item,) = [item for item in rewritten.decisions if item.op_type == "Softmax"]
     assert item.decision == "float"
     assert "uint8" in item.reason
 
@@ -214,8 +214,8 @@ def test_sums_that_do_not_fit_32_bits_stay_float(caplog):
     weight = np.zeros((70000, 2), np.float32)
     weight[:5] = floats(5, 2)
     text = "g (float[1,70000] x, float[70000,2] w) => (float[1,2] y) { y = MatMul (x, w) }"
-    made = quantized(graph(text, {"w": weight}), [{"x": floats(1, 70000)}])
-    (item,) = made.decisions
+    rewritten = quantized(graph(text, {"w": weight}), [{"x": floats(1, 70000)}])
+    (item,) = rewritten.decisions
     assert (item.decision, item.measured, item.limit) == ("float", 70000 * 255 * 127, 2**31 - 1)
     assert "largest sum" in caplog.text
 
@@ -224,13 +224,13 @@ def test_what_is_written_keeps_what_the_native_backend_asks():
     spec = pytest.importorskip("narrowpass_xnn_cpu.constraints").spec()
     k = floats(4, 4, 1, 1) * np.float32(2.0**-13)
     middle = "b = Conv (x, k) c = Add (a, b) d = Mul (c, a) m = Relu (d)"
-    made = quantized(chain(middle, k=k), images(), spec)
+    rewritten = quantized(chain(middle, k=k), images(), spec)
     for kind in ("Conv", "Add", "Mul"):
-        for scales, result in ratios(made, kind):
+        for scales, result in ratios(rewritten, kind):
             weights = scales[1] if kind == "Conv" else None
             operands = [Parameters(float(s), 0) for s in (scales[:1] if kind == "Conv" else scales)]
             assert not spec.violations(kind, operands, Parameters(result, 0), weights)
-    assert isinstance(made.model, ir.Model)
+    assert isinstance(rewritten.model, ir.Model)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ class Particular(Limited):
 def test_a_proposal_that_the_target_rejects_stays_float_with_its_reason(caplog):
     model = chain("b = Conv (a, k) m = Relu (b)", k=floats(4, 4, 1, 1))
     with caplog.at_level(logging.WARNING):
-        result = quantized(model, images(), target=Particular(limits(Conv=PRODUCT)))
+        result = quantized(model, images(), target=Particular(limits(Conv=WEIGHTED)))
     assert result.verdicts["b"] == "float"
     assert result.reasons["b"] == "the target: its kernel takes 8 channels"
     assert result.verdicts["a"] == result.verdicts["y"] == "int8"
