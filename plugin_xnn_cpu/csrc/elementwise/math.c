@@ -70,7 +70,8 @@ NP_INLINE float erf_of(float x) {
 
 /* exp(x) - 1: 2^n (1 + e) - 1 = 2^n e + (2^n - 1), where e = exp(r) - 1. */
 NP_INLINE float expm1_of(float x) {
-  float t = x < -30.0f ? -30.0f : x;
+  /* NaN fails the first comparison: no NaN reaches the cast to an integer. */
+  float t = x > -30.0f ? x : -30.0f;
   t = t > 88.7f ? 88.7f : t;
   const float n = rintf(t * 1.44269504f);
   const float r = (t - n * 0.693359375f) + n * 2.12194440e-4f;

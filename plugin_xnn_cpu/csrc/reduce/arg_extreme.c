@@ -62,7 +62,7 @@ NP_MULTIVERSIONED(void, index_in_columns,
     for (size_t c = 0; c < columns; c++) {
       const float value = sign * row[c];
       const int is_nan = value != value, was_nan = best[c] != best[c];
-      const int first_better = !was_nan & ((value > best[c]) | is_nan);
+      const int first_better = (!was_nan) & ((value > best[c]) | is_nan);
       const int last_better = is_nan | (value >= best[c]);
       const int better = last ? last_better : first_better;
       best[c] = better ? value : best[c];
