@@ -11,7 +11,7 @@ from narrowpass import Accept, Backend, CompileOptions, Program, Reject
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from narrowpass import Context, OpClassifier, OpDtypes
+    from narrowpass import OpClassifier, OpDtypes
     from narrowpass.bundle import Bundle
     from narrowpass.runtime.quantization import QuantizationSpec
 
@@ -62,7 +62,7 @@ class XnnCpuBackend(Backend):
         wanted = {"fold": "fold", "repair-quantized": "repair-quantized{dynamic=keep}"}
         return ",".join(text for name, text in wanted.items() if name in passes)
 
-    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+    def supports(self, node: ir.Node) -> Accept | Reject:
         """Accept what has a kernel of ours, by the types and shapes that the node's values have."""
         from narrowpass_planning.program.support import supports
         from narrowpass_xnn_cpu.lowering import XnnLowering
@@ -104,7 +104,9 @@ class XnnCpuBackend(Backend):
         """Return what a stage of lowering decided for each method, as text."""
         from narrowpass_xnn_cpu.stages import plans
 
-        return "".join(plan.text() for plan in plans(bundle, stage, options, self))
+        return "".join(
+            plan.text() for plan in plans(bundle, stage, options, winograd=self.winograd)
+        )
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.
@@ -115,4 +117,10 @@ class XnnCpuBackend(Backend):
         """
         from narrowpass_xnn_cpu.program import XnnProgram
 
-        return XnnProgram(bundle, options, self)
+        return XnnProgram(
+            bundle,
+            options,
+            winograd=self.winograd,
+            spin=self.spin,
+            share_workspace=self.share_workspace,
+        )

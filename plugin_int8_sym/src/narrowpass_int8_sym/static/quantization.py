@@ -312,7 +312,7 @@ def rejected(choice: Choice, chosen: QuantizationParameters, ctx: Context) -> di
         return {}
     answers = {
         unit: ctx.target.supports_quantized(
-            unit.nodes[0], proposal(unit, choice, chosen.values, chosen.weights), ctx
+            unit.nodes[0], proposal(unit, choice, chosen.values, chosen.weights)
         )
         for unit in choice.units
         if unit.op_type and not unit.asked

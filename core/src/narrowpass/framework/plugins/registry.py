@@ -20,7 +20,7 @@ from narrowpass.runtime.backend import Backend, BackendLike
 if TYPE_CHECKING:
     import click
 
-    from narrowpass.framework.plugins.loading import PluginInfo
+    from narrowpass.framework.plugins.info import PluginInfo
     from narrowpass.framework.reports import ReportWriter
 
 T = TypeVar("T")
