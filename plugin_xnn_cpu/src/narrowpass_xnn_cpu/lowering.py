@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.framework.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.partitioner.assigned import Assigned, Where
+from narrowpass_planning.partitioner.assignment import Assignment, Target
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.executor import EXECUTOR
-from narrowpass_xnn_cpu.native.looping import Repeated
+from narrowpass_xnn_cpu.native.looping import NativeLoop
 from narrowpass_xnn_cpu.native.meter import scratch_for
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class XnnLowering(Lowering[Op]):
     """
 
     executor = EXECUTOR
-    repeat = Repeated
+    repeat = NativeLoop
 
     def __init__(self, *, winograd: bool = True) -> None:
         self._winograd = winograd
@@ -79,10 +79,10 @@ class XnnLowering(Lowering[Op]):
         """Return scratch memory that is large enough for each of some meters."""
         return scratch_for(meters, pool)
 
-    def computed_in(self, node: ir.Node, entry: Assigned[Op], kernel: str) -> str:
+    def computed_in(self, node: ir.Node, entry: Assignment[Op], kernel: str) -> str:
         """Return the dtype of a node: bytes where floats are only how it is written."""
         dtype = node.outputs[0].dtype if node.outputs else None
-        if dtype == ir.DataType.FLOAT and entry.where is Where.NATIVE:
+        if dtype == ir.DataType.FLOAT and entry.target is Target.NATIVE:
             operators = {each.op_type for each in (*entry.op.superseded, *entry.op.nodes)}
             joined = len(operators) > 1 and "DequantizeLinear" in operators
             # Rows that are gathered from bytes are floats when they come.

@@ -91,7 +91,7 @@ def choices(
         yield Choice(Matmul(stored, bias, epilogue), f"int{stored.bits} (weights)")
         return
     # A matrix is packed from either order of axes: as it is stored, it needs no copy.
-    transposed = kernel.moved is None
+    transposed = kernel.permuted_from is None
     source = kernel if transposed else kernel.transpose(1, 0)
     precision = "float32: its matrix is not int8" if activations == "dynamic" else ""
     if kernel.quantized is not None:
@@ -122,7 +122,7 @@ def _int8(
     matrix = kernel.quantized
     if matrix is None:
         return
-    transposed = matrix.integers.moved is None
+    transposed = matrix.integers.permuted_from is None
     matrix = matrix if transposed else matrix.transpose((1, 0))
     problem = Matmul(matrix, bias, epilogue, transposed)
     if activations == "dynamic":
@@ -151,14 +151,14 @@ def _stored_half(kernel: Weight, target: Target, precision: str) -> Iterator[Cho
     narrow = kernel.narrow
     if narrow is None or narrow.dtype != np.float16 or not target.has_half_gemm:
         return
-    transposed = narrow.moved is None
+    transposed = narrow.permuted_from is None
     source = narrow if transposed else narrow.transpose(1, 0)
     yield Choice(Matmul(source, transposed=transposed), precision, reads_panels=True)
 
 
 def _blocks(kernel: Weight) -> Blocks | None:
     """Return what a matrix [C, O] is stored as, if that is blocks along the columns."""
-    return None if kernel.moved is None else kernel.transpose(1, 0).blocks
+    return None if kernel.permuted_from is None else kernel.transpose(1, 0).blocks
 
 
 def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:

@@ -115,12 +115,12 @@ def _checked(kernel: Weight) -> Weight:
     """Return weights that are checked when they are loaded; of the same name."""
 
     def make() -> Array:
-        array = np.ascontiguousarray(kernel.make())
+        array = np.ascontiguousarray(kernel.compute())
         if not np.abs(array).max(initial=0) <= LARGEST_WEIGHT:  # NaN is not either
             raise UnfitError(f"a weight is not finite, or above {LARGEST_WEIGHT}")
         return array
 
-    return dataclasses.replace(kernel, make=make)
+    return dataclasses.replace(kernel, compute=make)
 
 
 TILE_2, TILE_4 = _kernel(2), _kernel(4)

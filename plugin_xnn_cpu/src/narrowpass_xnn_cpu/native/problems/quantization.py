@@ -171,12 +171,12 @@ def checked_integers(weight: Weight) -> Weight:
     """
 
     def make() -> Array:
-        array = np.ascontiguousarray(weight.make())
+        array = np.ascontiguousarray(weight.compute())
         if array.size and array.min() < LEAST_WEIGHT:
             raise UnfitError("a weight is -128")
         return array
 
-    return dataclasses.replace(weight, make=make)
+    return dataclasses.replace(weight, compute=make)
 
 
 def checked_scales(matrix: Quantized, outputs: int, axis: int, *, zeros: bool = False) -> Weight:

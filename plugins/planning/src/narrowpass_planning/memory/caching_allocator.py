@@ -1,4 +1,4 @@
-"""Memory of outputs that nobody holds any more, for the outputs of later runs."""
+"""A caching allocator of outputs: memory that no array refers to serves later runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 from narrowpass_planning.memory.allocator import ALIGNMENT, allocate
 
 SMALL = 1 << 15
-"""Bytes below which the allocator gives back memory that is in the page tables."""
+"""Bytes below which malloc returns memory that is in the page tables."""
 _SPARE = 8
-"""One part in so many is allocated too: a cache that grows by a row finds room in the next run."""
+"""A block has 1 / `_SPARE` extra bytes, so that a KV cache fits after a row is appended."""
 _IDLE = 4
-"""Runs after which memory that was not taken again is freed."""
+"""Runs after which a block that was not reused is freed."""
 
 Array = np.ndarray[Any, Any]
 
@@ -31,13 +31,13 @@ class _Block:
     address: Any
 
 
-class Recycled:
-    """Returns arrays, in memory of earlier ones that are gone.
+class CachingAllocator:
+    """Allocates output arrays in blocks of earlier ones that have no references any more.
 
-    Fresh memory costs more than most kernels that write to it: the system clears each page when it
-    is touched, and takes it back when the array goes. Every array, and every view of one, holds the
-    block of bytes that it lies in, so a block without other references is free. Blocks that no run
-    has taken for a while are let go. Not for two threads at once.
+    Fresh memory costs more than most kernels that write to it: the system clears each page on the
+    first touch, and unmaps it when the array is freed. Every array, and every view of one, refers
+    to its block, so a block without other references is free. Blocks that several runs did not
+    reuse are freed. It is not thread-safe.
 
     Args:
         address_of: `Executor.address_of`.
@@ -50,7 +50,7 @@ class Recycled:
         self._run = 0
 
     def begin(self) -> None:
-        """Begin a run: what is free now can be taken by it."""
+        """Begin a run: blocks that are free now may serve it."""
         self._run += 1
         if not self._blocks:
             return
@@ -74,9 +74,9 @@ class Recycled:
         return self.take_at(shape, dtype, math.prod(shape) * dtype.itemsize)[0]
 
     def take_at(self, shape: Sequence[int], dtype: np.dtype[Any], size: int) -> tuple[Array, Any]:
-        """Return an array of so many bytes, and its address; see `take`.
+        """Return an array of `size` bytes and its address; see `take`.
 
-        The address is None where it is not known yet.
+        The address is None for small arrays, which are not cached.
         """
         if size < SMALL:
             return np.empty(shape, dtype), None
@@ -84,7 +84,7 @@ class Recycled:
         if best is None:
             whole = size + size // _SPARE
             memory = allocate((whole + ALIGNMENT,), np.dtype(np.uint8))
-            # What is given starts at a line. It must be no view of a view, whose base is not that.
+            # Arrays start at a cache line. They must not be views of views, which have other bases.
             start = -memory.ctypes.data % ALIGNMENT
             best = _Block(memory, whole, self._run, start, self._address_of(memory, start))
             self._blocks.append(best)
@@ -92,7 +92,7 @@ class Recycled:
         return np.ndarray(shape, dtype, best.memory, best.start), best.address
 
     def _best(self, size: int) -> _Block | None:
-        """Return the smallest block that is free and has this room, if it has not twice as much."""
+        """Return the smallest free block of at least `size` bytes and at most twice as many."""
         room = size
         if size not in self._free:
             room = min([room for room in self._free if size <= room <= 2 * size], default=0)
@@ -106,7 +106,7 @@ class Recycled:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept, in use or not."""
+        """Bytes of all blocks, in use or not."""
         return sum(block.room for block in self._blocks)
 
 

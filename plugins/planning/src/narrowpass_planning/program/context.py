@@ -1,4 +1,4 @@
-"""What the methods of a program, and the bodies of their control flow, have in common."""
+"""State that the methods of a program share with the bodies of their control flow."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from narrowpass_planning.weights.weight import Weight
 
 
 @dataclass(frozen=True)
-class Premises:
-    """What a method has from its program.
+class CompileContext:
+    """The lowering, workspace and weights cache with which a program compiles a method.
 
     Attributes:
         lowering: of the backend.
-        workspace: the memory that it computes in.
+        workspace: memory of intermediate values.
         session: of the weights cache; None to pack for this method alone.
-        identities: names of the contents of tensors, by their ``id``, or what is known of them
-            outside of a subgraph; see `Weight.identity`.
+        identities: names of the contents of tensors, by their ``id``, or weights of outer scopes;
+            see `Weight.identity`.
         compile: compiles the body of a control flow operator.
     """
 
     lowering: Lowering[Any]
     workspace: Workspace
-    compile: Callable[[str, ir.Model, Premises], Compiled]
+    compile: Callable[[str, ir.Model, CompileContext], Compiled]
     session: Session | None = None
     identities: Mapping[int, str | Weight] = field(default_factory=dict)

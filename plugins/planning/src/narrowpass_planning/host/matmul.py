@@ -1,4 +1,4 @@
-"""Products by numpy: Einsum, and matrices of double."""
+"""Numpy kernels: Einsum, and MatMul and Gemm of float64."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Kernel = Callable[..., Any]
 
 
 def einsum(op: Op) -> Kernel:
-    """Return sums of products by the names of axes."""
+    """Return Einsum."""
     equation = str(op.attributes["equation"]).replace(" ", "")
     return lambda *given: np.asarray(np.einsum(equation, *given, optimize=True), given[0].dtype)
 
 
 def matmul(_: Op) -> Kernel:
-    """Multiply matrices."""
+    """Return MatMul."""
     return np.matmul
 
 
@@ -30,8 +30,8 @@ def gemm(op: Op) -> Kernel:
     turn_a, turn_b = bool(op.get("transA", 0)), bool(op.get("transB", 0))
 
     def run(a: Array, b: Array, c: Array | None = None) -> Array:
-        product = (a.T if turn_a else a) @ (b.T if turn_b else b)
-        whole = product * alpha if alpha != 1.0 else product
+        result = (a.T if turn_a else a) @ (b.T if turn_b else b)
+        whole = result * alpha if alpha != 1.0 else result
         return np.asarray(whole if c is None else whole + beta * c, a.dtype)
 
     return run

@@ -1,4 +1,4 @@
-"""A graph compiled: units in order, and running them."""
+"""A compiled graph: partitions and host units in order, and their execution."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from narrowpass_planning.host.nodes import HostUnit
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.partitioner.assign import assign
 from narrowpass_planning.partitioner.schedule import schedule
-from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
-from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.shapes import Shapes
 from narrowpass_planning.plan.step import Times
+from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.explain import plans_of_units, plans_of_weights
-from narrowpass_planning.program.premises import Premises
 from narrowpass_planning.program.units import compile_units
 
 Array = np.ndarray[Any, Any]
 
 
-class Form:
-    """A graph compiled, with a branch in the place of each If that follows from shapes.
+class CompiledGraph:
+    """A compiled graph, for one choice of the branches that depend on shapes.
 
     Args:
         name: the method's.
         model: with types and shapes inferred; not changed, and not needed afterwards.
         kept: names of values to keep readable.
-        observed: names of values that meters look at where they lie.
+        observed: names of values that meters read in place.
         overridden: inputs that are fed in each run although they have defaults.
-        premises: what it has from its program.
+        context: of the program.
 
     Attributes:
-        plans: where nodes run.
-        meters: those that look at values where they lie, by name.
-        alone: whether one partition runs and nothing else.
+        plans: what runs each node.
+        meters: steps that measure values in place, by the value's name.
+        alone: whether it is one partition and nothing else.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Form:
         kept: Sequence[str],
         observed: Sequence[str],
         overridden: frozenset[str],
-        premises: Premises,
+        context: CompileContext,
     ) -> None:
-        graph, lowering = model.graph, premises.lowering
-        identities = None if premises.session is None else premises.identities
+        graph, lowering = model.graph, context.lowering
+        identities = None if context.session is None else context.identities
         facts = Facts(graph, kept, overridden, identities, observed)
         version = _version(model)
         derive_constants(graph, facts, version)
         assigned = assign(lowering.operations(graph, facts, model, version), facts, lowering.reason)
         units = schedule(assigned)
-        self._units = compile_units(name, units, facts, model, premises)
+        self._units = compile_units(name, units, facts, model, context)
         needed = {name for unit in self._units for name in unit.reads}
         self.meters = {
             value: meter
@@ -90,7 +90,7 @@ class Form:
 
     @property
     def fresh(self) -> Set[str]:
-        """Names of the values that the last run has made anew."""
+        """Names of the values that the last run allocated: they alias no others."""
         if not self._flow:
             return self._fresh
         return self._fresh.union(*(item.fresh for item in self._flow))
@@ -129,11 +129,11 @@ class Form:
         wanted: Sequence[str],
         workspace: Workspace,
         pool: Pool,
-    ) -> Prepared | None:
-        """Return what runs for other feeds of the types and shapes of these, which have just run.
+    ) -> PreparedRun | None:
+        """Return a run for further feeds of the types and shapes of these, which have just run.
 
         Returns:
-            None where more than one partition runs, or results are copies of other values.
+            None where more than one partition runs, or outputs are copies of feeds.
         """
         if not self.alone:
             return None
@@ -144,15 +144,15 @@ class Form:
         if bound is None or copied is None or any(name in feeds for name in others):
             return None
         copied += [(name, self._read(name)) for name in others]  # they follow from shapes
-        return Prepared(partition, bound, copied, wanted, feeds, workspace, pool)
+        return PreparedRun(partition, bound, copied, wanted, feeds, workspace, pool)
 
     def bind(
         self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: Pool
-    ) -> tuple[Bound, dict[str, Array | str]] | None:
-        """Return what runs for the shapes of feeds, where that is one partition and nothing else.
+    ) -> tuple[BoundPartition, dict[str, Array | str]] | None:
+        """Return the partition bound to the shapes of feeds, where there is nothing else to run.
 
         Returns:
-            The partition, and of those values that it does not make what they are, or which input;
+            The partition, and the outputs that it does not compute: constants, or names of inputs.
             None where more runs.
 
         Raises:
@@ -163,17 +163,17 @@ class Form:
         shapes = self._shapes
         for name, value in feeds.items():
             shapes.shapes[name] = value.shape
-        made: set[str] = set()
+        computed: set[str] = set()
         bound = None
         for unit in self._units:
             if isinstance(unit, Partition):
                 bound = unit.bind(feeds, shapes, pool)
-                made = set(unit.outputs)
+                computed = set(unit.outputs)
             else:
                 unit.run({}, shapes, pool, {}, None)
         if bound is None:
             return None
-        names = [name for name in wanted if name not in made]
+        names = [name for name in wanted if name not in computed]
         return bound, {name: name if name in feeds else self._read(name) for name in names}
 
     def _read(self, name: str) -> Any:
@@ -182,7 +182,7 @@ class Form:
 
 
 class _Constants(Mapping[str, Array]):
-    """Constants by name, made when first asked for; only those that running needs."""
+    """Constants by name, computed on the first access; only those that a run reads."""
 
     def __init__(self, facts: Facts, names: Iterable[str]) -> None:
         known = facts.constants()
