@@ -28,7 +28,7 @@ HALF_ROWS = 8
 """Up to so many rows, a matmul with a float16 matrix is computed in float16.
 
 Reading the matrix takes longest there, and half as many bytes are read: 1.2 to 2.9 times faster
-than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_products.py`). With more rows
+than float32 for matrices of `HALF_SIZE` and more (`benchmarks/kernels/fp16_gemm.py`). With more rows
 the conversions in the kernel cost more than that. For bfloat16 matrices see the kernel table.
 """
 

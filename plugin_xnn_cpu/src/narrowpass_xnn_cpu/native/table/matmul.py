@@ -4,7 +4,7 @@ Float32
 -------
 On AVX-512 XNNPACK's micro-kernels are 7 x 16 and load 8 registers for 7 that they multiply; ours
 are 8 x 48 and 6 x 64 and load 11 or 10 for 24. Billions of operations a second on one core of an
-Ice Lake server at 2.8 GHz, of about 167 (`benchmarks/fp32_kernels.py`):
+Ice Lake server at 2.8 GHz, of about 167 (`benchmarks/kernels/fp32_kernels.py`):
 
 ===========================================  =======  ====
 matmul                                       XNNPACK  here
@@ -36,7 +36,7 @@ AVX-512, AVX2                          up to `BF16_ROWS` rows, and  none: inputs
 other processors                       none                         none
 =====================================  ===========================  ==========================
 
-`benchmarks/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed; with
+`benchmarks/kernels/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed; with
 many, splitting pairs costs a tenth to a fifth, and float32 does without rounding the rows. Where
 their number is not known, such as in a decoder that is given a prompt and then one token at a time,
 one matrix of bfloat16 serves both: another one of float32 would be twice as large as that.
@@ -44,7 +44,7 @@ one matrix of bfloat16 serves both: another one of float32 would be twice as lar
 Int8
 ----
 Both makers' accumulators are exact. Billions of operations a second on one core, and how many times
-as fast as XNNPACK that is (``benchmarks/int8_kernels.py``), on a Zen 3 and on an Ice Lake; see
+as fast as XNNPACK that is (``benchmarks/kernels/int8_kernels.py``), on a Zen 3 and on an Ice Lake; see
 `convolution`:
 
 ============================================  ====  =====  ====  =====
