@@ -251,7 +251,7 @@ def resident(calibrator, count):
     """Give the peak of a process's memory, in kB."""
     command = [sys.executable, "-c", MEMORY, calibrator, str(count)]
     done = subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        command, cwd=Path(__file__).parents[1] / "kits", capture_output=True, text=True, check=True
     )
     return int(done.stdout)
 
